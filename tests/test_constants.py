@@ -21,6 +21,7 @@ import pytest
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
+from secureps.crypto.tls import tls_name
 from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders
@@ -124,7 +125,7 @@ def tls(folder: Path) -> Table:
         try:
             return {
                 f"{name}, {version.name}, {'certified' if shows else 'a stranger'}": _greeted(
-                    kit, port, version, shows
+                    kit, name, port, version, shows
                 )
                 for name, port in ports.items()
                 for version in VERSIONS
@@ -135,19 +136,21 @@ def tls(folder: Path) -> Table:
             shard.stop(0)
 
 
-def _greeted(kit: Path, port: int, version: ssl.TLSVersion, shows: bool) -> bool:
+def _greeted(kit: Path, name: str, port: int, version: ssl.TLSVersion, shows: bool) -> bool:
     """Whether a server goes on with whoever speaks this version."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as contexts of Python 3.13 do by themselves
     context.minimum_version = context.maximum_version = version
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2"])
     if shows:
         context.load_cert_chain(kit / "public" / "tls" / "a.pem", kit / "private" / "a" / "tls.key")
+    of = "shard-0" if name == "shard" else "coordinator"
     with (
         suppress(OSError),
         socket.create_connection(("127.0.0.1", port), 20) as line,
-        context.wrap_socket(line) as secured,
+        context.wrap_socket(line, server_hostname=tls_name(of)) as secured,
     ):
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
         metrics = secured.selected_alpn_protocol() is None
@@ -370,11 +373,7 @@ CONSTANTS: dict[str, tuple[Callable[[Path], Table], Table]] = {
             "modes of a volume": ["go-rwx,g-s"],
             "mode of a key": ["600"],
             "probes": {
-                "startupProbe": {
-                    "periodSeconds": 10,
-                    "failureThreshold": 90,
-                    "timeoutSeconds": 15,
-                },
+                "startupProbe": {"periodSeconds": 10, "failureThreshold": 90, "timeoutSeconds": 15},
                 "livenessProbe": {"periodSeconds": 60, "failureThreshold": 5, "timeoutSeconds": 30},
                 "readinessProbe": {"periodSeconds": 20, "timeoutSeconds": 15},
             },

@@ -223,10 +223,7 @@ LIMITS = {
         "need 3003 seeds a key, and at most 2048 are allowed: take fewer",
     ),
     "values of a tensor": Limit(
-        1 << 36,
-        lambda n, _: tensor_of(n),
-        PlanRefused,
-        "impossible shape",
+        1 << 36, lambda n, _: tensor_of(n), PlanRefused, "impossible shape"
     ),
     "blocks of a group": Limit(
         1 << 14, lambda n, _: blocks_of(n), PlanRefused, "would have 16385 blocks, and may have"
@@ -245,10 +242,7 @@ LIMITS = {
         "at most 16 figures",
     ),
     "letters of a figure's name": Limit(
-        64,
-        lambda n, _: telemetry(requests.Figure("f" * n, 0.0)),
-        Malformed,
-        "names of 64 letters",
+        64, lambda n, _: telemetry(requests.Figure("f" * n, 0.0)), Malformed, "names of 64 letters"
     ),
     "a figure": Limit(
         10**15,

@@ -18,7 +18,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import create_kit, issue
 from tests.kits.command import said
 from tests.kits.ledgers import charge, expose
-from tests.processes.test_pinned_ca import PLAIN
+from tests.run.test_status import PLAIN
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 ME = Identity.generate()

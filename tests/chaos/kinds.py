@@ -31,7 +31,7 @@ ROLES = ("coordinator", "shard", "holder", "client")
 MODULES = (checkpointing, standby, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
-_OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
+_OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
 _LATE = "where a standby begins late: tests/federation/test_standby.py"

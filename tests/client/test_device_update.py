@@ -20,19 +20,17 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu import neighbours
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
-from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
 from secureps.client.worker import ClientWorker, trained_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.device import encoding
-from secureps.errors import NotFinite, ScriptFailed
+from secureps.errors import NotFinite
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
@@ -41,7 +39,7 @@ from secureps.privacy.mechanism import PIECE
 from secureps.roles.member.tasks import Aim
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from tests.client.test_torch import mlp, records, trainer
+from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
@@ -101,7 +99,6 @@ def both(
     kept: NDArray[np.float32] | None = None,
     kinds: Mapping[str, Kind] | None = None,
 ) -> tuple[Update, Update]:
-    """On the host, and where its tensors lie."""
     scale = 0.75 if layout.scaled else None
     here, there = (
         trained_update(Trained("c0", plan, layout, made[0], tensors, kept, scale, kinds or {}))
@@ -233,8 +230,6 @@ MEAN: dict[str, Kind] = {"mean": "statistics"}
 
 
 class Elsewhere:
-    """A tensor of another device: it can be copied to the host, and nothing else."""
-
     device = torch.device("meta")
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -463,84 +458,6 @@ def test_a_federation_ends_in_the_same_bits(
 
 
 # --- several clients on one device --------------------------------------------------
-
-
-SHARING = client_names(3)
-SHARED_GROUP = {
-    "clip": 2.0,
-    "bits": 8,
-    "codec": ["rotate"],
-    "most_examples": 64,
-    "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0},
-}
-NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-
-def shared_plan(**rule: Any) -> Plan:
-    group = SHARED_GROUP | {"rule": dict(SHARED_GROUP["rule"]) | rule}  # type: ignore[call-overload]
-    return small_plan(versions=2, local=[], group=[group], training={"lr": 0.1, "local_steps": 3})
-
-
-def played_by(
-    folder: Path, plan: Plan, changed: dict[str, TorchTrainer] | None = None
-) -> Simulation:
-    own = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(SHARING)}
-    simulation = Simulation(plan, Cast(own | (changed or {}), UnsafeSeed(3)), folder)
-    simulation.run(lambda: finished(simulation))
-    return simulation
-
-
-@pytest.fixture
-def held_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates are made where models are trained."""
-    monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
-
-
-@pytest.mark.usefixtures("held_here")
-def test_clients_without_memory_for_an_update_change_no_bit(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One has none from the start of its updates on, another from their first block on."""
-    expected = played_by(tmp_path / "roomy", shared_plan()).model()
-    made, rounded = device_update.device_update, device_update.DeviceVector.rounded
-
-    def update(own: Trained, device: torch.device) -> Update | None:
-        if own.party != SHARING[1]:
-            return made(own, device)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(device_update, "clip_factor", full)
-            return made(own, device)
-
-    def full(*given: Any) -> Any:
-        raise NO_MEMORY
-
-    def blocks(own: device_update.DeviceVector, *given: Any) -> Any:
-        return (full if own._party == SHARING[2] else rounded)(own, *given)
-
-    caplog.set_level(logging.INFO, logger="secureps")
-    monkeypatch.setattr(device_update, "device_update", update)
-    monkeypatch.setattr(device_update.DeviceVector, "rounded", blocks)
-    assert same(played_by(tmp_path / "full", shared_plan()).model(), expected)
-    notes = [each for each in caplog.messages if "no memory left" in each]
-    assert {note.partition(":")[0] for note in notes} == set(SHARING[1:])
-    assert sum("this update is made on the host" in note for note in notes) == 2
-    assert sum("the rest of it is made on the host" in note for note in notes) == 2
-
-
-@pytest.mark.usefixtures("held_here")
-def test_a_client_without_memory_to_train_ends_and_the_others_go_on(tmp_path: Path) -> None:
-    class Full(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            raise NO_MEMORY
-
-    def large() -> nn.Module:
-        return Full(*mlp().children())
-
-    own = {SHARING[1]: trainer(large, records(21, 1))}
-    simulation = played_by(tmp_path, shared_plan(quorum=2), own)
-    halt = simulation.parties[SHARING[1]].halted.result()
-    assert halt.error is ScriptFailed
-    assert "let fewer clients share it, or take device=cpu" in halt.reason
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "cpu"])

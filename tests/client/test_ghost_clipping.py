@@ -22,8 +22,6 @@ Made = Callable[[], nn.Module]
 
 
 class Sequences(nn.Module):
-    """A layer of sequences, and the mean over their places."""
-
     def __init__(self, *layers: nn.Module, width: int) -> None:
         super().__init__()
         self.layers, self.head = nn.Sequential(*layers), nn.Linear(width, 3)
@@ -33,8 +31,6 @@ class Sequences(nn.Module):
 
 
 class Channels(nn.Module):
-    """Layers whose channels come second, and the mean over the rest."""
-
     def __init__(self, *layers: nn.Module, width: int) -> None:
         super().__init__()
         self.layers, self.head = nn.Sequential(*layers), nn.Linear(width, 3)
@@ -44,8 +40,6 @@ class Channels(nn.Module):
 
 
 class Twice(nn.Module):
-    """A layer that is used twice."""
-
     def __init__(self, places: bool) -> None:
         super().__init__()
         self.own, self.head, self.places = nn.Linear(6, 6), nn.Linear(6, 3), places
@@ -80,8 +74,6 @@ class Shared(nn.Module):
 
 
 class Scale(nn.Module):
-    """A layer that nobody has a formula for, with one inside."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.inside = nn.Parameter(torch.rand(6)), nn.Linear(6, 6)
@@ -91,8 +83,6 @@ class Scale(nn.Module):
 
 
 class InAndOut(nn.Module):
-    """A layer that is called alone, and inside a layer that nobody has a formula for."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
@@ -105,8 +95,6 @@ class InAndOut(nn.Module):
 
 
 class Temperature(nn.Module):
-    """A parameter without dimensions."""
-
     def __init__(self) -> None:
         super().__init__()
         self.heat = nn.Parameter(torch.tensor(1.5))
@@ -127,8 +115,6 @@ class Named(nn.Module):
 
 
 class Attention(nn.Module):
-    """As large models have it: projections, causal, of several heads."""
-
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out, self.head = nn.Linear(6, 18), nn.Linear(6, 6), nn.Linear(6, 3)
@@ -340,8 +326,6 @@ def test_the_same_records_give_the_same_bits(kind: str) -> None:
 
 
 class Narrow(nn.Module):
-    """Computes in bfloat16."""
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -517,8 +501,6 @@ class Positions(nn.Module):
 
 
 class Past(nn.Module):
-    """Uses a layer's weight and not the layer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(9, 3)
@@ -528,8 +510,6 @@ class Past(nn.Module):
 
 
 class Listed(nn.Module):
-    """Its parameter belongs to no layer that is called."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own, self.scales = nn.Linear(6, 3), nn.ParameterList([torch.ones(3)])
@@ -539,8 +519,6 @@ class Listed(nn.Module):
 
 
 class Overwritten(nn.Module):
-    """Changes what went into its first layer, of which autograd needs nothing."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own = nn.Linear(6, 3)
@@ -553,8 +531,6 @@ class Overwritten(nn.Module):
 
 
 class Several(nn.Module):
-    """A layer of two inputs, without a formula."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own = nn.Bilinear(6, 6, 3)
@@ -564,8 +540,6 @@ class Several(nn.Module):
 
 
 class Dropping(nn.Module):
-    """A layer without a formula that draws."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(3))
@@ -575,8 +549,6 @@ class Dropping(nn.Module):
 
 
 class Stashed(nn.Module):
-    """Its layer without a formula reads what the model left there of the same record."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own, self.head = Masked(), nn.Linear(6, 3)
@@ -587,8 +559,6 @@ class Stashed(nn.Module):
 
 
 class Masked(nn.Module):
-    """Scales, and masks."""
-
     mask: Tensor
 
     def __init__(self) -> None:
@@ -600,8 +570,6 @@ class Masked(nn.Module):
 
 
 class Second(nn.Module):
-    """Gives its layer without a formula the second argument alone."""
-
     def __init__(self) -> None:
         super().__init__()
         self.own = Either()
@@ -611,8 +579,6 @@ class Second(nn.Module):
 
 
 class Either(nn.Module):
-    """Does two things."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(6))

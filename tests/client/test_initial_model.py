@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import (
-    conformed,
-    initial_digest,
-    refuse_other_start,
-    schema_of,
-)
+from secureps.client.initial_model import conformed, initial_digest, refuse_other_start, schema_of
 from secureps.client.returned import taken_fit
 from secureps.client.script import Script
 from secureps.client.trainer import FitResult
@@ -79,7 +74,6 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
         write_state(file, {"w": np.full((2, 3), float(kind == "other"), np.float32)}, {})
 
     def play(founder: str) -> list[Halt]:
-        """How all but the founder end."""
         names = client_names(6)
         trainers = {
             name: script.make({"initial": str(files["agreed" if i else founder]), "bonus": 0})

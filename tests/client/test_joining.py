@@ -80,7 +80,6 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(options: dict[str, Any]) -> list[str]:
-    """As a command line says them."""
     said = list[str]()
     for key, value in options.items():
         said += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -122,8 +121,6 @@ WAYS = {"script": by_script, "command": by_command, "session": by_session}
 
 @dataclasses.dataclass
 class Client:
-    """A client by one of the ways, up to where its process would run."""
-
     way: Callable[[Path, Path, dict[str, Any]], str]
     kit: Path
     folder: Path
@@ -132,7 +129,6 @@ class Client:
     site: Site | None = None
 
     def joins(self, **options: Any) -> None:
-        """Whoever it is made of is known then."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         refused = self.refuses(**options)
@@ -145,7 +141,6 @@ class Client:
         return self.way(self.kit, self.folder, options)
 
     def run(self, party: Party, addresses: object, build: Any) -> Halt:
-        """In place of `run_process`."""
         self.party = party
         with closing(SqliteJournal(self.folder / "journal.db")) as journal:
             stores = Stores(journal, MemorySpool(), self.folder)

@@ -231,8 +231,6 @@ def test_a_client_of_nothing_but_such_records_sends_noise(
 
 
 class Noting(nn.Module):
-    """Keeps the largest value of every record that it is called with."""
-
     def __init__(self, seen: list[float]) -> None:
         super().__init__()
         self.own, self.seen = nn.Linear(6, 3), seen
@@ -272,8 +270,6 @@ def step(module: nn.Module, task: Task, rate: float = 1.0, bound: float = 0.3) -
 
 
 class Between(nn.Module):
-    """Two layers, and something between them."""
-
     def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.second, self.between = nn.Linear(6, 6), nn.Linear(6, 3), between
@@ -379,8 +375,6 @@ def test_who_trains_a_model_that_vmap_cannot_take_is_told(
 
 
 class Draws(nn.Module):
-    """What draws, what works in place, and weights whose first dimension is 2."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True), nn.Dropout(0.5))

@@ -17,8 +17,6 @@ from tests.client.test_torch import PRIVACY, PRIVATE, trainer
 
 
 class Bias(nn.Module):
-    """Its output is its parameter, whatever the input."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layer = nn.Linear(1, width)

@@ -151,7 +151,6 @@ def test_a_script_without_a_network_reaches_nobody(network: str, tmp_path: Path)
 
 
 def joining(tmp_path: Path, policy: SitePolicy) -> Joining:
-    """Of a kit that is not there: whoever gets so far has run the script."""
     return Joining("127.0.0.1:1", tmp_path / "kit", "a", tmp_path / "state", site=policy)
 
 

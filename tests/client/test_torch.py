@@ -1,7 +1,4 @@
-import hashlib
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -133,23 +130,6 @@ def test_a_last_batch_of_one_record_trains_with_batch_norm(count: int, size: int
     assert fitted.parameters["1.num_batches_tracked"] == 0, "it leaves as it came"
 
 
-def test_fit_in_another_process_gives_the_same_bits() -> None:
-    program = (
-        "import hashlib, sys; sys.path.insert(0, sys.argv[1]); import test_torch as t, torch;"
-        "holder = t.trainer();"
-        "found = holder.fit(holder.parameters(1), t.PRIVATE).parameters;"
-        "print(hashlib.sha256(b''.join(a.tobytes() for a in found.values())).hexdigest())"
-    )
-    folder = __file__.rpartition("/")[0]
-    there = subprocess.run(
-        [sys.executable, "-c", program, folder], check=True, capture_output=True, text=True
-    )
-    holder = trainer()
-    found = holder.fit(holder.parameters(1), PRIVATE).parameters
-    here = hashlib.sha256(b"".join(array.tobytes() for array in found.values())).hexdigest()
-    assert there.stdout == f"{here}\n"
-
-
 def test_plain_training_learns() -> None:
     holder = trainer(train=records(400))
     start = holder.parameters(1)
@@ -187,19 +167,6 @@ def test_private_fit_tells_no_metric_and_a_public_number_of_steps() -> None:
     config = replace(PRIVATE, settings={"local_epochs": 3})
     for count in (5, 40):
         assert trainer(train=records(count)).fit(start, config).steps == 6
-
-
-@pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_is_refused_by_name_under_privacy(affine: bool) -> None:
-    def model() -> nn.Module:
-        norm = nn.BatchNorm1d(16, affine=affine, track_running_stats=affine)
-        return nn.Sequential(nn.Linear(6, 16), norm, nn.Linear(16, 3))
-
-    holder = trainer(model)
-    start = holder.parameters(1)
-    with pytest.raises(PlanRefused, match=r"layer '1' \(BatchNorm1d\).*GroupNorm"):
-        holder.fit(start, PRIVATE)
-    holder.fit(start, CONFIG)
 
 
 def test_buffers_pass_through_with_their_types() -> None:
@@ -359,7 +326,7 @@ X, Y = records(4)
             (X, Y.astype("i4")),
             "train: targets are int32, and the loss, cross_entropy, wants .*int64",
         ),
-        ((X, Y.astype("f4")), "train: targets are float32 of shape"),
+        ((X, Y.astype("f4")), r"train: targets are float32 of shape .*loss=torch\.nn\.func"),
         ((X, X), r"train: targets are float32 of shape \(4, 6\), .*wants classes"),
         ((X, Y, Y), "train is a tuple of 3, and must be a pair of arrays or tensors"),
         (DataLoader(TensorDataset(*map(torch.from_numpy, (X, Y)))), "train is a DataLoader of 4"),
@@ -391,8 +358,6 @@ def test_classes_that_the_model_does_not_have_are_refused(loss: Any, shift: int)
 
 
 class Named(nn.Module):
-    """A model whose output is no tensor."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(6, 3)
@@ -416,8 +381,6 @@ def test_a_model_that_gives_no_tensor_needs_a_loss_of_its_own() -> None:
 
 
 class Halved(nn.Module):
-    """It takes floats of any width, and gives classes for each of two places."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(3, 3)
@@ -484,13 +447,6 @@ def test_numbers_are_learnt_by_a_loss_for_numbers() -> None:
     assert before.loss is not None
     assert after.loss is not None
     assert after.loss < 0.1 * before.loss
-
-
-def test_numbers_under_the_default_loss_are_refused_before_anything_trains() -> None:
-    with pytest.raises(
-        ScriptFailed, match=r"train: targets are float32 of shape .30,., .*loss=torch\.nn\.func"
-    ):
-        numbers(0)
 
 
 def test_outputs_of_another_shape_than_targets_train_nothing() -> None:
@@ -620,8 +576,6 @@ def test_it_is_the_array_of_its_values() -> None:
 
 
 class Counting(nn.Module):
-    """Has tensors of every kind: one that trains, one in bfloat16, a counter."""
-
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 3)

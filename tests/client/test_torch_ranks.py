@@ -112,8 +112,6 @@ def test_who_follows_hears_on_after_a_value_that_was_not_finite(
 
 
 class Following(TorchTrainer):
-    """A trainer of another rank, or of rank 0, without any processes."""
-
     reason: str | None = "dismissed"
     dismissed = 0
     gone = False

@@ -23,8 +23,6 @@ PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every model take one record after the other."""
-
     def alone(together: Together, *_: Tensor) -> Alone:
         return Alone(together.module, together.loss)
 
@@ -99,7 +97,6 @@ def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
 
 
 def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """A record's loss is a vector; small, so that nothing is clipped."""
     wanted = functional.one_hot(targets, 3).float()
     return 0.1 * functional.mse_loss(outputs, wanted, reduction=reduction)
 
@@ -113,8 +110,6 @@ def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.Mon
 
 
 class Embedded(nn.Module):
-    """A table of words, and what reads them."""
-
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(200, 50)
@@ -132,16 +127,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         "0.",
     ),
     "embedding": (Embedded, (), "table."),
-    "layer norm": (
-        lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)),
-        (5000,),
-        "0.",
-    ),
-    "group norm": (
-        lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)),
-        (5000,),
-        "0.",
-    ),
+    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)), (5000,), "0."),
+    "group norm": (lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)), (5000,), "0."),
 }
 """By kind: a model, the shape of a record, the layer that is measured."""
 

@@ -24,7 +24,6 @@ SHAPE = (40, 25)
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
-    """Sixty clients, of whom sixteen train at a time, after the end of their run."""
     rule = {"name": "buffered", "buffer": 8, "minimum": 5, "power": 0.0, "concurrency": 16}
     group = {"clip": 3.0, "range": 0.02, "most_examples": 64, "rule": rule}
     plan = make_plan(

@@ -15,7 +15,6 @@ SCRIPT = ROOT / "clients" / "digits_torch.py"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """The client script loaded by its path, as `secureps up` loads it."""
     spec = importlib.util.spec_from_file_location("digits_torch", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

@@ -25,7 +25,6 @@ VERSIONS = {"async": 24, "buffered": 6}
 
 
 def play(plan: Plan, folder: Path) -> tuple[Simulation, float, float]:
-    """Plays a plan with its own script; the held-out accuracy before and after."""
     federation = plan.section.federation
     assert federation is not None
     script = Script(POLICIES / federation.script)

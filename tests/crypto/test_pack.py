@@ -19,7 +19,6 @@ def slow_pack(u: list[int], base: int, digits: int) -> list[int]:
 
 @st.composite
 def cohorts(draw: st.DrawFn) -> tuple[int, int, list[int], list[list[int]]]:
-    """(levels, digits, weights, vectors), extremes included, that fit into int64."""
     digits = draw(st.integers(1, 4))
     weights = draw(st.lists(st.integers(1, 4), min_size=1, max_size=6))
     room = int((2**63) ** (1 / digits) * 0.99)

@@ -14,11 +14,7 @@ VALUES = np.array([1, 2, 258], np.int64)
 
 
 @pytest.mark.parametrize(
-    ("levels", "expected"),
-    [
-        (65_535, "0100 0200 0201"),
-        (65_536, "01000000 02000000 02010000"),
-    ],
+    ("levels", "expected"), [(65_535, "0100 0200 0201"), (65_536, "01000000 02000000 02010000")]
 )
 def test_blocks_are_little_endian_integers(levels: int, expected: str) -> None:
     built = PlainCipher(CipherParameters("plain", 2, levels))

@@ -135,7 +135,6 @@ def test_no_other_encoding_makes_a_smaller_block(
 
 
 def submission(encoding: Encoding, slots: int) -> int:
-    """Bytes of a block and of a correction."""
     return encoding.block_bytes(slots) + 4 * encoding.ring.degree
 
 

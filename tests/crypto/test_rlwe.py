@@ -305,7 +305,6 @@ NOISE_KEY = bytes(range(32))
 
 
 def fixed(parameters: CipherParameters, slots: int, monkeypatch: pytest.MonkeyPatch) -> RlweSealing:
-    """A sealing whose secrets everybody knows."""
     monkeypatch.setattr("secureps.crypto.rlwe.os.urandom", lambda n: NOISE_KEY[:n])
     return RlweSealing(parameters, place(slots))
 

@@ -113,13 +113,6 @@ def test_senseless_certificates_and_rosters() -> None:
         sign_roster(CA, (*made.certificates, twice))
 
 
-def test_json_comes_back_the_same() -> None:
-    made = roster()
-    assert Roster.from_bytes(made.to_bytes()) == made
-    empty = sign_roster(CA, ())
-    assert Roster.from_bytes(empty.to_bytes()) == empty
-
-
 def test_json_that_is_no_roster() -> None:
     data = roster().to_bytes()
     plain = json.loads(data)
@@ -142,7 +135,6 @@ BOB, CAROL = (certify(CA, name, "client", ALICE.public.key) for name in ("bob", 
 
 
 def line() -> tuple[Roster, Roster, Roster]:
-    """Nobody, then Bob, then Bob and Carol."""
     first = first_roster(CA, 100)
     second = next_roster(CA, first, [BOB], 10, 110)
     return first, second, next_roster(CA, second, [CAROL, BOB], 20, 120)

@@ -207,8 +207,6 @@ small = pytest.mark.parametrize(("t", "n"), SMALL)
 
 @dataclasses.dataclass
 class Members:
-    """Clients whose keys are shared among one committee, with their weights."""
-
     us: Committee
     weights: tuple[int, ...] = (1, 2, 4)
     length: int = 5

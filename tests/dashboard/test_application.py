@@ -55,7 +55,6 @@ def full() -> Board:
 
 @contextmanager
 def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) -> Iterator[Browser]:
-    """A browser that has the address, and did not open it yet."""
     line = bound("127.0.0.1:0")
     port = line.getsockname()[1]
     access = Access(frozenset({f"127.0.0.1:{port}"}), False, viewer)
@@ -66,7 +65,6 @@ def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) ->
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One that is let in."""
     with opened(full()) as made:
         assert made.enter() == 303
         yield made
@@ -240,11 +238,6 @@ def test_only_the_page_of_who_may_know_names_acts(role: Role) -> None:
         assert browser.get(f"/act/end?reason={'x' * 20_000}", "POST", Origin=own)[0] == 431
 
 
-def test_where_nothing_may_be_done_nothing_is(browser: Browser) -> None:
-    own = f"http://{browser.host}"
-    assert browser.get("/act/end", "POST", Origin=own)[0] == 403
-
-
 # --- who sees what ----------------------------------------------------------------
 
 
@@ -333,7 +326,6 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def asked(port: int, text: bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") -> bytes:
-    """The first bytes of the answer; none if the connection just ends."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as line:
         with suppress(ConnectionResetError, BrokenPipeError):
             line.sendall(text)
@@ -397,19 +389,6 @@ def test_what_is_no_request_or_too_long_is_refused(port: int, said: bytes) -> No
     answer = asked(port, said)
     assert not answer.startswith(b"HTTP/1.1 2")
     assert asked(port).startswith(b"HTTP/1.1 200 ")
-
-
-def test_the_oldest_connection_goes_for_one_too_many(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 10 * LIMIT)
-    with ExitStack() as stack:
-        lines = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT))
-            for _ in range(OPEN + 4)
-        ]
-        assert ends(lines[0])
-        assert asked(port).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_stream_stays_however_many_strangers_come(

@@ -96,7 +96,7 @@ def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) ->
         holder("holder-2", lied=1, why="off the polynomial"),
     )
     assert [entry.what for entry in told.refused] == [
-        *("cohort burnt", "holders named", "opening refused"),
+        *("cohort burnt", "holders named", "opening refused")
     ]
     assert told.refused[0].date == "2023-11-14T22:13:26Z"
 

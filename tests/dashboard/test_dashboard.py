@@ -29,10 +29,9 @@ from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
 from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import StatusTarget, find
-from secureps.run.up.runs import STOPPED
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
-from tests.kits.audited import begin, play
+from tests.kits.audited import begin
 from tests.kits.bare import bare
 from tests.kits.dashboards import Browser, ended_up
 from tests.kits.ledgers import charge
@@ -45,14 +44,12 @@ BEYOND = "127.0.0.2:0"
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kit of its own, with an observer and a coordinator."""
     folder = begin(tmp_path_factory.mktemp("looking") / "run")
     issue(folder / "kit", "observer", "observer")
     return folder / "kit"
 
 
 def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
-    """The page's data, once it has what is wanted."""
     with dashboard(looking) as address:
         browser = Browser(address)
         browser.enter()
@@ -61,20 +58,6 @@ def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
                 if wanted(each):
                     return each
     raise AssertionError("the page does not say it")
-
-
-def test_a_client_sees_its_own_page_alone(run: Path) -> None:
-    own = run / "state" / "client-00"
-    with dashboard(Looking(run / "kit", "client-00", state=own, budget=8.0)) as address:
-        browser = Browser(address)
-        assert browser.get("/news")[0] == 401
-        assert browser.enter() == 303
-        with browser.news() as news:
-            told = next(each for each in news if "holder" in each)
-    assert told.keys() == {"holder", "troubles"}
-    assert told["holder"]["own_budget"] == 8.0
-    assert told["holder"]["count"] >= 3
-    assert "client-01" not in json.dumps(told)
 
 
 def test_an_officer_reads_journal_ledgers_and_logs(run: Path) -> None:
@@ -123,14 +106,6 @@ def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_b
     assert told["troubles"] == {}
 
 
-def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
-    play(begin(tmp_path / "run"), versions=1)
-    folder = ended_up(tmp_path / "run", tmp_path / "up", versions=1)
-    shown = news(of_up(folder), lambda each: each["operator"]["clients"])["operator"]
-    assert shown["headline"] == STOPPED
-    assert {row["state"] for row in shown["parties"] + shown["clients"]} == {"ended"}
-
-
 def test_the_plan_of_a_run_that_failed_before_it_was_founded_is_explained(tmp_path: Path) -> None:
     run = begin(tmp_path / "run")
     (run / "state" / "coordinator").mkdir(parents=True)
@@ -174,13 +149,11 @@ def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
 
 
 def acted(browser: Browser, what: str = "pause") -> tuple[int, str]:
-    """What is answered to whoever presses a button on the page."""
     status, _, text = browser.get(f"/act/{what}", "POST", Origin=f"http://{browser.host}")
     return status, text
 
 
 def posted(looking: Looking) -> int:
-    """The status of that, on a dashboard that is served for this alone."""
     with dashboard(looking) as address:
         browser = Browser(address)
         assert browser.enter() == 303
@@ -201,18 +174,6 @@ def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: s
     if name in ("client-00", "coordinator"):  # of a client: on its own
         assert posted(Looking(kit, name, target, acts=True)) == 409, "nobody answers it"
     assert posted(Looking(kit, name, target)) == 403, "looking alone changes nothing"
-
-
-def test_a_client_raises_no_budget_of_its_own_from_its_page(run: Path, tmp_path: Path) -> None:
-    own, ledger = run / "state" / "client-00", tmp_path / "ledger.db"
-    looking = Looking(run / "kit", "client-00", state=own, ledger=ledger, budget=3.0, acts=True)
-    with dashboard(looking) as address:
-        browser = Browser(address)
-        browser.enter()
-        with browser.news() as news:
-            assert any("holder" in each for each in news)
-        said = acted(browser, "lower-budget?budget=5")
-    assert said == (409, "the budget is 3 already, and is never raised here\n")
 
 
 # --- beyond loopback ------------------------------------------------------------------

@@ -38,7 +38,6 @@ def seen(status: object = STATUS, **more: object) -> Seen:
 
 
 def report(versions: int = 4, groups: tuple[str, ...] = ("all",)) -> Report:
-    """What `up` writes, by the class that writes it."""
     records = dict[tuple[str, int], str]()
     own = Metrics(lambda line: records.update({line.at: json.dumps(line.record())}), unsafe=False)
     for group in groups:
@@ -138,6 +137,6 @@ def test_costs_are_the_reports_and_else_what_was_seen() -> None:
     assert (own.version, own.up) == (3, 1000.0)
     assert costs_of(looked, None) == looked.costs
     assert [(cost.version, cost.up) for cost in costs_of(looked, report(3))] == [
-        *((1, 30.0), (2, 30.0), (3, 1000.0)),
+        *((1, 30.0), (2, 30.0), (3, 1000.0))
     ]
     assert costs_of(looked, report(4))[-1].up == 30.0, "all of it, and not what was seen alone"

@@ -115,8 +115,6 @@ def test_a_report_is_read_when_it_is_there_and_when_it_grows(tmp_path: Path) -> 
 
 
 class Seqs:
-    """The numbers of the rows that were taken."""
-
     bad = Incarnated(13)
 
     def __init__(self) -> None:

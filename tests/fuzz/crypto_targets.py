@@ -114,24 +114,14 @@ def _sealed() -> list[Target]:
         return data
 
     return [
-        Target(
-            "envelope",
-            ("crypto.envelope:open",),
-            envelopes,
-            opened,
-            True,
-            cost=4,
-        ),
+        Target("envelope", ("crypto.envelope:open",), envelopes, opened, True, cost=4),
         Target("passphrase", ("crypto.passphrase:Passphrase.open",), (file,), unlock, True, cost=2),
         Target("seeds", ("crypto.sharing:HolderShare.check",), (shared.seeds_of(1),), seeds, True),
     ]
 
 
 def _keys() -> list[Target]:
-    point = (
-        "crypto.envelope:EnvelopePublicKey.__post_init__",
-        "crypto.envelope:_hybrid",
-    )
+    point = ("crypto.envelope:EnvelopePublicKey.__post_init__", "crypto.envelope:_hybrid")
     bfv = ("crypto.bfv:_key_coefficients", "crypto.cipher:untagged")
     public, secret = (_bfv(kind, size) for kind, size in ((b"public", 4), (b"SECRET", 2)))
     return [

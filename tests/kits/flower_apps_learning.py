@@ -1,6 +1,6 @@
 """Flower apps that learn something real, as their authors write them: text for files.
 
-Five holders have unlike shares of scikit-learn's digits or tumours; all judge by the same records,
+Five holders have unlike shares of scikit-learn's digits; all judge by the same records,
 which nobody trains on. Trainings draw from generators that the apps seed themselves, so whoever
 drives one with the same models gets the same answers.
 """
@@ -54,49 +54,6 @@ def test(model, x, y):
         return nn.functional.cross_entropy(found, y).item(), accuracy
 """
 )
-
-CLIENT_FN = (
-    TORCH
-    + """
-from flwr.client import Client
-from flwr.common import (
-    Code, EvaluateRes, FitRes, GetParametersRes, Status, ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
-
-OK = Status(Code.OK, "")
-
-class Perceptron(Client):
-    def __init__(self, partition):
-        self.model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        self.x, self.y, *self.held_out = load(partition)
-
-    def get(self):
-        return ndarrays_to_parameters([each.detach().numpy() for each in self.model.parameters()])
-
-    def set(self, parameters):
-        with torch.no_grad():
-            for mine, given in zip(self.model.parameters(), parameters_to_ndarrays(parameters)):
-                mine.copy_(torch.tensor(given))
-
-    def get_parameters(self, ins):
-        return GetParametersRes(OK, self.get())
-
-    def fit(self, ins):
-        self.set(ins.parameters)
-        train(self.model, self.x, self.y, 2, lambda p: torch.optim.SGD(p, 0.05, momentum=0.9))
-        return FitRes(OK, self.get(), len(self.y), {})
-
-    def evaluate(self, ins):
-        self.set(ins.parameters)
-        loss, accuracy = test(self.model, *self.held_out)
-        return EvaluateRes(OK, loss, len(self.held_out[1]), {"accuracy": accuracy})
-
-def client_fn(context):
-    return Perceptron(context.node_config["partition-id"])
-"""
-)
-"""A Client of its own, and no ClientApp."""
 
 MESSAGES = """
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -202,58 +159,6 @@ app = ClientApp(client_fn=client_fn)
 )
 """The whole state_dict travels, counters too."""
 
-SKLEARN = """
-import functools
-import warnings
-import numpy as np
-from flwr.client import NumPyClient
-from flwr.clientapp import ClientApp
-from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
-
-BOUNDS = [0, 30, 130, 170, 260, 400]
-
-@functools.cache
-def everything():
-    x, y = load_breast_cancer(return_X_y=True)
-    order = np.random.default_rng(1).permutation(len(y))
-    return ((x - x.mean(axis=0)) / x.std(axis=0))[order], y[order]
-
-class Tumours(NumPyClient):
-    def __init__(self, partition):
-        x, y = everything()
-        own = slice(BOUNDS[partition], BOUNDS[partition + 1])
-        self.x, self.y, self.held_out = x[own], y[own], (x[400:], y[400:])
-        self.model = LogisticRegression(max_iter=3, warm_start=True)
-        self.model.classes_ = np.array([0, 1])
-        self.set([np.zeros((1, 30)), np.zeros(1)])
-
-    def set(self, parameters):
-        self.model.coef_, self.model.intercept_ = (each.copy() for each in parameters)
-
-    def get_parameters(self, config):
-        return [self.model.coef_, self.model.intercept_]
-
-    def fit(self, parameters, config):
-        self.set(parameters)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.model.fit(self.x, self.y)
-        return self.get_parameters({}), len(self.y), {}
-
-    def evaluate(self, parameters, config):
-        self.set(parameters)
-        x, y = self.held_out
-        accuracy = float(self.model.score(x, y))
-        return float(log_loss(y, self.model.predict_proba(x))), len(y), {"accuracy": accuracy}
-
-def client_fn(context):
-    return Tumours(context.node_config["partition-id"]).to_client()
-
-app = ClientApp(client_fn)
-"""
-
 
 @dataclass(frozen=True)
 class Learning:
@@ -262,12 +167,9 @@ class Learning:
     source: str
     rounds: int
     floor: float
-    cipher: str = "plain"
 
 
 APPS = {
-    "client_fn": Learning(CLIENT_FN, 6, 0.9),
-    "sklearn": Learning(SKLEARN, 6, 0.93, "rlwe"),
     "BatchNorm": Learning(BATCH_NORM, 6, 0.9),
     "LoRA": Learning(LORA, 6, 0.85),
 }

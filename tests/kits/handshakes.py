@@ -16,17 +16,16 @@ from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc import framing
 from tests.kits.transport_kit import PATIENCE
 
-WAYS = ("nothing", "half a hello", "a hello")
-"""What is said before nothing more is: of a ClientHello, nothing, a half, or all."""
+WAYS = ("nothing", "a hello")
+"""What is said before nothing more is."""
 
 
 class Begun:
     """A connection whose handshake is begun in one of WAYS, and goes no further."""
 
     def __init__(self, port: int, way: str) -> None:
-        said = {"nothing": b"", "half a hello": (whole := hello())[: len(whole) // 2]}
         self._line = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self._line.sendall(said.get(way, whole))
+        self._line.sendall(hello() if way == "a hello" else b"")
 
     def ended(self, within: float) -> bool:
         """Whether the server closes it within so many seconds; what it says until then is lost."""

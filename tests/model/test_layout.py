@@ -49,7 +49,6 @@ def laid_out(
     shards: int = 1,
     element: int = 1,
 ) -> Layout:
-    """Of a plan that says this and nothing else, also what no file may say."""
     sections = tuple(
         GroupSection.model_construct(
             name=name,

@@ -57,7 +57,6 @@ weights = st.floats(1e-3, 1e3)
 def place_copies(
     group: str, blocks: int, nodes: dict[str, float], copies: int
 ) -> list[tuple[str, ...]]:
-    """Of one group: the nodes of its first copies, of the second ones, and so on."""
     held = place_groups({group: blocks}, nodes, copies)[group]
     return [tuple(each[rank] for each in held) for rank in range(copies)]
 
@@ -182,7 +181,6 @@ def placed(blocks: int, nodes: dict[str, float], copies: int) -> Held:
 
 
 def changed(before: Held, after: Held) -> list[tuple[set[str], set[str]]]:
-    """Of every block that moves, who gave a copy up, and who got one."""
     pairs = ((old, new) for group in before for old, new in zip(before[group], after[group]))
     return [({*old} - {*new}, {*new} - {*old}) for old, new in pairs if {*old} != {*new}]
 

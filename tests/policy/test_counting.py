@@ -26,8 +26,6 @@ NUMBERS = dict(zip(client_names(6), COUNTS, strict=True))
 
 
 class Counted(Walker):
-    """One that can tell how many examples it has."""
-
     def __init__(self, number: int, examples: int) -> None:
         super().__init__(number)
         self.count = examples
@@ -59,7 +57,6 @@ def simulation(folder: Path, made: Plan, late: str = "") -> Simulation:
 
 
 def of_cohorts(played: Simulation) -> dict[str, int]:
-    """By what the members of all cohorts of a run count."""
     played.run(lambda: played.versions() == {"all": played.plan.section.versions})
     closed = journalled(played, CohortClosed)
     return {m.id.client: m.examples for record in closed for m in record.cohort.members}
@@ -69,7 +66,7 @@ def of_cohorts(played: Simulation) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("most", [None, 100])
-@pytest.mark.parametrize("late", client_names(6))
+@pytest.mark.parametrize("late", ["client-00", "client-01"])
 def test_weights_do_not_depend_on_who_starts_first(
     late: str, most: int | None, tmp_path: Path
 ) -> None:

@@ -85,7 +85,6 @@ def plan(**changes: Any) -> Plan:
 
 
 def noisy_evaluation(multiplier: float = 3.0, **evaluation: Any) -> dict[str, Any]:
-    """Changes to a plan: every client adds noise of its own, to metrics too."""
     return {
         "privacy": CLIENT | {"placement": "local", "noise_multiplier": multiplier},
         "group": [group(weighting="uniform")],
@@ -201,10 +200,6 @@ def test_the_optimizer_is_the_sections() -> None:
             {"cipher": {"capacity": 4}},
             "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
         ),
-        (
-            {"cipher": {"capacity": 4}, "group": [group({"fraction": 0.5})]},
-            "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
-        ),
         ({"cipher": {"name": "rot13"}}, "there is no cipher 'rot13'; known are bfv, plain"),
         ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
         ({"group": [group(optimizer={"name": "lion"})]}, "unknown optimizer 'lion': known are sgd"),
@@ -218,27 +213,9 @@ def test_the_optimizer_is_the_sections() -> None:
             {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
             "bits|plain modulus|does not",
         ),
-        ({"cipher": {"name": "rlwe", "holders": 4, "threshold": 2}}, "take at least 3"),
-        ({"cipher": {"name": "rlwe", "holders": 2, "threshold": 1}}, "take at least 2"),
-        (
-            {"cipher": {"name": "rlwe", "holders": 3, "threshold": 4}},
-            "a threshold of 4 among 3 holders: take one from 1 to 3",
-        ),
         (
             {"cipher": {"name": "rlwe", "holders": 13, "threshold": 7}},
             "need 3003 seeds a key, and at most 2048 are allowed: take fewer holders",
-        ),
-        (
-            {"cipher": {"name": "rlwe"}, "group": [group({"most": 33})]},
-            "a cohort of 33 exceeds the cipher's capacity of 32; raise cipher.capacity to 33",
-        ),
-        (
-            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 1})]},
-            "rule.minimum = 1: the sum of a cohort of one is that",
-        ),
-        (
-            {"cipher": {"name": "rlwe"}, "group": [group({"minimum": 6})]},
-            "the quorum 5 is below the minimum cohort 6",
         ),
         ({"cipher": {"name": "bfv", "threshold": 1}}, "bfv has no committee; remove it, or take"),
         ({"cipher": {"name": "plain", "threshold": 1}}, "plain has no committee; remove it"),
@@ -290,10 +267,7 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             "deadline: must be a finite number, and is nan",
         ),
         ({"group": [group(bits=1)]}, "bits: must be 2 or more"),
-        (
-            {"privacy": PRIVACY | {"sample_rate": 1.5}},
-            "sample_rate: must be ",
-        ),
+        ({"privacy": PRIVACY | {"sample_rate": 1.5}}, "sample_rate: must be "),
         ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: is missing"),
         (  # arrivals are no random sample: nothing is amplified by them
             {"privacy": CLIENT | {"sample_rate": 0.1}},

@@ -19,7 +19,6 @@ def plan_of(**group: Any) -> Plan:
 
 
 def room(plan: Plan, memory: int, threads: int = 1) -> int:
-    """Of a shard that holds two blocks of sixteen values."""
     return room_to_make(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
 
 

@@ -62,7 +62,6 @@ def test_without_sampling_it_is_a_gaussian(sigma: float, steps: int) -> None:
 
 
 def opacus_rdp() -> Any:
-    """The other accountant; who only collects tests does without its two seconds."""
     from opacus.accountants.analysis import rdp
 
     return rdp
@@ -135,8 +134,7 @@ def test_an_integral_of_a_whole_order_is_its_closed_form(noise: float, rate: flo
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate", "steps", "known"),
-    [(0.6, 0.1, 5, 8.178), (2.0, 0.5, 50, 10.278)],
+    ("sigma", "rate", "steps", "known"), [(0.6, 0.1, 5, 8.178), (2.0, 0.5, 50, 10.278)]
 )
 def test_at_high_rates_orders_are_fractional_too(
     sigma: float, rate: float, steps: int, known: float
@@ -188,7 +186,6 @@ def times(release: Release, count: int) -> list[Release]:
 
 @lru_cache(maxsize=64)
 def logs(variance: float) -> tuple[Decimal, ...]:
-    """ln P(X = k), in 60 digits."""
     with localcontext(prec=60):
         return tuple((Decimal(p.numerator) / p.denominator).ln() for p in law(variance, 900))
 
@@ -245,7 +242,6 @@ def test_only_whole_orders_are_asked_for() -> None:
 
 
 def converted(divergences: NDArray[np.float64], delta: float) -> float:
-    """Canonne, Kamath and Steinke 2020, Proposition 12, written down once more."""
     a = np.array(SKELLAM_ORDERS, dtype=np.float64)
     return float(
         np.min(divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)).clip(0)

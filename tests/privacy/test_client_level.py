@@ -338,7 +338,6 @@ def exact_square(x: NDArray[np.float64]) -> Fraction:
 
 
 def bound_of(x: NDArray[np.float64]) -> Fraction:
-    """A little above the norm, as after a clip."""
     return Fraction(math.sqrt(float(exact_square(x)))) * (1 + Fraction(1, 2**50))
 
 

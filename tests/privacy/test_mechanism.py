@@ -16,7 +16,6 @@ from secureps.privacy.mechanism import clip_l2
 
 
 def exact_norm(x: NDArray[np.float32]) -> float:
-    """Squares of float32 are exact in float64, and fsum rounds once."""
     return math.sqrt(math.fsum(float(v) ** 2 for v in x.ravel()))
 
 

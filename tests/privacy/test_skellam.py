@@ -17,14 +17,7 @@ from secureps.errors import InternalError, PlanRefused
 from secureps.privacy import series
 from secureps.privacy.series import TABLE_BITS, Series, beyond
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, TAIL_BITS, Skellam, tail
-from tests.kits.skellam_kit import (
-    Replay,
-    law,
-    pairs,
-    stream,
-    variance_error,
-    within,
-)
+from tests.kits.skellam_kit import Replay, law, pairs, stream, variance_error, within
 
 sampler = cache(Skellam)
 """Tables are made once."""
@@ -33,7 +26,6 @@ SMALL = [LEAST_VARIANCE, 0.01, 0.7, 2.5, 77.7, 1000.0]
 
 
 def inverse(variance: float, u: Fraction) -> int:
-    """The k with P(|X| < k) <= u < P(|X| <= k)."""
     return bisect_right(within(variance), u)
 
 
@@ -65,7 +57,6 @@ def test_the_table_gives_every_value_its_probability(variance: float) -> None:
 
 
 def tied(variance: float, k: int, extra: int) -> tuple[int, int]:
-    """The first 62 bits of P(|X| <= k), and the next `extra`."""
     bits = math.floor(within(variance)[k] * 2 ** (TABLE_BITS + extra))
     return bits >> extra, bits & ((1 << extra) - 1)
 
@@ -113,8 +104,7 @@ def test_words_that_never_decide_are_not_random() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    places=st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True),
-    cut=st.integers(0, 41),
+    places=st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True), cut=st.integers(0, 41)
 )
 def test_pieces_change_nothing_around_ties(places: list[int], cut: int) -> None:
     # Tied values take words from those that would have been their successors'.

@@ -15,14 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.crypto.identity import Identity
-from secureps.crypto.sharing import (
-    P,
-    combination,
-    key_sum,
-    lagrange,
-    parse_vector,
-    vector_bytes,
-)
+from secureps.crypto.sharing import P, combination, key_sum, lagrange, parse_vector, vector_bytes
 from secureps.crypto.suite import key_length
 from secureps.errors import Malformed, Refused
 from secureps.messages import orders, requests
@@ -48,7 +41,6 @@ def three_of_four() -> Iterator[RogueRun]:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest) -> RogueRun:
-    """By the fixture's name; its processes are started once."""
     found: RogueRun = request.getfixturevalue(request.param)
     return found
 
@@ -88,7 +80,6 @@ def opens_nothing(run: RogueRun, sent: tuple[Sent, ...], key: Ints) -> None:
 def completed(
     run: RogueRun, order: orders.Open, shares: dict[str, bytes], last: str, key: Ints
 ) -> bytes:
-    """What the last holder would have to answer for the sum of keys to be this one."""
     length = length_of(run)
     at = [np.full(length, value, np.uint32) for value in (0, 1)]
     zero, one = (run.site.key(order, {**shares, last: vector_bytes(each)}) for each in at)
@@ -177,7 +168,6 @@ def taken(run: RogueRun, loot: Loot) -> Ints:
 
 
 def ways(run: RogueRun, corrupt: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every set of honest holders."""
     honest = [k for k in range(len(run.names)) if k not in corrupt]
     sizes = range(len(honest) + 1)
     return [each for size in sizes for each in itertools.combinations(honest, size)]

@@ -47,8 +47,6 @@ SCHEMA = Schema((TensorSpec("values", (MODEL // 4,), "float32"),))
 
 
 class Shift(Walker):
-    """Trains in the tensors that it is given, where nothing else is kept."""
-
     worker: ClientWorker
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
@@ -84,7 +82,6 @@ def client(cipher: str, folder: Path) -> ClientWorker:
 
 
 def pulled(own: ClientWorker) -> tuple[bytes, ...]:
-    """Has the client keep every block of a model; their digests."""
     layout, drawn = own._layout().group("all"), np.random.default_rng(1)
     for block in range(layout.blocks):
         first, last = layout.span(block)
@@ -94,7 +91,6 @@ def pulled(own: ClientWorker) -> tuple[bytes, ...]:
 
 
 def sealed_whole(own: ClientWorker, task: Any) -> Any:
-    """What comes of a task, after the blocks that may leave before it is over."""
     done = own.work(task)
     while isinstance(done, Done):
         done = own.work(SealOn())
@@ -111,7 +107,6 @@ def more(own: ClientWorker, task: Any) -> tuple[int, Any]:
 
 
 def needs(cipher: str, folder: Path) -> tuple[int, int | None]:
-    """Of a contribution, and of sealing it again if the cipher's keys serve once."""
     own = client(cipher, folder)
     blocks = pulled(own)
     base = (GroupVersion("all", 0),)

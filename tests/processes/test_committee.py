@@ -10,23 +10,18 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.envelope import SECRET_BYTES
-from secureps.errors import MISCONFIGURED
 from secureps.messages.coordinator_records import CohortBurnt
 from secureps.messages.holder_records import KeyReplaced
-from secureps.messages.records import RunPinned
-from tests.kits.documented import documented, says
 from tests.kits.federations import same, unharmed
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes
 
 
 def keys_of(processes: Processes, holder: str) -> list[Path]:
-    """The envelope keys that a holder has, of whatever run."""
     return sorted((processes.kit(holder) / "private" / holder).glob("**/envelope*.key"))
 
 
 def erased(processes: Processes) -> None:
-    """Waits until none is left: the runs are over."""
     for holder in processes.holders:
         processes.wait(lambda name=holder: not keys_of(processes, name), "erased keys")  # type: ignore[misc]
 
@@ -90,34 +85,3 @@ def test_runs_of_one_kit_at_once_and_afterwards_have_keys_of_their_own(tmp_path:
         assert processes.journal("coordinator", CohortBurnt) == []
         (replaced, *_) = processes.journal("holder-0", KeyReplaced)[::-1]
         assert replaced.announced.number >= 3
-
-
-@pytest.mark.timeout(600)
-def test_a_holder_that_insists_on_more_than_the_plan_ends_and_the_others_go_on(
-    tmp_path: Path,
-) -> None:
-    with Processes(tmp_path / "run", "rlwe", versions=2) as processes:
-        processes.settings = {"holder-3": "threshold = 4", "holder-2": "threshold = 3"}
-        processes.start_all()
-        processes.wait(lambda: not processes.alive("holder-3"), "its end")
-        assert processes.stop("holder-3") == MISCONFIGURED
-        said = "takes no part in the run: by the plan 3 of 4 key holders open a sum together"
-
-        def known() -> bool:
-            status = processes.status()
-            found = () if status is None else status.servers
-            why = [each.trouble for each in found if each.name == "holder-3" and not each.live]
-            return bool(why) and why[0].startswith(said)
-
-        processes.wait(known, "the coordinator to know why")
-        processes.wait(processes.finished, "the end")
-        assert same(processes.model()[1], unharmed(versions=2)[0])
-        last = processes.log("holder-3").splitlines()[-1]
-        assert processes.journal("holder-3", RunPinned) == []
-    line = last.removeprefix("error: ")
-    assert line.startswith(
-        "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
-        "and this party insists on 4: "
-    )
-    assert says("this holder takes no part in the run: ...", line)
-    assert "this holder takes no part in the run: ..." in documented()

@@ -87,8 +87,6 @@ def nan_inside(peer: HostilePeer) -> None:
 
 
 def framed(announced: int | None = None, **changes: object) -> Send:
-    """A block whose frame announces another length, or whose header says another."""
-
     def send(peer: HostilePeer) -> None:
         envelope, pieces = peer.frame(peer.block(**changes), announced)  # type: ignore[arg-type]
         peer.raw(peer.owner(), PUT, pieces, envelope)
@@ -254,23 +252,14 @@ CASES: dict[str, tuple[Send, str]] = {
         other_schema,
         "...'s model differs from the run's: ...; train the run's model",
     ),
-    "another run": (
-        submit(run=RUN),
-        "... was made for another run; join this one first",
-    ),
+    "another run": (submit(run=RUN), "... was made for another run; join this one first"),
     "an old version": (
         old_version,
         "... was trained on version ..., the open base is ...; pull and train again",
     ),
-    "no round": (
-        between_rounds,
-        "... takes no updates now (...); pull and wait to be invited",
-    ),
+    "no round": (between_rounds, "... takes no updates now (...); pull and wait to be invited"),
     "an unsigned receipt": (submit(signer=STRANGER), "a signature in ... is wrong"),
-    "too few blocks": (
-        submit(blocks=()),
-        "...: the group has ... blocks, each one digest",
-    ),
+    "too few blocks": (submit(blocks=()), "...: the group has ... blocks, each one digest"),
     "another size": (submit(size=7), "...: ... bytes, the plan makes ..."),
     "a charge": (submit(charge=CHARGE), "...: a charge where nothing is private"),
     "much telemetry": (
@@ -278,10 +267,7 @@ CASES: dict[str, tuple[Send, str]] = {
         "telemetry has at most 16 figures, with names of 64 letters",
     ),
     # --- blocks -------------------------------------------------------------------
-    "no head": (
-        lambda peer: peer.raw(peer.owner(), PUT, [b"abc"]),
-        "a frame without its head",
-    ),
+    "no head": (lambda peer: peer.raw(peer.owner(), PUT, [b"abc"]), "a frame without its head"),
     "half an envelope": (
         lambda peer: peer.raw(peer.owner(), PUT, [struct.pack("<IQ", 99, 0) + b"x"]),
         "a frame whose envelope is cut off",
@@ -299,10 +285,7 @@ CASES: dict[str, tuple[Send, str]] = {
     ),
     "two lengths": (framed(announced=8), "... bytes announced; the header says ..."),
     "wrong shape": (of_another_layout, "... bytes, the plan makes ... for this block"),
-    "wrong shape, longer": (
-        too_long_for_the_plan,
-        "... bytes, the plan makes ... for this block",
-    ),
+    "wrong shape, longer": (too_long_for_the_plan, "... bytes, the plan makes ... for this block"),
     "another digest": (
         put(digest=bytes(32)),
         "the payload does not have the digest of its header; send it again",
@@ -312,25 +295,16 @@ CASES: dict[str, tuple[Send, str]] = {
         "a coefficient of a bfv block is not below the modulus",
     ),
     "a block of another run": (put(run=RUN), "made for another run; join this one first"),
-    "another's block": (
-        put(author="client-00"),
-        "... sends a block of ...; send your own",
-    ),
+    "another's block": (put(author="client-00"), "... sends a block of ...; send your own"),
     "an unsigned block": (put(signer=STRANGER), "a signature in ... is wrong"),
     "replayed with other bytes": (
         other_bytes,
         "... is known with other bytes; begin a new sequence",
     ),
-    "a founding block": (
-        put(purpose=FOUNDING),
-        "... bytes, the plan makes ... for this block",
-    ),
+    "a founding block": (put(purpose=FOUNDING), "... bytes, the plan makes ... for this block"),
     "an opened sum": (put(purpose=OPENED), "a ... sends no ... blocks"),
     "no such group": (put(group="nobody's"), "no group is called ..."),
-    "a sequence below 0": (
-        put(sequence=-1),
-        "...: a sequence is at least 0, and at most ...",
-    ),
+    "a sequence below 0": (put(sequence=-1), "...: a sequence is at least 0, and at most ..."),
     # --- about evaluations --------------------------------------------------------
     "declined for another": (
         ask(Decline("client-00", EVALUATION, 1, "no time")),

@@ -57,7 +57,6 @@ def goes_on(watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def key_of(federation: OneProcess, role: Role) -> str:
-    """A name of this role; of clients the one that does not take part."""
     names = {"client": federation.clients[-1], "holder": federation.holders[0]}
     names |= {"shard": federation.shards[1], "observer": OBSERVER, "coordinator": COORDINATOR}
     return names[role]

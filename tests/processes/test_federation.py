@@ -68,8 +68,6 @@ def test_each_machine_has_the_file_of_version_0_at_a_path_of_its_own(tmp_path: P
 
 
 class InThreeDays(datetime):
-    """A clock that is ahead."""
-
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
         return super().now(tz) + timedelta(days=3)
@@ -114,7 +112,6 @@ AGGREGATOR = (
 
 
 def files(folder: Path, owners: tuple[str, ...]) -> dict[str, bytes]:
-    """What is on disk at this moment, by path; files that go meanwhile are left out."""
     found = {}
     for path in (p for owner in owners for p in sorted(folder.glob(f"{owner}*"))):
         for file in (path, *path.rglob("*")):

@@ -19,15 +19,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import TELLS, Besieged, ends
-from tests.kits.transport_kit import (
-    BLOCK_LIMIT,
-    PATIENCE,
-    ask,
-    get,
-    put,
-    sign_as,
-    values,
-)
+from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, ask, get, put, sign_as, values
 from tests.wire.grpc.test_servers import await_
 
 
@@ -81,9 +73,7 @@ def test_calls_without_a_key_take_no_message_in(besieged: Besieged) -> None:
     besieged.still_serves()
 
 
-def test_whoever_asks_for_health_is_answered_beside_many_who_never_ask(
-    besieged: Besieged,
-) -> None:
+def test_whoever_asks_for_health_is_answered_beside_many_who_never_ask(besieged: Besieged) -> None:
     method = f"/{health.SERVICE}/Check"
     calls = [besieged.begin(method, None) for _ in range(health.ASKING + 10)]
     await_(lambda: len(besieged.server._health._asking) == health.ASKING)

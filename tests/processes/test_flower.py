@@ -42,7 +42,6 @@ Model = dict[str, np.ndarray]
 
 
 def fewer(app: Path) -> Path:
-    """An app whose plan is for NODES and ROUNDS."""
     plan = app / "plan.toml"
     text = plan.read_text().replace("quorum = 5", f"quorum = {NODES}, minimum = {NODES}")
     text = text.replace("versions = 3", f"versions = {ROUNDS}")
@@ -72,7 +71,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]
 
 
 def final(folder: Path) -> Model:
-    """What the ServerApp has written in the end."""
     (path,) = folder.glob("final_*")
     if path.suffix == ".npz":
         with np.load(path) as found:
@@ -81,7 +79,6 @@ def final(folder: Path) -> Model:
 
 
 def same(found: Model, expected: Model) -> None:
-    """Arrays without names have others here: their order is the same."""
     assert len(found) == len(expected)
     for one, other in zip(sorted(found), sorted(expected), strict=True):
         assert found[one].tobytes() == expected[other].tobytes(), one
@@ -155,13 +152,11 @@ CRASHES = {"batch": "batch", "die": "os.kill(os.getpid(), signal.SIGKILL)"}
 def deployed(
     folder: Path, name: str = "numpy", holders_as_nodes: bool = False
 ) -> PrivateDeployment:
-    """Not begun yet."""
     plan = fewer(copied(name, folder / "plan")) / "plan.toml"
     return PrivateDeployment(folder / "deployed", NODES, plan, holders_as_nodes)
 
 
 def begin(deployment: PrivateDeployment, folder: Path, code: str = "", name: str = "numpy") -> int:
-    """The private app's run."""
     app = fewer(private(name, folder / "app", **deployment.said))
     with (app / f"{name}example" / "client_app.py").open("a") as client:
         client.write(code)
@@ -169,7 +164,6 @@ def begin(deployment: PrivateDeployment, folder: Path, code: str = "", name: str
 
 
 def said(deployment: Deployment, node: int, words: str, times: int) -> Callable[[], bool]:
-    """Whether a node's log has had these words so often."""
     log = deployment.folder / f"node-{node}.log"
     return lambda: log.read_text().count(words) >= times
 

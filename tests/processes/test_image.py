@@ -58,7 +58,6 @@ class Engine:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _mounts(self) -> list[str]:
-        """Below the folder, in the order in which they were made."""
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return [at for line in lines if (at := line.split()[4]).startswith(f"{self.folder}/")]
 
@@ -80,7 +79,6 @@ class Engine:
 
 
 def overlays(folder: Path) -> bool:
-    """Whether a file system can be mounted over another in this folder."""
     lower, upper, work, over = (folder / f"try-{name}" for name in ("l", "u", "w", "o"))
     for each in (lower, upper, work, over):
         each.mkdir()
@@ -93,7 +91,6 @@ def overlays(folder: Path) -> bool:
 
 
 def base(engine: Engine) -> None:
-    """Debian with Python, as an image; skips where no packages can be had."""
     if not KEPT.exists():
         root, archive = engine.folder / "rootfs", KEPT.with_suffix(".new")
         words = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm"]
@@ -107,7 +104,6 @@ def base(engine: Engine) -> None:
 
 
 def pip_settings(folder: Path) -> list[str]:
-    """What has pip find packages in the build as it finds them here: mounts of it."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
@@ -155,7 +151,6 @@ def inside(pod: Running, mounts: Sequence[dict[str, str]]) -> list[str]:
 
 @contextmanager
 def running(engine: Engine, pod: Running) -> Iterator[str]:
-    """A pod's container, by its name."""
     (prepare,) = pod.spec["initContainers"]
     engine.podman("run", "--rm", *inside(pod, prepare["volumeMounts"]), IMAGE, *prepare["command"])
     own = inside(pod, pod.container["volumeMounts"])

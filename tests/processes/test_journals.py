@@ -54,7 +54,6 @@ def whole_without_its_log(state: Path, folder: Path) -> bool:
 
 
 def refusal(processes: Processes, name: str) -> str:
-    """What a party says that must not start."""
     before = len(processes.log(name))
     processes.start(name)
     assert processes._running[name].wait(PATIENCE) != 0
@@ -104,7 +103,6 @@ def test_an_older_folder_is_refused_or_does_no_harm(tmp_path: Path) -> None:
         processes.start_all()
 
         def snapshot(version: int) -> Path:
-            """The folders of one of each role, and these parties no longer run."""
             processes.wait(lambda: processes.reached(version), f"version {version}")
             for name in ROLES:
                 processes.kill(name)

@@ -41,7 +41,6 @@ PARTIES: dict[str, dict[str, Role]] = {
 
 
 def blocks() -> list[tuple[list[str], str]]:
-    """(machines, commands) of the page's blocks, in their order."""
     found = []
     for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL):
         if where := re.match(r"# on ([a-z ]+):", block):
@@ -50,7 +49,6 @@ def blocks() -> list[tuple[list[str], str]]:
 
 
 def own_kits(folder: Path) -> None:
-    """Each machine's kit: public/, and the private keys of its own parties."""
     create_kit(folder / "issuer", load_plan(folder / "plan.toml").cipher_parameters)
     for roles in PARTIES.values():
         for name, role in roles.items():
@@ -185,7 +183,6 @@ class Stage(OnDisk):
                 raise AssertionError(words)
 
     def jobs(self) -> list[int | None]:
-        """How the clients' pods ended."""
         pods = (pod for cluster in self.clusters.values() for pod in cluster.pods.values())
         processes = [pod.process for pod in pods if pod.name.endswith("-x")]
         return [process.poll() for process in processes if process is not None]
@@ -282,8 +279,6 @@ sys.stdin.read()
 
 
 class Outside:
-    """A machine of no cluster with an S3 server; `with` ends it."""
-
     def __init__(self, switch: Switch) -> None:
         pytest.importorskip("moto.server", reason="moto is not installed: no S3 to copy to")
         pytest.importorskip("s3fs", reason="s3fs is not installed: nothing copies")
@@ -301,7 +296,6 @@ class Outside:
         self._server.communicate()
 
     def exported(self, file: Path, version: int) -> bool:
-        """Whether the model at the store is of this version; then the file has it."""
         words = ("-m", "secureps", "export", BUCKET, "--out", str(file))
         done = subprocess.run(self._inside(*words), capture_output=True, text=True, check=False)
         return f"version {version}\n" in done.stdout
@@ -313,7 +307,6 @@ class Outside:
 
 
 def follows(coordinator: Running) -> bool:
-    """Whether the coordinator's standby has all that it has."""
     told = coordinator.say(
         *("secureps", "status", "--server", "127.0.0.1:7600", "--kit", "/srv/data/kit"),
         *("--name", "coordinator", "--json"),

@@ -29,7 +29,6 @@ def world(cipher: str = "bfv") -> World:
 
 
 def move(world: World, to: str = "elsewhere:9") -> list[tuple[str, orders.Configure]]:
-    """A shard registers elsewhere: who is told, and what."""
     seen = world.federation.incarnation
     step = world.give("shard-a", requests.Register("shard-a", to, 1.0, seen))
     told = {

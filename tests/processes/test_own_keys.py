@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-import shutil
 import subprocess
 from contextlib import suppress
 from functools import cached_property
@@ -14,7 +13,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from secureps.store.keyring import load_public
 from secureps.store.kit_files import Passphrases
 from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
@@ -24,8 +22,6 @@ from tests.kits.party_kits import phrase
 
 
 class Searched(OwnKeys):
-    """All of whose processes have seeds, and temporary files in one folder."""
-
     umask = 0
 
     def _client(self, name: str) -> list[str]:
@@ -57,7 +53,6 @@ class Searched(OwnKeys):
         return phrase(WORDS)
 
     def secrets(self) -> dict[Path, bytes]:
-        """What is in each file of a private key or a seed, the issuer's too."""
         found = {self.issuer / "ca" / "ca.key": (self.issuer / "ca" / "ca.key").read_bytes()}
         for name in self.parties():
             given = self.opener if name in LOCKED else Passphrases()
@@ -69,7 +64,6 @@ class Searched(OwnKeys):
 
 
 def files(folder: Path) -> dict[Path, bytes]:
-    """All files under a folder, as far as they are there still when they are read."""
     found = {}
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError, IsADirectoryError):
@@ -78,7 +72,6 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 def key_of(file: bytes) -> bytes:
-    """What must be nowhere else, of the file of a private key."""
     if not file.startswith(b"-----BEGIN"):
         return file[-32:]
     key = load_pem_private_key(file, None)
@@ -87,7 +80,6 @@ def key_of(file: bytes) -> bytes:
 
 
 def seen_by_others(pid: int) -> bytes:
-    """What `ps` shows of a process, and its environment if anybody may read that."""
     shown = Path(f"/proc/{pid}/cmdline").read_bytes()
     with suppress(PermissionError):  # of whoever is not root
         shown += b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
@@ -95,7 +87,6 @@ def seen_by_others(pid: int) -> bytes:
 
 
 def largest_core(pid: int) -> str:
-    """Bytes of a process' memory that a crash may write to a file, as its limits say."""
     limits = Path(f"/proc/{pid}/limits").read_text()
     (soft,) = re.findall(r"^Max core file size +(\w+)", limits, re.MULTILINE)
     return str(soft)
@@ -137,57 +128,3 @@ def test_parties_with_keys_of_their_own(tmp_path: Path) -> None:
         assert needles.found(seen) <= {int(word) for word in own.words}, where
     plain = parties.kit("shard-0") / "private" / "shard-0" / "identity.key"
     assert needles.found(taken[plain]), "and the search finds what is there"
-
-
-@pytest.mark.parametrize("how", ["none", "another", "empty"])
-def test_a_server_without_its_passphrase_says_so(
-    tmp_path: Path, one_holder: Path, how: str
-) -> None:
-    words = {"none": None, "another": "another one", "empty": ""}[how]
-    said = {
-        "none": "is under a passphrase: give it at a terminal, or by --passphrase-fd N",
-        "another": "identity.key: the passphrase is another one, or the file was changed",
-        "empty": "a passphrase has 1 to 1024 bytes, this one 0",
-    }[how]
-    config = tmp_path / "keys-0.toml"
-    lines = (
-        'name = "keys-0"',
-        f'kit = "{one_holder}"',
-        'state = "state"',
-        'coordinator = "127.0.0.1:9"',
-    )
-    config.write_text("\n".join(lines))
-    ended = secureps("serve", "keyholder", "--config", config, words=words)
-    assert ended.returncode == 78, ended.stderr
-    assert said in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-
-
-PLAN = """
-name = "small"
-versions = 1
-[cipher]
-name = "rlwe"
-capacity = 8
-[[group]]
-rule = { quorum = 6 }
-"""
-
-
-@pytest.fixture(scope="module")
-def one_holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its kit: keys-0, under WORDS."""
-    folder = tmp_path_factory.mktemp("holder")
-    (folder / "plan.toml").write_text(PLAN)
-    own, issuer = folder / "own", folder / "issuer"
-    asking = ("--role", "keyholder", "--name", "keys-0", "--plan", folder / "plan.toml")
-    for arguments, words in (
-        (("keys", "init", issuer, "--plan", folder / "plan.toml"), None),
-        (("keys", "request", own, *asking), WORDS),
-        (("keys", "approve", issuer, own / "requests" / "keys-0.json"), None),
-    ):
-        done = secureps(*arguments, words=words)
-        assert done.returncode == 0, done.stderr
-    shutil.copytree(issuer / "public", own / "public")
-    assert set(load_public(own).holder_keys) == {"keys-0"}
-    return own

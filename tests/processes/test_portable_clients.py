@@ -18,8 +18,6 @@ WITHOUT = {"client-01": SMALL, "client-02": ()}
 
 
 class Mixed(Processes):
-    """A federation in which some clients run where there is no POSIX."""
-
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         if log.stem not in WITHOUT:
             return super()._begin(command, log)

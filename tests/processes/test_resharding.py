@@ -29,7 +29,6 @@ class Resharding(Processes):
         return self.folder / NEW / "kit" if name == NEW else super().kit(name)
 
     def admit(self) -> None:
-        """NEW asks for a certificate, the issuer puts it on the roster, and it starts."""
         own, issuer = self.kit(NEW), self.kit("coordinator")
         made = secureps("keys", "request", own, "--role", "shard", "--name", NEW)
         assert made.returncode == 0, made.stderr
@@ -59,21 +58,17 @@ class Resharding(Processes):
 
     @property
     def held(self) -> dict[str, int]:
-        """How many blocks each shard holds; the others none."""
         return {each.shard: each.blocks for each in self.seen().holdings if each.blocks}
 
     def makes(self, more: int = 2) -> None:
-        """So many versions are made from now on."""
         known = min(group.version for group in self.seen().groups)
         self.wait(lambda: self.reached(known + more), f"{more} more versions")
 
     def asked(self, what: str, name: str) -> subprocess.CompletedProcess[str]:
-        """`secureps shards`, as an operator says it."""
         own = ("--server", self.server, "--kit", self.kit("coordinator"), "--reason", "a test")
         return secureps("shards", what, name, *own)
 
     def moves(self, what: str, name: str) -> str:
-        """The same in this process, to its end; what came of it."""
         self.observer().act(act := Act(f"{what}-shard", name, "a test"))
         return follow(self.observer().status, act, Console(file=io.StringIO()))
 

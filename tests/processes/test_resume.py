@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -32,7 +31,6 @@ from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
 from tests.kits.processes import ADAM, plan_text
-from tests.roles.test_disk_reports import disk_of, fill
 
 VERSIONS = 3
 SCRIPT = """
@@ -90,7 +88,6 @@ def newest(run: Path) -> int:
 
 
 def uninterrupted(plan: Path, folder: Path) -> Tensors:
-    """The model of a simulation of the same plan and seeds, which nobody stops."""
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), folder)
     straight.run()
@@ -229,42 +226,3 @@ def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "origin.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be read"):
         resume(tmp_path, ENVIRONMENT, Console())
-
-
-@pytest.mark.timeout(200)
-def test_a_run_whose_disk_is_full_is_stopped_and_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    plan, work = stage(tmp_path, pace=1.0), tmp_path / "work"
-    with disk_of(24, tmp_path / "disk") as disk:
-        run, log = disk / "run", tmp_path / "up.log"
-        given = ("up", str(plan), "--unsafe-seed", "5", INSECURE, "--out", str(run))
-        with log.open("w") as out:
-            up = subprocess.Popen(
-                [sys.executable, "-m", "secureps", *given],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=ENVIRONMENT,
-                cwd=work,
-            )
-        waits(lambda: newest(run) >= 1, up, log)
-        big = fill(disk)
-        waits(lambda: "waits for its own disk" in log.read_text(), up, log)
-        up.send_signal(signal.SIGINT)
-        assert up.wait(60) == 130, log.read_text()
-        assert " died " not in log.read_text()
-        big.unlink()
-        (work / "pace.txt").write_text("0.0")
-        resumed = secureps("resume", str(run), cwd=work)
-        told, _ = resumed.communicate()
-        assert resumed.returncode == 0, told
-        assert "damaged" not in log.read_text()
-        assert same(
-            load_file(run / "model.safetensors"), uninterrupted(plan, tmp_path / "straight")
-        )
-
-
-def waits(until: Callable[[], bool], up: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 90
-    while not until():
-        assert up.poll() is None, log.read_text()
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.02)

@@ -18,20 +18,16 @@ LOST, INSTEAD = "holder-1", "holder-9"
 
 
 class Changing(OwnKeys):
-    """All of it but NEW is on the first roster."""
-
     def parties(self) -> Iterator[str]:
         return (name for name in super().parties() if name != NEW)
 
     def add(self) -> None:
-        """NEW makes its keys, and the issuer puts it on the roster."""
         options = ("--fingerprint", self.request(NEW))
         asked = self.kit(NEW) / "requests" / f"{NEW}.json"
         assert f"client {NEW}: approved" in told("roster", "add", self.issuer, asked, *options)
         give(self.issuer, self.kit(NEW))
 
     def replace(self, lost: str, new: str) -> None:
-        """Another key holder makes its keys, and takes the place of one that is lost."""
         options = ("--fingerprint", self.request(new))
         asked = self.kit(new) / "requests" / f"{new}.json"
         said = told("roster", "replace-holder", self.issuer, lost, asked, *options)

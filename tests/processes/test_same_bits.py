@@ -69,14 +69,12 @@ def write_plan(folder: Path, cipher: str, values: str = VALUES) -> Path:
 
 
 def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str, values: str = VALUES) -> Tensors:
-    """Every party a process of its own."""
     out, plan = folder / f"up-{cipher}", write_plan(folder, cipher, values)
     assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED), INSECURE) == 0
     return model(out, out / "report")
 
 
 def simulated(patch: pytest.MonkeyPatch, folder: Path, cipher: str, seed: int = SEED) -> Tensors:
-    """All parties in one process, in virtual time."""
     out = folder / f"simulated-{cipher}-{seed}"
     scenario = folder / f"scenario-{cipher}-{seed}.toml"
     scenario.write_text(SCENARIO.format(cipher=cipher, script=SCRIPT, clients=CLIENTS, seed=seed))
@@ -105,7 +103,6 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
 
 
 def scales(folder: Path) -> dict[int, float]:
-    """Those of every version of a run of `up`, as its coordinator journalled them."""
     with closing(SqliteJournal(folder / "state" / "coordinator" / "journal.db")) as journal:
         found = [record for _, record in journal.replay() if isinstance(record, Prepared)]
     return {record.version: record.scale for record in found if record.scale is not None}

@@ -46,7 +46,6 @@ class Scaled(Processes):
         return [step.what for step in scaling.steps]
 
     def training(self, pace: float) -> None:
-        """All clients begin anew, at this pace."""
         self.pace = pace
         for name in self.clients:
             self.kill(name)

@@ -36,7 +36,6 @@ a shard cannot tell. All the same, and the noise of a sum would be that of as ma
 
 
 def seal_few(patch: pytest.MonkeyPatch) -> None:
-    """From here on most clients of a crowd send ciphertexts that are there already."""
     seal, sealed, calls = BfvSealer.seal, dict[tuple[int, int], bytes](), Counter[int]()
 
     def seldom(self: BfvSealer, block: int, values: NDArray[np.int64]) -> bytes:

@@ -49,8 +49,6 @@ def free_ports(count: int, start: int) -> int:
 
 
 class Deployment(OnDisk):
-    """A folder with all that jobs need."""
-
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder / "run", (folder / "run", "logs/*.log"))
         self.folder = folder
@@ -74,7 +72,6 @@ class Deployment(OnDisk):
         job.write_text(text.replace("sleep 60 &", "sleep 3 &"))
 
     def have_kernels(self) -> None:
-        """Those that this user has compiled; what is not there the first job compiles."""
         own = kernel_folder()
         shutil.copytree(own, self.run / "kernels" / own.name)
 
@@ -97,8 +94,6 @@ class Deployment(OnDisk):
 
 
 class Jobs:
-    """Jobs as bash runs them; `with` ends all of them."""
-
     def __init__(self, of: Deployment) -> None:
         self.of = of
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -129,7 +124,6 @@ class Jobs:
             )
 
     def kill(self, name: str) -> None:
-        """All processes of a job, as where a node goes."""
         with suppress(ProcessLookupError):
             os.killpg(self.running[name].pid, signal.SIGKILL)
         self.running[name].wait()
@@ -211,7 +205,6 @@ PartitionName=high Nodes={host} PriorityTier=10 PreemptMode=OFF
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[Callable[..., str]]:
-    """A Slurm of one node that says it has sixteen cores; what runs a command of it."""
     host, port = socket.gethostname().partition(".")[0], free_ports(2, 23_000)
     for name in ("ctld", "d"):
         (folder / name).mkdir(parents=True)

@@ -29,11 +29,9 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import (
     AskBlock,
     AskRun,
-    Decline,
     Examined,
     GetBlock,
     GetSum,
-    Heartbeat,
     Join,
     KeyShare,
     Missing,
@@ -194,8 +192,6 @@ OWN = SubmissionId("client-03", "all", 0)
 
 BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     # --- in another's name --------------------------------------------------------
-    "a beat": (tells(lambda _: Heartbeat(VICTIM)), UnknownParty),
-    "a decline": (tells(lambda _: Decline(VICTIM, "all", 1, "no")), UnknownParty),
     "a withdrawal": (tells(lambda _: Withdraw(VICTIM, THEIRS, 0, 0, "no")), UnknownParty),
     "its own withdrawal of theirs": (
         tells(lambda it: Withdraw(it.name, THEIRS, 0, 0, "no")),
@@ -222,7 +218,6 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a receipt of no envelopes": (submits(id=OWN, envelopes=()), Malformed),
     "a receipt without a correction": (submits(id=OWN, correction=None), Malformed),
     "a receipt of a longer correction": (submits(id=OWN, correction=bytes(1 << 16)), ClientError),
-    "a receipt of no blocks": (submits(id=OWN, blocks=()), Malformed),
     "a receipt of version -1": (submits(id=OWN, version=-1), ClientError),
     "a receipt of a far version": (submits(id=OWN, version=HUGE), ClientError),
     "a receipt of a far step": (submits(id=OWN, step=HUGE), Malformed),
@@ -235,18 +230,11 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a block beyond the last": (puts(block=1 << 20), Malformed),
     "a far block": (puts(block=HUGE), Malformed),
     "a far sequence": (puts(sequence=HUGE), Malformed),
-    "a sequence below 0": (puts(sequence=-1), Malformed),
     "an offset below 0": (puts_at(-1), Malformed),
     "an offset beyond the end": (puts_at(1 << 40), Malformed),
     "more than the rest": (puts_at(7), Malformed),
     "less than the rest": (puts_at(7, slice(8, None)), Malformed),
     "a length of 0": (puts(payload=b""), Malformed),
-    "another length": (puts(length=1), Malformed),
-    "their block": (puts(author=VICTIM), UnknownParty),
-    "a sum": (puts(purpose=OPENED), UnknownParty),
-    "a founding block": (puts(purpose=FOUNDING), ClientError),
-    "another digest": (puts(digest=bytes(32), sequence=5), Malformed),
-    "a block of another run": (puts(run=bytes(32)), ClientError),
     "is theirs there": (
         lambda it: it.ask(it.owner(), AskBlock(it.block(author=VICTIM).header)),
         UnknownParty,
@@ -254,7 +242,6 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "an upload of nothing": (lambda it: it.say(framing.PUT, AskRun(), b"x"), Malformed),
     "a download of nothing": (lambda it: it.say(framing.GET, AskRun()), Malformed),
     # --- what it would like to have -----------------------------------------------
-    "a sum of ciphertexts": (asks(GetSum), UnknownParty),
     "a block of the model below 0": (asks(block=-1), Malformed),
     "a far block of the model": (asks(block=HUGE), Malformed),
     "a version below 0": (asks(version=-5), SecurepsError),
@@ -309,7 +296,6 @@ def number(thief: Thief) -> int:
 
 
 def share(thief: Thief, cohort: int, about: bytes = bytes(32)) -> KeyShare:
-    """Numbers that are no share of anything."""
     size = key_length(thief.around.plan.cipher_parameters)
     made = np.full(size, 12345, "<u4").tobytes()
     return KeyShare(thief.name, "all", cohort, made, about)

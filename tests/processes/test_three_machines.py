@@ -143,7 +143,6 @@ class Machines:
 
 
 def blocks() -> Iterator[tuple[list[str], str]]:
-    """(machines, commands) of the page's blocks, in their order."""
     _, _, section = PAGE.read_text().partition("\n## Three machines, ")
     section = section.partition("\n## A slow line")[0]
     for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL):
@@ -214,7 +213,6 @@ def all_say(machines: Machines, last: str) -> None:
 
 
 def founded(machines: Machines, checkpoints: Path) -> None:
-    """Version 0 is there: the shard has what it must not lose."""
     end = time.monotonic() + PATIENCE
     while not (checkpoints / "000000" / "manifest.json").is_file():
         assert time.monotonic() < end, machines.logs()

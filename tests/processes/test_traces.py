@@ -23,8 +23,6 @@ pytest.importorskip(
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes in OTLP by HTTP; `spans` are (trace, name, service) of all that came."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -75,8 +73,6 @@ def collecting() -> Iterator[Collector]:
 
 
 class TracedProcesses(Processes):
-    """All are told where the collector is."""
-
     endpoint = ""
 
     def _begin(self, command: list[str], log: Path) -> Any:

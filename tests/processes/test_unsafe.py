@@ -8,19 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from secureps.client.runner import Joining, join
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import ConfigError
 from secureps.messages import requests
-from secureps.messages.run import ShardAddress
-from secureps.roles.machine import Call
-from secureps.roles.shard.shard import Shard
-from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import seed_of
 from tests.kits.command import INSECURE, run
-from tests.kits.federations import Walker
-from tests.kits.privacy_kit import private_plan
-from tests.kits.roles_kit import ROSTER, World, answers, make_plan
+from tests.kits.roles_kit import World, answers, make_plan
 
 PRIVACY = {"noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
 RULE = {"quorum": 3, "minimum": 2, "most": 4}
@@ -61,27 +54,6 @@ def test_up_asks_for_the_word(
 ) -> None:
     assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "5") != 0
     assert INSECURE in capsys.readouterr().err
-
-
-def test_a_client_without_the_word_reads_no_key(tmp_path: Path) -> None:
-    kit = tmp_path / "kit"
-    create_kit(kit, private_plan("local", "plain").cipher_parameters)
-    issue(kit, "client", "client-00")
-    joining = Joining("127.0.0.1:1", kit, "client-00", tmp_path / "state", unsafe_seed=5)
-    with pytest.raises(ConfigError, match=INSECURE):
-        join(joining, Walker(0))
-
-
-def test_a_shard_says_that_its_noise_is_for_all_to_know() -> None:
-    address = ShardAddress("shard-a", "a:1", 1.0)
-    for unsafe in (False, True):
-        (call,) = [
-            effect.message
-            for effect in Shard(address, ROSTER, unsafe).resume(0.0).effects
-            if isinstance(effect, Call)
-        ]
-        assert isinstance(call, requests.Register)
-        assert call.unsafe is unsafe
 
 
 @pytest.mark.parametrize(("placement", "marked"), [("aggregator", True), ("local", False)])

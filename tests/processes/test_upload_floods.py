@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.errors import Busy, Unreachable
+from secureps.errors import Busy
 from secureps.messages.requests import PutBlock, Stored
 from secureps.wire.grpc import admission, framing, servers, uploads
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import ShardServer
-from secureps.wire.grpc.uploads import Upload, Uploads
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import Besieged, ends
 from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, put, sign_as, values
@@ -25,46 +24,6 @@ def shard() -> Iterator[Besieged]:
     made = Besieged("shard-0")
     yield made
     made.close()
-
-
-def test_an_announced_block_takes_no_room_before_it_comes(
-    shard: Besieged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Announced are the budget and more by each of six parties; what came are six bytes."""
-    assert isinstance(shard.server, ShardServer)
-    method, server = framing.PUT, shard.server
-    calls = []
-    for party in "abcdef":
-        envelope = encode(put(b"", party, length=BLOCK_LIMIT))
-        head = framing.head(envelope, BLOCK_LIMIT)
-        calls.append(shard.begin(method, shard.signed(party, method, envelope), head, b"x"))
-    await_(lambda: server.bytes_in_flight == 6)
-    shard.still_serves()
-    shard.over.set()
-    for call in calls:
-        assert "instead of the announced" in str(ends(call))
-    await_(lambda: not any(upload.reading for upload in server._intake._uploads.values()))
-
-
-def test_a_block_that_stops_coming_gives_its_room_back(
-    shard: Besieged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(shard.server, ShardServer)
-    server = shard.server
-    monkeypatch.setattr(admission, "STALLED", 0.2)
-    envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-    head = framing.head(envelope, BLOCK_LIMIT)
-    call = shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
-    error = ends(call)
-    assert isinstance(error, Unreachable)
-    assert error.retry_after is not None
-    intake = server._intake
-    await_(lambda: not any(upload.reading for upload in intake._uploads.values()))
-    for party in "bcd":  # all of the budget, between them
-        upload = opened(intake, party, BLOCK_LIMIT)
-        assert upload.turn().done()
-        upload.add(bytes(BLOCK_LIMIT))
-    assert intake.taken == 3 * BLOCK_LIMIT
 
 
 @pytest.mark.parametrize("sent", [1, BLOCK_LIMIT - 1], ids=["a byte", "all but a byte"])
@@ -126,12 +85,6 @@ def test_parties_that_fill_all_places_and_fall_silent_lose_them(
         assert {type(ends(call)) for call in gone} == {Busy}
     finally:
         shard.close()
-
-
-def opened(intake: Uploads, sender: str, length: int) -> Upload:
-    upload = intake.begin(sender, put(b"", sender, length=length), length)
-    assert isinstance(upload, Upload)
-    return upload
 
 
 def test_one_party_s_uploads_leave_places_to_others(shard: Besieged) -> None:

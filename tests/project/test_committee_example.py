@@ -23,7 +23,6 @@ ABOUT = bytes([7]) * 32
 
 
 def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the page says, computed; the seeds are bytes of 1, of 2, ... of 10."""
     with monkeypatch.context() as fixed:
         fixed_urandom(fixed)
         us = Committee(HOLDERS, 3)

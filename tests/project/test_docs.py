@@ -58,18 +58,15 @@ _CLASS = re.compile(r"`([A-Z][a-z]\w+)`")
 
 
 def fences(text: str, *languages: str) -> list[str]:
-    """The code in a page's fences of these languages."""
     return [code for language, code in _FENCE.findall(text) if language in languages]
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of every `secureps ...` line in a page's shell code."""
     shells = (code.replace("\\\n", " ") for code in fences(text, "sh", "bash", "console", ""))
     return [shlex.split(line) for shell in shells for line in _COMMAND.findall(shell)]
 
 
 def files(text: str) -> set[str]:
-    """Every file, folder or test of the repository that a page names."""
     return {found.rstrip(".") for found in _PATH.findall(text)}
 
 
@@ -274,7 +271,6 @@ SECTIONS: dict[str, type[sections.Section]] = {
 
 
 def default(field: FieldInfo) -> str:
-    """As the page spells it."""
     if field.is_required():
         return "required"
     if field.default is None:

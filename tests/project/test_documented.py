@@ -18,7 +18,6 @@ FAULT = re.compile(r" \(the [a-z ']+ fault\)$")
 
 
 def phrases(pattern: str) -> Iterator[str]:
-    """Every three words of a message that follow each other."""
     for piece in FAULT.sub("", pattern).split("..."):
         words = piece.split(" ")
         yield from (" ".join(words[i : i + 3]).strip(" :;,.") for i in range(len(words) - 2))

@@ -96,7 +96,6 @@ def modules() -> list[Path]:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Every module that a file imports, at any depth of its code."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -114,7 +113,6 @@ def dotted(path: Path) -> str:
 
 @cache
 def graph() -> dict[str, frozenset[str]]:
-    """For every module those of the package that it imports."""
     paths = {dotted(path): path for path in modules()}
 
     def target(name: str) -> str:
@@ -129,7 +127,6 @@ def graph() -> dict[str, frozenset[str]]:
 
 
 def room(module: str) -> str:
-    """The room of a module: that of the longest name which leads to it."""
     parts = module.split(".")[1:]
     names = ("/".join(parts[:k]) for k in range(len(parts), 0, -1))
     found = next((ROOM_OF[name] for name in names if name in ROOM_OF), None)
@@ -152,7 +149,6 @@ def test_every_room_is_there_and_has_a_floor_of_its_own() -> None:
 
 
 def circle(below: dict[str, frozenset[str]]) -> tuple[str, ...]:
-    """A circle in a graph; empty if there is none."""
     done = set[str]()
 
     def visit(node: str, above: tuple[str, ...]) -> tuple[str, ...]:

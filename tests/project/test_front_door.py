@@ -54,7 +54,6 @@ def test_training_without_torch_imports_no_torch() -> None:
 
 
 def typed() -> dict[str, str]:
-    """What type checkers are told of every name: the module or attribute that it is."""
     tree = ast.parse(Path(ps.__file__).read_text())
     (block,) = (each for each in tree.body if isinstance(each, ast.If))
     return {
@@ -178,7 +177,6 @@ def test_crashes_are_dumped_where_a_notebook_has_no_stderr_of_its_own() -> None:
 
 
 def deeper(code: str) -> set[str]:
-    """Modules of secureps that code imports, other than the package itself."""
     found = set[str]()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -14,7 +14,6 @@ PAGE = ROOT / "docs" / "glossary.md"
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the rows of a section's tables, without their heads."""
     section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in lines]

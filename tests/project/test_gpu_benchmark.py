@@ -21,7 +21,6 @@ BENCH = Bench(CPU, TINY)
 
 
 def beside_once(count: int, command: Any) -> list[dict[str, Any]]:
-    """What one process says, as if so many had."""
     said, before = io.StringIO(), sys.stdout
     sys.stdout = said
     try:
@@ -35,7 +34,6 @@ def beside_once(count: int, command: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All of it, without other processes and private steps, which have a test."""
     out = tmp_path_factory.mktemp("gpu") / "gpu.json"
     private = [{"model": "cnn", "way": "secureps", "to plain": 1.4}]
     with pytest.MonkeyPatch.context() as patch, one_thread():

@@ -15,7 +15,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def read(name: str) -> Any:
-    """A file in YAML."""
     return yaml.safe_load((ROOT / name).read_text())
 
 

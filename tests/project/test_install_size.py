@@ -20,7 +20,6 @@ OURS = sum(path.stat().st_size for path in (ROOT / "secureps").rglob("*.*") if p
 
 
 def needed(left_out: tuple[str, ...]) -> dict[str, int]:
-    """Bytes of each package that `pip install secureps` brings here, but for these."""
     found, wanted = dict[str, int](), list[str](PROJECT["project"]["dependencies"])
     while wanted:
         requirement = Requirement(wanted.pop())

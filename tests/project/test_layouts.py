@@ -66,8 +66,6 @@ def sources() -> dict[Path, ast.Module]:
 
 
 def functions(path: Path, module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Functions by their names in the package, and what is outside of all."""
-
     def inner(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef):
@@ -81,14 +79,12 @@ def functions(path: Path, module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def calls(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Calls of methods and of functions of modules, by their last name."""
     for each in ast.walk(node):
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
             yield each.func.attr, each
 
 
 def unordered(name: str, node: ast.AST) -> Iterator[str]:
-    """Calls in a function that read or write bytes as this machine has them."""
     for called, call in calls(node):
         if called not in ("frombuffer", "tobytes", "cast", *FORMATTED):
             continue
@@ -116,7 +112,6 @@ def test_bytes_are_read_and_written_in_a_stated_order() -> None:
 
 
 def too_native(node: ast.AST) -> bool:
-    """Whether a type is as wide as this machine likes."""
     if isinstance(node, ast.Attribute):
         return ast.unparse(node.value) == "np" and node.attr in NATIVE
     if not isinstance(node, ast.Call):

@@ -47,7 +47,6 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """The links of a page that lead to no file, or to no heading of it."""
     found = []
     for file, anchor in links(page.read_text()):
         target = page.parent / file if file else page

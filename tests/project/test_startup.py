@@ -21,7 +21,6 @@ but its console."""
 
 
 def imported(code: str, *arguments: str) -> set[str]:
-    """The modules that a process has imported when it ends."""
     whole = (
         "import sys\n"
         f"sys.argv = ['secureps', *{list(arguments)!r}]\n"

@@ -25,7 +25,6 @@ def environment() -> dict[str, str]:
 
 
 def told(folder: Path, *command: str | Path) -> str:
-    """What a command says that ends well, in a folder."""
     done = subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
     )

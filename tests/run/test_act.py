@@ -36,7 +36,6 @@ ORIGIN_TEXT = '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "beg
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Whom a client was made for, and what it said; the move is over at once."""
     found: list[Any] = []
 
     def made(self: StatusClient, kit: Path, name: str | None, server: str, *more: Any) -> None:
@@ -129,7 +128,6 @@ PARTS = tuple(Move("drain-shard", "shard-1", moved, 4, 256 * moved, 1024) for mo
 
 
 def status(move: Move | None = None, finished: str = "", **blocks: int) -> Status:
-    """Of shards that hold so many blocks; those of 0 are here, and hold nothing."""
     names = [name.replace("_", "-") for name in blocks]
     here = tuple(ShardAddress(name, f"{name}:1", 1.0) for name in names)
     held = tuple(Holding(name, n, 256 * n) for name, n in zip(names, blocks.values()))
@@ -149,7 +147,6 @@ def asks(*answers: Status | Exception) -> Callable[[], Status]:
 
 
 def followed(act: Act, *answers: Status | Exception) -> tuple[str, list[str]]:
-    """What came of it, and the lines before."""
     out, waited = io.StringIO(), list[float]()
     told = follow(asks(*answers), act, Console(file=out, width=200), pause=waited.append)
     assert waited == [EVERY] * (len(answers) - 1)
@@ -251,30 +248,9 @@ def test_it_is_said_by_the_coordinators_own_key(
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path / "kit", "--reason", "a new rack")
     word = deed.value.removesuffix("-shard")
     assert run(monkeypatch, "shards", word, "shard-1", *where) == 0
-    assert said == [
-        ("kit", "coordinator", "127.0.0.1:9"),
-        Act(deed, "shard-1", "a new rack"),
-    ]
+    assert said == [("kit", "coordinator", "127.0.0.1:9"), Act(deed, "shard-1", "a new rack")]
     assert type(said[1].what) is str
     assert capsys.readouterr().out.startswith("shard-1 ")
-
-
-def test_a_move_that_is_refused_is_one_line(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    def refuses(self: StatusClient, act: Act) -> None:
-        raise Refused("shard-1 is the last one")
-
-    monkeypatch.setattr(StatusClient, "act", refuses)
-    where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
-    assert run(monkeypatch, "shards", "drain", "shard-1", *where) == 1
-    told = capsys.readouterr()
-    assert told.err == "error: shard-1 is the last one (the other side's fault)\n"
-    assert told.out == ""
-    assert run(monkeypatch, "shards", "split", "shard-1", *where) == 2
 
 
 def test_ctrl_c_ends_the_looking_alone(

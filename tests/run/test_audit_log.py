@@ -46,7 +46,6 @@ def folder(played: Path, tmp_path: Path) -> Path:
 
 
 def forged(folder: Path, name: str, entries: list[Entry], signer: str | None = None) -> Path:
-    """A log of these entries, with digests and a signature that fit."""
     path = folder / f"{name}.jsonl"
     log = load(path.read_bytes())
     end = type(log.end)(len(entries), log.end.row, log.end.journal, log.end.epsilon)
@@ -143,10 +142,7 @@ def test_a_party_that_forges_log_and_journal_is_found_out_by_the_others(folder: 
     end = type(log.end)(len(own), log.end.row, log.end.journal, ())
     (folder / "client-02.jsonl").write_bytes(dump(b"", log.begin, own, end, me))
     with pytest.raises(DamagedStore, match=r"update received .client-02/all/0., and that of clie"):
-        verify(
-            [exported(folder / "..", "x") if False else path, folder / "client-02.jsonl"],
-            folder / "kit",
-        )
+        verify([path, folder / "client-02.jsonl"], folder / "kit")
 
 
 def test_holders_that_a_coordinator_names_say_so_too(folder: Path) -> None:

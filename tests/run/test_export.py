@@ -23,7 +23,7 @@ from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.run import cli
-from secureps.run.export import export, newest_model, read_model
+from secureps.run.export import export, newest_model
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     Manifest,
@@ -145,22 +145,6 @@ def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(
         assert (said in capsys.readouterr().err) == bool(unsafe)
         assert metadata(out)["checkpoint"] == str(number)
         assert metadata(out).get("privacy") == ("unsafe seed: no privacy" if unsafe else None)
-
-
-def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
-    tensors = write(tmp_path, 3)
-    write(tmp_path, 7)
-    torn = checkpoint_path(tmp_path, 7) / "shard-1.safetensors"
-    data = bytearray(torn.read_bytes())
-    data[-1] ^= 1
-    torn.write_bytes(data)
-    made = newest_model(tmp_path)
-    assert made.number == 3
-    assert len(made.complaints) == 1
-    assert str(torn) in made.complaints[0]
-    assert np.array_equal(made.tensors["body.weight"], tensors["body.weight"])
-    with pytest.raises(DamagedStore, match=r"shard-1\.safetensors"):
-        read_model(checkpoint_path(tmp_path, 7))
 
 
 def test_parts_that_are_on_other_machines_are_named(tmp_path: Path) -> None:

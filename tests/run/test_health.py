@@ -49,10 +49,7 @@ def test_a_probe_hears_whether_a_server_lives_and_whether_it_can_work(tmp_path: 
 
 @pytest.mark.parametrize(
     ("point", "why"),
-    [
-        ("journals", "it has been at one event for more"),
-        ("reads", "a read or write of its disk"),
-    ],
+    [("journals", "it has been at one event for more"), ("reads", "a read or write of its disk")],
 )
 def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
     point: str, why: str, tmp_path: Path

@@ -77,8 +77,6 @@ def test_bfloat16_is_float32_of_the_same_values(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Makes a folder wherever it is unpickled."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

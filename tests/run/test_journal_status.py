@@ -29,7 +29,6 @@ CLIENTS = tuple(f"client-0{i}" for i in range(3))
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Status]:
-    """A private run in its folder, and what its coordinator said of it at its end."""
     folder = begin(tmp_path_factory.mktemp("journal-status") / "run")
     stage = Stage(folder)
     stage.play()

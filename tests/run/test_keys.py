@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import framed
-from secureps.crypto.key_request import _TLS, KeyRequest
 from secureps.crypto.roster import Roster
-from secureps.crypto.tls import TlsKey
 from secureps.errors import ConfigError, KitError
 from secureps.run.keys import keys, roster
 from secureps.store.keyring import load_holder_secret, load_private, load_public
-from tests.crypto.test_identity import NEUTRAL, SMALL_ORDER
 from tests.kits.command import invoked, said
 from tests.kits.party_kits import give
 
@@ -101,52 +97,6 @@ def test_a_site_has_its_key_holders_keys_made_with_its_own(tmp_path: Path) -> No
         run("issue", issuer, "--role", "shard", "--name", "shard-0", "--hold")
 
 
-def test_keys_are_replaced_and_revoked(tmp_path: Path) -> None:
-    plan, issuer, own = tmp_path / "plan.toml", tmp_path / "issuer", tmp_path / "own"
-    plan.write_text(PLAN)
-    request = own / "requests" / "hospital-1.json"
-    run("init", issuer, "--plan", plan)
-    run("request", own, "--role", "client", "--name", "hospital-1")
-    run("approve", issuer, request)
-    give(issuer, own)
-    before = load_public(own).roster.find("hospital-1").identity
-    assert f"secureps keys rotate {own} hospital-1, once more" in run("rotate", own, "hospital-1")
-    run("approve", issuer, request)
-    give(issuer, own)
-    assert "the new keys of hospital-1 are in place" in run("rotate", own, "hospital-1")
-    assert load_private(own, "hospital-1").public != before
-    assert "revoked hospital-1" in run("revoke", issuer, "hospital-1")
-    assert len(run("show", issuer).splitlines()) == 2
-    with pytest.raises(KitError, match="was revoked or replaced"):
-        run("approve", issuer, request_of(own))
-
-
-@pytest.mark.parametrize("point", SMALL_ORDER)
-def test_a_key_under_which_nobody_has_to_sign_is_not_certified(point: str, tmp_path: Path) -> None:
-    """Under the neutral element R = NEUTRAL and S = 0 is a signature of every message."""
-    issuer, own = tmp_path / "issuer", tmp_path / "own"
-    (plan := tmp_path / "plan.toml").write_text(PLAN)
-    run("init", issuer, "--plan", plan)
-    path = request_of(own)
-    request = KeyRequest.from_bytes(path.read_bytes())
-    tls = TlsKey((own / "private" / "hospital-1" / "tls.key").read_bytes())
-    honest = request.public_key.hex()
-    core = request.core.decode().replace(honest, point).encode()
-    proof = tls.sign(framed(_TLS, core))
-    forged = path.read_text().replace(honest, point)
-    forged = forged.replace(request.tls_proof.hex(), proof.hex())
-    path.write_text(forged.replace(request.signature.hex(), NEUTRAL + "00" * 32))
-    with pytest.raises(KitError, match="Ed25519 public key"):
-        run("approve", issuer, path)
-    assert "hospital-1" not in load_public(issuer).roster
-
-
-def request_of(own: Path) -> Path:
-    """Of the keys that are there, as one asks for the first time."""
-    run("request", own, "--role", "client", "--name", "hospital-1")
-    return own / "requests" / "hospital-1.json"
-
-
 def test_a_holders_keys_want_a_plan(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="made for the plan's cipher: add --plan FILE"):
         run("request", tmp_path / "kit", "--role", "holder", "--name", "keys-0")
@@ -185,19 +135,6 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def now(kit: Path) -> Roster:
     return load_public(kit).roster
-
-
-def test_who_comes_and_goes_makes_the_next_roster(kit: Path, tmp_path: Path) -> None:
-    own, first = tmp_path / "own", now(kit)
-    said(keys, "request", own, "--role", "client", "--name", "hospital-9")
-    added = said(roster, "add", kit, own / "requests" / "hospital-9.json")
-    assert "hospital-9: approved" in added
-    second = now(kit)
-    said(roster, "revoke", kit, "hospital-9")
-    assert (first.number, second.number, now(kit).number) == (0, 1, 2)
-    assert now(kit).number_of(second.digest) == 1
-    assert second.enrolment("hospital-9").at == int(NOW)
-    assert "hospital-9" not in now(kit)
 
 
 def test_a_roster_is_signed_anew(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

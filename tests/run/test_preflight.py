@@ -31,8 +31,6 @@ ME = "hospital-1"
 
 
 class Asked(EchoServer):
-    """A coordinator that tells where one shard is."""
-
     shards: tuple[ShardAddress, ...] = ()
     over = ""
     apart = 0.0
@@ -208,11 +206,7 @@ def test_a_server_moves_no_cursor(kit: Path, server: tuple[Asked, int]) -> None:
     ],
 )
 def test_a_clock_that_is_another(
-    apart: float,
-    outcome: str,
-    text: str,
-    kit: Path,
-    server: tuple[Asked, int],
+    apart: float, outcome: str, text: str, kit: Path, server: tuple[Asked, int]
 ) -> None:
     server[0].apart = apart
     found = looked(Departure(kit, ME, f"127.0.0.1:{server[1]}"))["clock"]
@@ -270,10 +264,7 @@ def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.Monk
 
 
 def test_a_plan_that_the_site_refuses_and_the_exit_status(
-    kit: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, site = tmp_path / "plan.toml", tmp_path / "site.toml"
     plan.write_text('name = "p"\nversions = 1\n[[group]]\nrule = { quorum = 4, minimum = 3 }\n')

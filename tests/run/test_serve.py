@@ -106,16 +106,6 @@ def test_a_coordinator_of_a_run_comes_back_whoever_came_and_went(
     assert len(served) == 1
 
 
-def test_a_holder_starts_with_a_key_alone(tmp_path: Path) -> None:
-    folder(tmp_path, "plain", "plain", 1)
-    config = tmp_path / "holder-0.toml"
-    config.write_text(
-        'name = "holder-0"\nkit = "kit"\nstate = "state"\ncoordinator = "127.0.0.1:9"\n'
-    )
-    with pytest.raises(KitError, match="has no cipher key of a holder called holder-0"):
-        serve("keyholder", config)
-
-
 SMALL = """
 name = "small"
 versions = 3
@@ -217,15 +207,12 @@ def committee(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Site]:
 
 @dataclass
 class Server:
-    """A server's file, and what its process would be made of."""
-
     folder: Path
     kit: Path
     site: Site
     monkeypatch: pytest.MonkeyPatch
 
     def begin(self, name: str, **settings: Any) -> tuple[Any, ...]:
-        """What `run_process` is given, if it is; raises what stops the server before."""
         given: tuple[Any, ...] = ()
         said = {
             "name": name,
@@ -249,7 +236,6 @@ class Server:
         return given
 
     def built(self, name: str, *records: Record, **settings: Any) -> Any:
-        """The party that runs in the process; its journal has these records then."""
         build = self.begin(name, **settings)[2]
         with closing(SqliteJournal(self.folder / "journal.db")) as journal:
             stores = Stores(journal, MemorySpool(), self.folder)

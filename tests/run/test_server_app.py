@@ -58,7 +58,6 @@ def strategy(text: str, more: str = "") -> str:
 
 
 def served(folder: Path, package: str, server: str, **more: str) -> Founding:
-    """What becomes of a ServerApp."""
     folder = folder / package
     folder.mkdir()
     path = project(folder, package, server=server)
@@ -220,14 +219,7 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "{",
-        '{"names": [1]}',
-        "x" * (MOST_BYTES + 1),
-        json.dumps({"since": 0}),
-    ],
+    "text", ["[]", "{", '{"names": [1]}', "x" * (MOST_BYTES + 1), json.dumps({"since": 0})]
 )
 def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"
@@ -317,7 +309,6 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
 
 
 def plans_of_the_page() -> list[str]:
-    """The least one, and what it may report besides."""
     page = (ROOT / "docs" / "flower.md").read_text()
     return re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
 

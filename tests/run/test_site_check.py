@@ -32,7 +32,6 @@ updates_per_hour = 1
 
 
 def verdicts(tmp_path: Path, text: str) -> dict[str, str]:
-    """The objections, by key."""
     (tmp_path / "site.toml").write_text(text)
     found = check_site(PLAN, tmp_path / "site.toml")
     assert accepted(found) == (not any(each.objection for each in found))

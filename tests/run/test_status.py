@@ -12,20 +12,8 @@ import pytest
 from rich.console import Console
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.roster import certify, sign_roster
-from secureps.errors import ConfigError, KitError, OperatorError, UnknownParty, Unreachable
-from secureps.messages.requests import (
-    AskRun,
-    AskStatus,
-    Heartbeat,
-    Join,
-    Register,
-    Status,
-    Subscribe,
-    Telemetry,
-)
-from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.machine import Answer
+from secureps.errors import ConfigError, KitError, OperatorError, Unreachable
+from secureps.messages.requests import AskRun, AskStatus, Heartbeat, Status
 from secureps.run.report.status_tables import show, show_json
 from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import EVERY, find, look, watch
@@ -37,16 +25,7 @@ from secureps.store.keyring import find_observer, load_public
 from tests.kits.audited import begin, play
 from tests.kits.command import run
 from tests.kits.dashboards import ended_up
-from tests.kits.roles_kit import (
-    CA,
-    IDENTITIES,
-    JOIN,
-    ROSTER,
-    STRANGER,
-    collecting,
-    make_charter,
-    make_plan,
-)
+from tests.kits.roles_kit import collecting
 from tests.run.report.test_status_tables import STATUS
 
 OVER = dataclasses.replace(STATUS, finished="all 3 versions are made")
@@ -59,8 +38,6 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 
 class Asked:
-    """Statuses and silences, one after another; then Ctrl-C."""
-
     def __init__(self, *answers: Status | Exception) -> None:
         self._answers = iter(answers)
 
@@ -260,28 +237,6 @@ def test_where_the_coordinator_may_be_at_two_places_both_are_asked(
         own.status()
     assert said == ["coordinator"] * asked
     own.close()
-
-
-WATCHER = certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)
-WATCHED = sign_roster(CA, [*ROSTER.certificates, WATCHER])
-
-
-def test_an_observer_looks_and_does_nothing_else() -> None:
-    machine = Coordinator(make_charter(make_plan(), roster=WATCHED))
-    machine.resume(0.0)
-    step = machine.handle(1.0, STRANGER, AskStatus())
-    (answer,) = [effect for effect in step.effects if isinstance(effect, Answer)]
-    assert isinstance(answer.message, Status)
-    assert not step.records
-    for event in (
-        Heartbeat(STRANGER),
-        Register(STRANGER, "here:1", 1.0, 0),
-        Subscribe(STRANGER, ()),
-        Telemetry(STRANGER, "all", 1, ()),
-        Join(STRANGER, JOIN.schema),
-    ):
-        with pytest.raises(UnknownParty, match="is an observer, and sends no "):
-            machine.handle(2.0, STRANGER, event)
 
 
 def test_looking_with_a_clients_key_renews_no_lease() -> None:

@@ -141,8 +141,6 @@ PARTIES: dict[str, Role] = {"coordinator": "coordinator", "shard-0": "shard", "s
 
 @dataclass
 class Trap:
-    """A stranger's plan, and who was touched because of it."""
-
     folder: Path
     asked: list[str] = field(default_factory=list)
 
@@ -226,7 +224,6 @@ def leaves(command: click.Command, name: str = "") -> Iterator[str]:
 
 
 def named() -> dict[str, set[str]]:
-    """The table of the page: each command, and what of a plan it runs or fetches."""
     text = (ROOT / "docs" / "operations.md").read_text()
     _, _, section = text.partition("\n## What a command runs\n")
     table = section.partition("\n## ")[0]

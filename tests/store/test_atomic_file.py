@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.messages.records import Incarnated
 from secureps.store import atomic_file
 from secureps.store.atomic_file import replace_text, write_durably
-from secureps.store.journal import SqliteJournal
-from secureps.store.spool import DiskSpool
 
 
 def test_the_old_text_stays_until_the_new_one_is_whole(
@@ -53,24 +50,6 @@ def test_what_the_pieces_raise_comes_through_and_leaves_the_old_file_alone(tmp_p
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
-
-
-def test_a_new_one_is_closed_and_all_that_is_written_in_it(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        state = tmp_path / "a" / "state"
-        atomic_file.own(state)
-        journal = SqliteJournal(state / "journal.db")
-        journal.append(0.0, [Incarnated(1)])
-        DiskSpool(state / "spool").put("payload", b"x")
-        found = {path.name: mode(path) for path in state.rglob("*")}
-        journal.close()
-    finally:
-        os.umask(before)
-    assert mode(state) == 0o700
-    assert found.pop("spool") == 0o700
-    assert {"journal.db", "journal.db-wal", "journal.db.height", "payload"} < found.keys()
-    assert set(found.values()) == {0o600}
 
 
 @pytest.mark.parametrize("others", [0o055, 0o050, 0o005], ids=oct)

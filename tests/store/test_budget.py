@@ -27,7 +27,6 @@ from secureps.errors import (
     OperatorError,
     PlanRefused,
     Refused,
-    TermsRefused,
     exit_status,
 )
 from secureps.messages.charge import Charge, Release
@@ -38,15 +37,13 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
-from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute
-from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store import journal_rows
-from secureps.store.budget import BudgetLedger, default_ledger
+from secureps.store.budget import BudgetLedger
 from secureps.store.journal import last_row
 from secureps.store.spool import MemorySpool
 from tests.kits.command import said
@@ -97,8 +94,6 @@ def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
 
 
 class Counting(Walker):
-    """Counts how often it trains."""
-
     trained = 0
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
@@ -138,26 +133,6 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     assert halt.error is BudgetSpent
     assert f"over all runs that {own.path} counts" in halt.reason
     assert exit_status(halt.error(halt.reason)) == 78
-
-
-def test_a_client_that_takes_no_plan_without_privacy_leaves(tmp_path: Path) -> None:
-    """And retires: no round waits for it until its lease or a deadline is over."""
-    rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
-    plan = small_plan(versions=2, lease=300.0, group=[{"clip": 3.0, "range": 1.0, "rule": rule}])
-    trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
-    machine = simulation.parties["client-02"].machine
-    assert isinstance(machine, Member)
-    machine._settings = dataclasses.replace(machine._settings, terms=Terms(8.0))
-    simulation.run(lambda: bool(simulation.coordinator.federation.finished))
-    federation = simulation.coordinator.federation
-    assert federation.finished == "all 2 versions are made"
-    assert federation.retired == {"client-02"}
-    assert simulation.loop.now() < 50.0, "a round waited for who had left"
-    assert trainers["client-02"].trained == 0
-    halt = simulation.parties["client-02"].halted.result()
-    assert halt.error is TermsRefused
-    assert halt.reason.startswith("budget: the plan trains without privacy")
 
 
 def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:
@@ -368,11 +343,6 @@ PRIVATE: dict[str, Any] = {
     },
     "training": {"local_steps": 20},
 }
-
-
-def test_it_lies_beside_the_kit(tmp_path: Path) -> None:
-    assert default_ledger(tmp_path / "kit", "a") == tmp_path / "ledgers" / "a.db"
-    assert default_ledger(tmp_path / "other-kit", "a") == tmp_path / "ledgers" / "a.db"
 
 
 def test_it_is_shown(tmp_path: Path) -> None:

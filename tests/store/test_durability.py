@@ -23,7 +23,6 @@ FULL, OFF = 2, 0
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A disk that counts who waits for it."""
     files = list[int]()
     monkeypatch.setattr(os, "fsync", files.append)
     monkeypatch.setattr(os, "fdatasync", files.append)
@@ -37,7 +36,6 @@ def commits(journal: SqliteJournal) -> int:
 
 
 def write(folder: Path, number: int) -> int:
-    """Writes as parties do; how SQLite's own commits waited."""
     write_durably(folder / "file", [b"data"])
     journal = SqliteJournal(folder / "journal.db")
     journal.append(float(number), [Incarnated(number)])

@@ -42,7 +42,6 @@ def runs(folder: Path) -> None:
 
 
 def restored(folder: Path) -> None:
-    """From a copy that lies beside it."""
     beside = folder.parent / "copy-of" / folder.name
     (beside / "state").mkdir(parents=True)
     journal(beside / "state")
@@ -52,7 +51,6 @@ def restored(folder: Path) -> None:
 
 
 def copied(folder: Path) -> None:
-    """Of a state folder that lies beside it."""
     beside = folder.parent / "state-of" / folder.name
     beside.mkdir(parents=True)
     journal(beside)
@@ -91,7 +89,6 @@ def umask() -> Iterator[None]:
 
 
 def written(writer: str, folder: Path) -> list[Path]:
-    """What a writer makes in a new folder, by the paths in it."""
     folder.mkdir(0o700)
     WRITERS[writer](folder)
     return [path.relative_to(folder) for path in sorted(folder.rglob("*"))]

@@ -74,13 +74,11 @@ def issuer(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Callable[[str], Path]:
-    """A party's own folder."""
     return lambda name: tmp_path / "homes" / name
 
 
 @pytest.fixture
 def asked(home: Callable[[str], Path]) -> dict[str, KeyRequest]:
-    """Everybody's request, by name."""
     return {name: make_keys(home(name), role, name, ENVELOPE) for role, name in PARTIES}
 
 
@@ -136,8 +134,6 @@ def test_issue_is_request_and_approval_in_one(tmp_path: Path) -> None:
 
 
 def refused(issuer: Path, *requests: KeyRequest, match: str) -> None:
-    """All of them, with this reason; not a byte of the folder has changed."""
-
     def files() -> dict[Path, bytes]:
         found = {path: path.read_bytes() for path in issuer.rglob("*") if path.is_file()}
         return {path: data for path, data in found.items() if path.name != "turn"}
@@ -271,7 +267,6 @@ def test_fingerprints_that_parties_told(asked: dict[str, KeyRequest]) -> None:
 
 
 def rotated(issuer: Path, own: Path, name: str) -> KeyRequest:
-    """New keys of a party, approved and in place."""
     give(issuer, own)
     request = rotate(own, name)
     assert request is not None

@@ -50,7 +50,6 @@ def rows(path: Path) -> int:
 
 
 def refused(path: Path) -> str:
-    """What the journal complains of, now and again, with nothing changed by it."""
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if _told(file)}
     with pytest.raises(DamagedStore) as caught:
         SqliteJournal(path)

@@ -187,27 +187,27 @@ def test_a_locked_ca_signs_under_its_passphrase_alone(tmp_path: Path) -> None:
 
 
 def test_keys_are_replaced_once_they_are_certified(tmp_path: Path) -> None:
-    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    issuer, own, words = tmp_path / "issuer", tmp_path / "own", phrase("six words")
     create_kit(issuer, CipherParameters("rlwe", 32, 100))
-    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE, phrase("six words"))])
+    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE, words)])
     give(issuer, own)
     folder = own / "private" / "keys-0"
     (folder / "runs").write_text("what this key has served")
     old = {path.name: path.read_bytes() for path in folder.glob("*.key")}
-    asked = rotate(own, "keys-0", phrase("six words"))
+    asked = rotate(own, "keys-0", words)
     assert asked is not None
-    assert rotate(own, "keys-0", phrase("six words")) == asked, "it may be said again"
+    assert rotate(own, "keys-0", words) == asked, "it may be said again"
     assert {path.name: path.read_bytes() for path in folder.glob("*.key")} == old
     assert all(under_passphrase(path.read_bytes()) for path in folder.glob("next/*.key"))
-    assert load_private(own, "keys-0", phrase("six words")), "the old ones are in use"
+    assert load_private(own, "keys-0", words), "the old ones are in use"
     approve(issuer, [asked])
     give(issuer, own)
     with pytest.raises(
         KitError, match=r"certified for keys-0: its new keys wait .* keys-0` once more"
     ):
-        load_private(own, "keys-0", phrase("six words"))
-    assert rotate(own, "keys-0", phrase("six words")) is None
-    ca, words = load_public(own).ca, phrase("six words")
+        load_private(own, "keys-0", words)
+    assert rotate(own, "keys-0", words) is None
+    ca = load_public(own).ca
     assert load_private(own, "keys-0", words).public.key == asked.public_key
     assert load_holder_secret(own, "keys-0", words)
     assert load_credentials(own, "keys-0", ca, words)

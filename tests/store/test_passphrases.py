@@ -19,7 +19,6 @@ PATH = Path("private/hospital-1/identity.key")
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is typed there, in order."""
     typed: list[str] = []
     monkeypatch.setattr("getpass.getpass", lambda prompt: typed.pop(0))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)

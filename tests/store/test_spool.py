@@ -99,23 +99,11 @@ class SpoolContract:
         with pytest.raises(KeyError):
             spool.read("a/c", buffers)
 
-    def test_the_last_one_counts(self, spool: Spool) -> None:
-        spool.put("a", b"long before")
-        spool.put("a", b"after")
-        assert spool.get("a") == b"after"
-
     def test_absent(self, spool: Spool) -> None:
         with pytest.raises(KeyError):
             spool.get("a/b")
         assert not spool.has("a/b")
         spool.delete("a/b")
-
-    def test_deleted(self, spool: Spool) -> None:
-        spool.put("a/b", b"x")
-        assert spool.has("a/b")
-        spool.delete("a/b")
-        assert not spool.has("a/b")
-        assert spool.keys() == []
 
     def test_one_key_may_begin_another(self, spool: Spool) -> None:
         spool.put("a", b"1")

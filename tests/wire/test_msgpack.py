@@ -112,7 +112,7 @@ def test_no_record_of_the_journal_is_sent() -> None:
 
 @pytest.mark.slow
 @given(messages())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_what_is_encoded_comes_back(message: Any) -> None:
     data = msgpack.encode(message)
     assert msgpack.decode(data) == message

@@ -50,8 +50,7 @@ def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "
 
 
 @pytest.mark.parametrize(
-    ("fault", "performed", "at"),
-    [(Drop(), 0, 7.0), (DropReply(), 1, 7.0), (Cut(), 1, 0.0)],
+    ("fault", "performed", "at"), [(Drop(), 0, 7.0), (DropReply(), 1, 7.0), (Cut(), 1, 0.0)]
 )
 def test_lost_requests(fault: Fault, performed: int, at: float) -> None:
     world, echo, transport = faulty("Heartbeat", fault, nth=2)

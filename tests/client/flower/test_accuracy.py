@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.clientapp import ClientApp
 
 from secureps.client.flower.served import write_served
 from secureps.client.flower.trainer import message
@@ -29,12 +28,11 @@ CLIENTS = 5
 SEED = UnsafeSeed(3)
 
 
-def minimal(rounds: int, cipher: str) -> Plan:
-    """What has no default, and that clients count by their examples, as in FedAvg."""
+def minimal(rounds: int) -> Plan:
     body = {
         "name": "minimal",
         "versions": rounds,
-        "cipher": {"name": cipher},
+        "cipher": {"name": "plain"},
         "group": [{"most_examples": 1024, "rule": {"quorum": CLIENTS}}],
     }
     return Plan(parse(PlanSection, body, "test"))
@@ -57,7 +55,7 @@ def holders(path: Path, rounds: int, folder: Path) -> dict[str, Trainer]:
 def averaged(path: Path, rounds: int, start: Tensors) -> Tensors:
     """Federated averaging (McMahan et al. 2017) in floats, of the app itself as Flower calls it."""
     things = runpy.run_path(str(path))
-    app: Any = things.get("app") or ClientApp(things["client_fn"])
+    app: Any = things["app"]
     contexts = [
         Context(1, i, {"partition-id": i, "num-partitions": CLIENTS}, RecordDict(), {})
         for i in range(CLIENTS)
@@ -76,7 +74,6 @@ def averaged(path: Path, rounds: int, start: Tensors) -> Tensors:
 
 
 def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[list[Any], int]:
-    """What a client makes of a model, in its order, and of how many examples."""
     if app._call is None:
         arrays = ArrayRecord({name: Array(each) for name, each in model.items()})
         config = ConfigRecord({"lr": 0.005, "server-round": number})
@@ -98,7 +95,7 @@ def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[lis
 def test_a_minimal_plan_is_within_a_point_of_float_averaging(app: Learning, tmp_path: Path) -> None:
     path = write(tmp_path, app.source)
     trainers = holders(path, app.rounds, tmp_path)
-    simulation = Simulation(minimal(app.rounds, app.cipher), Cast(trainers, SEED), tmp_path)
+    simulation = Simulation(minimal(app.rounds), Cast(trainers, SEED), tmp_path)
     simulation.run()
     judge = trainers["client-00"]
     start = judge.parameters(SEED.derive("initial").integer(63))

@@ -57,10 +57,7 @@ def fitted(path: Path) -> int:
             "start_numpy_client(server_address='[::]:8080', client=Holder(8))\n",
             18,
         ),
-        (
-            CLIENT + "def client_fn(cid): return Holder(int(cid)).to_client()\n",
-            13,
-        ),
+        (CLIENT + "def client_fn(cid): return Holder(int(cid)).to_client()\n", 13),
     ],
 )
 def test_a_file_may_have_it_in_any_of_flowers_ways(

@@ -15,7 +15,6 @@ from secureps.errors import DamagedStore, WrongShape
 
 
 def state(number: float) -> RecordDict:
-    """Everything that a state can hold."""
     arrays = {
         "w": Array(np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32)),
         "n": Array(np.array(7, np.int16)),

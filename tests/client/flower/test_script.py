@@ -13,21 +13,13 @@ import pytest
 
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
-from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
+from secureps.client.trainer import FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    NotFinite,
-    PlanRefused,
-    ScriptFailed,
-    WrongShape,
-)
+from secureps.errors import ConfigError, Malformed, NotFinite, ScriptFailed, WrongShape
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import write_state
-from tests.kits.evaluations import metrics_of
 from tests.kits.federations import Tensors, same, small_plan
 from tests.kits.flower_apps import (
     CLIENT,
@@ -52,7 +44,6 @@ def trainer(path: Path, keep: Path | None = None, **settings: Setting) -> Flower
 
 
 def messages(folder: Path, state: Path | None = None, source: str = MESSAGES) -> FlowerTrainer:
-    """A Message-API app of one file, whose initial model is a file too."""
     initial = folder / "initial.safetensors"
     write_state(initial, {"w": np.zeros((2, 3), np.float32)}, {})
     return trainer(write(folder, source), state, initial=str(initial), bonus=0)
@@ -310,31 +301,7 @@ def test_plain_and_bfv_and_killed_clients_give_the_same_model_bit_for_bit(
     assert len(killer.fits) == 6 * 4 + 3, "three fits were done twice"
 
 
-@pytest.mark.slow
-def test_apps_evaluate_inside_the_federation(tmp_path: Path) -> None:
-    path = write(tmp_path, CLIENT_APP)
-    evaluation = {"every": 1, "metrics": {"loss": 8.0, "accuracy": 1.0}}
-    plan = small_plan(versions=2, local=[], evaluation=evaluation)
-    trainers = {
-        name: Script(path).make({"partition": str(i)}, tmp_path / name)
-        for i, name in enumerate(client_names(6))
-    }
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
-    simulation.run()
-    told = metrics_of(simulation)
-    assert list(told) == [1, 2]
-    assert 0 < told[1]["loss"] < 8.0
-
-
 # --- refusals ---------------------------------------------------------------------
-
-
-def test_record_privacy_is_refused(tmp_path: Path) -> None:
-    app = trainer(write(tmp_path, CLIENT_APP))
-    privacy = RecordPrivacy(1.0, 1.0, 0.5, 1e-5)
-    config = FitConfig({"all": 0}, 1, {}, privacy, secret=bytes(32))
-    with pytest.raises(PlanRefused, match=r"a promise about every training step.*TorchTrainer"):
-        app.fit(app.parameters(1), config)
 
 
 NUMPY_FIT = "return [weights, bias + noise], 10 + self.partition, told"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import flwr.serverapp.strategy as flowers
@@ -13,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from secureps.client.flower.served import Founded, Told
+from secureps.client.flower.served import Founded
 from secureps.client.flower.server import MEANS, take
 from secureps.client.flower.trainer import message
 from secureps.config.plan import OptimizerSection
@@ -32,13 +31,10 @@ def taken(main: Any, clients: int = 5) -> Founded:
 
 
 def told(rounds: tuple[Told, ...]) -> list[dict[str, Any]]:
-    """The settings of each round that has others."""
     return [items for each in rounds for _, _, items in json.loads(each.records)]
 
 
 def started(strategy: Strategy, **arguments: Any) -> Founded:
-    """A ServerApp that starts a strategy, and must not go on after it."""
-
     def main(grid: Grid, context: Context) -> None:
         try:
             strategy.start(grid, MODEL, **arguments)
@@ -50,7 +46,6 @@ def started(strategy: Strategy, **arguments: Any) -> Founded:
 
 
 def made(name: str) -> Strategy:
-    """A strategy of Flower's, by its name."""
     kind = getattr(flowers, name)
     needs: dict[str, Any] = {
         "FedProx": {"proximal_mu": 0.5},
@@ -91,40 +86,30 @@ def test_a_strategy_that_does_not_step_along_the_mean_is_refused(name: str) -> N
 
 
 class Halving(FedAvg):
-    """Tells clients something else in each round."""
-
     def configure_train(self, *given: Any) -> Any:
         raise AssertionError("it was run on made-up numbers")
 
 
 class Saving(FedAvg):
-    """Would see every reply."""
-
     def aggregate_train(self, *given: Any) -> Any:
         raise AssertionError("it was run on made-up numbers")
 
 
 class OwnLoop(FedAvg):
-    """Has a loop of its own."""
-
     def start(self, grid: Grid, initial_arrays: ArrayRecord) -> Any:  # type: ignore[override]
         return self.configure_train(1, initial_arrays, ConfigRecord(), grid)
 
 
 class Wrapped(FedAvg):
-    """Begins Flower's loop its own way."""
-
     def start(self, grid: Grid, *given: Any, **settings: Any) -> Any:
         return super().start(grid, *given, **settings)
 
 
 def worst(replies: Any, weight: str) -> Any:
-    """Metrics of the app's own."""
     raise AssertionError("it was run on made-up numbers")
 
 
 def on_the_instance() -> FedAvg:
-    """A method is assigned to the object, as no class shows."""
     strategy = FedAvg()
     strategy.aggregate_train = worst  # type: ignore[method-assign, assignment]
     return strategy

@@ -24,7 +24,6 @@ def cohort(
     version: int = 5,
     updates: dict[str, bytes] | None = None,
 ) -> Cohort:
-    """Of these clients, with weight 1 and base version 4 where nothing else is said."""
     members = tuple(
         Member(
             SubmissionId(c, "all", 1),
@@ -134,9 +133,7 @@ def test_updates_of_other_base_versions_are_other_updates() -> None:
 
 
 @given(anew=st.frozensets(st.sampled_from(CLIENTS)))
-def test_who_stands_in_both_has_the_same_update_in_both(
-    anew: frozenset[str],
-) -> None:
+def test_who_stands_in_both_has_the_same_update_in_both(anew: frozenset[str]) -> None:
     """Else the difference would be what a few have changed, or nearly that of a few."""
     changed, (low, _) = dict.fromkeys(anew, b"second"), halved()
     assert related(cohort(), cohort(updates=changed)) == (not anew)

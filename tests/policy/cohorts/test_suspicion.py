@@ -51,7 +51,6 @@ class Played:
     over: bool = False
 
     def version(self, spoils: Callable[[Clients], Clients]) -> None:
-        """Makes one version, or that it cannot be; holders watch what is asked of them."""
         asked: list[Clients] = []
         while not self.over:
             self.sound()

@@ -11,7 +11,6 @@ from secureps.codec.grid import Grid
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.suite import cipher
-from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.policy.explain import explanation
 from secureps.policy.plan import Plan, load_plan
@@ -24,7 +23,6 @@ from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(ROOT / "policies" / "digits.toml")
 VALUES = 9610
-ALONE = [{"rule": {"quorum": 1, "minimum": 1}}]
 
 
 def remarked(text: str, *plans: Plan, values: int = 60) -> list[bool]:
@@ -273,20 +271,6 @@ def test_fewer_bits_are_advised_where_ciphertexts_are_full_alone() -> None:
     assert told == [[False], [True]]
 
 
-def test_a_budget_for_no_version_is_unsound() -> None:
-    with pytest.raises(PlanRefused, match=r"budget: 0\.01 allows no version: the first"):
-        explain(client_plan("local", budget=0.01), {"all": 60})
-
-
-def test_a_large_delta_and_next_to_no_noise_are_warned_of_first() -> None:
-    weak = explain(
-        client_plan("local", delta=0.01, noise_multiplier=0.1, budget=1e6), {"all": 60}
-    ).remarks
-    assert "delta is 0.01, above 1e-05" in weak[0]
-    assert "noise_multiplier is 0.1, below 0.5" in weak[1]
-    assert remarked("WARNING", client_plan("local")) == [False]
-
-
 def test_noise_that_is_longer_than_an_update_is_remarked() -> None:
     plan, found = client_plan("aggregator"), {}
     for values in (16, 30, 600):
@@ -329,9 +313,3 @@ def test_a_lost_disk_between_checkpoints_is_remarked_where_it_ends_the_run() -> 
     ]
     told = remarked("a shard's disk that is lost between checkpoints ends the run", *plans)
     assert told == [False, False, True, False]
-
-
-def test_one_client_is_no_plural() -> None:
-    plan = make_plan("plain", evaluation={"every": 1, "metrics": {"loss": 1.0}}, group=ALONE)
-    (told,) = [r for r in explain(plan, {"all": 60}).remarks if r.startswith("evaluation")]
-    assert "a mean over at least 1 client," in told

@@ -89,10 +89,7 @@ def test_weights_and_what_they_take_of_the_capacity() -> None:
 def test_what_members_count_by_besides_the_rules_weight() -> None:
     """A plan that weighs by examples is not told that all weigh alike."""
     rule = {"name": "sync", "quorum": 6}
-    told = {
-        None: "",
-        32: "; besides, each counts by its number of records, which is public then",
-    }
+    told = {None: "", 32: "; besides, each counts by its number of records, which is public then"}
     for most, more in told.items():
         found = words(rule, group={} if most is None else {"most_examples": most}).weights
         assert found == f"all 1; 40 of the capacity of 40{more}"

@@ -27,8 +27,6 @@ def ssp(slack: int) -> Rule:
 
 
 class Members(RuleBasedStateMachine):
-    """Members of one group, in any order of events."""
-
     world: RuleWorld
 
     def begin(self, made: Rule) -> None:

@@ -115,16 +115,35 @@ def test_nothing_is_decided_between_rounds() -> None:
     assert rule().decide(0.0, (), state) == Wait(None, "no round is open")
 
 
-def test_all_arrived() -> None:
-    decision = rule().decide(100.0, arrived("c", "a", "b"), opened())
-    members = tuple(Member(SubmissionId(c, "all", 1), 1, 0) for c in "abc")
-    assert decision == Close(members, "all 3 invited have arrived")
+DEADLINE = "deadline: 2 of 3 have arrived"
+
+
+@pytest.mark.parametrize(
+    ("quorum", "now", "here", "extensions", "until", "reason"),
+    [
+        (2, 100.0, "cab", 0, None, "all 3 invited have arrived"),
+        (2, 109.0, "b", 0, 110.0, "1 of 3 have arrived; waits for a, c"),
+        (2, 110.0, "ca", 0, None, f"{DEADLINE}, quorum 2"),
+        (3, 110.0, "ab", 0, 120.0, f"{DEADLINE}, quorum 3; extension 1 of 1"),
+        (3, 119.0, "ab", 1, 120.0, "2 of 3 have arrived; waits for c"),
+        (3, 120.0, "ab", 1, None, f"last {DEADLINE}, enough for the minimum cohort of 2"),
+    ],
+)
+def test_a_round_closes_at_its_deadlines(
+    quorum: int, now: float, here: str, extensions: int, until: float | None, reason: str
+) -> None:
+    """With all, with the quorum, which its extensions wait for, and at last with the minimum."""
+    decision = rule(quorum=quorum).decide(now, arrived(*here), opened(extensions=extensions))
+    if until is None:
+        members = tuple(Member(SubmissionId(c, "all", 1), 1, 0) for c in sorted(here))
+        assert decision == Close(members, reason)
+    else:
+        assert decision == (Extend if "extension" in reason else Wait)(until, reason)
 
 
 @pytest.mark.parametrize(
     ("invited", "here", "reason"),
     [
-        ("abc", "b", "1 of 3 have arrived; waits for a, c"),
         ("abcdef", "f", "1 of 6 have arrived; waits for a, b, c and 2 more"),
         ("a", "a", "1 of 1 have arrived, the minimum cohort is 2"),
     ],
@@ -132,29 +151,6 @@ def test_all_arrived() -> None:
 def test_before_the_deadline_it_waits(invited: str, here: str, reason: str) -> None:
     decision = rule().decide(109.0, arrived(*here), opened(frozenset(invited)))
     assert decision == Wait(110.0, reason)
-
-
-def test_at_the_deadline_the_quorum_suffices() -> None:
-    decision = rule().decide(110.0, arrived("c", "a"), opened())
-    assert isinstance(decision, Close)
-    assert decision.reason == "deadline: 2 of 3 have arrived, quorum 2"
-    assert [m.id.client for m in decision.members] == ["a", "c"]
-
-
-def test_below_the_quorum_the_deadline_moves() -> None:
-    few = rule(quorum=3)
-    decision = few.decide(110.0, arrived("a", "b"), opened())
-    assert decision == Extend(120.0, "deadline: 2 of 3 have arrived, quorum 3; extension 1 of 1")
-    waits = few.decide(119.0, arrived("a", "b"), opened(extensions=1))
-    assert waits == Wait(120.0, "2 of 3 have arrived; waits for c")
-
-
-def test_at_the_last_deadline_the_minimum_suffices() -> None:
-    decision = rule(quorum=3).decide(120.0, arrived("a", "b"), opened(extensions=1))
-    assert isinstance(decision, Close)
-    assert decision.reason == (
-        "last deadline: 2 of 3 have arrived, enough for the minimum cohort of 2"
-    )
 
 
 def test_below_the_minimum_the_round_is_given_up() -> None:
@@ -196,10 +192,7 @@ def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
 @pytest.mark.slow
 @given(rounds(), st.floats(0.0, 5.0), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_never_below_the_minimum_never_above_most_whatever_the_order(
-    made: tuple[Sync, RuleState, list[str]],
-    times: float,
-    extensions: int,
-    chance: random.Random,
+    made: tuple[Sync, RuleState, list[str]], times: float, extensions: int, chance: random.Random
 ) -> None:
     sync, state, here = made
     began = state.opened_at

@@ -36,7 +36,6 @@ PARTIES: dict[str, Role] = {
 
 @cache
 def deployed() -> Path:
-    """A folder with plan.toml, kit/ of everybody, and client.py; nobody changes it."""
     folder = Path(mkdtemp(prefix="secureps-deploy-"))
     (folder / "plan.toml").write_text(PLAN)
     (folder / "client.py").write_text("def make(settings):\n    ...\n")

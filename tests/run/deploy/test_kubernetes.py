@@ -20,7 +20,7 @@ from typer.main import get_command
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.crypto.passphrase import Passphrase
-from secureps.errors import MISCONFIGURED, ConfigError, KitError
+from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
@@ -159,19 +159,9 @@ def test_the_public_part_is_the_kits_file_by_file() -> None:
         }
 
 
-def test_pods_are_of_nobody_and_may_nothing() -> None:
+def test_pods_write_where_their_data_are_and_nowhere_else() -> None:
     for spec in pods():
-        assert spec["automountServiceAccountToken"] is False
-        around = spec["securityContext"]
-        assert around["runAsNonRoot"] is True
-        assert around["runAsUser"] == around["runAsGroup"] == 10001
-        assert around["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in (*spec["initContainers"], *spec["containers"]):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
             writable = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
             assert writable == {"data", "tmp"}
         assert "keys" not in {m["name"] for m in spec["containers"][0]["volumeMounts"]}
@@ -231,17 +221,6 @@ def test_each_client_joins_as_itself_with_its_own_settings() -> None:
     ]
     assert "--set=partition=1" in south
     assert "--budget=8" in south
-
-
-def test_a_client_is_never_there_twice_and_one_that_was_told_to_end_did_not_fail() -> None:
-    for each in of_kind("Job"):
-        spec = each["spec"]
-        assert spec["podReplacementPolicy"] == "Failed"
-        wrong, evicted, ended = spec["podFailurePolicy"]["rules"]
-        assert (wrong["action"], wrong["onExitCodes"]["values"]) == ("FailJob", [MISCONFIGURED])
-        assert (evicted["action"], "onPodConditions" in evicted) == ("Ignore", True)
-        assert (ended["action"], ended["onExitCodes"]["values"]) == ("Ignore", [143])
-        assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_memory_and_disk_are_what_check_says() -> None:
@@ -483,18 +462,6 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
         first = base64.b64decode(config["binaryData"]["first.safetensors"])
         assert first == (tmp_path / "first.safetensors").read_bytes()
         assert config["data"]["plan.toml"] == plan.read_text()
-
-
-def test_a_first_model_at_a_store_is_brought_here_first(tmp_path: Path) -> None:
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    save_file({"w": np.zeros(10, np.float32)}, tmp_path / "first.safetensors")
-    text = (deployed() / "plan.toml").read_text()
-    plan = tmp_path / "plan.toml"
-    plan.write_text(f'initial = "file://{tmp_path}/first.safetensors"\n{text}')
-    with pytest.raises(ConfigError, match="pods have no keys to a store"):
-        kubernetes_files(request(plan=plan, names=("coordinator",)), CLUSTER, None, None)
 
 
 def test_no_key_is_in_a_text_about_a_party() -> None:

@@ -45,9 +45,6 @@ def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -
     for name, text in jobs.items():
         asked = directives(text)
         assert text.startswith("#!/bin/bash\n#SBATCH ")
-        assert asked["requeue"] == ""
-        assert asked["signal"] == "B:USR1@120", "bash is told, and not its children"
-        assert asked["open-mode"] == "append"
         assert asked["partition"] == "low"
         assert asked["output"] == f"{tmp_path}/run/logs/{name}.log"
         assert (tmp_path / "run" / "logs").is_dir()

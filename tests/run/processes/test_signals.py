@@ -136,7 +136,6 @@ with without_teardown():
 
 
 def play(end: str, output: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """A process that ends so; what it prints is written when it ends."""
     return subprocess.run(
         [sys.executable, "-c", PROCESS.format(end=end)],
         stdout=output,

@@ -128,12 +128,7 @@ def test_a_fork_is_as_a_process_that_began_anew(
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [
-        (("exit", "0"), 0),
-        (("exit", "78"), 78),
-        (("raise",), 1),
-        (("kill",), -signal.SIGKILL),
-    ],
+    [(("exit", "0"), 0), (("exit", "78"), 78), (("raise",), 1), (("kill",), -signal.SIGKILL)],
 )
 def test_it_is_known_how_a_fork_ended(
     arguments: tuple[str, ...],
@@ -214,10 +209,7 @@ def test_who_is_preloaded_waits_for_it_and_others_do_not(
     ("preloads", "end"), [((), signal.SIGKILL), (("threads",), signal.SIGTERM)]
 )
 def test_programs_begin_anew_once_it_is_lost(
-    preloads: tuple[str, ...],
-    end: signal.Signals,
-    environment: dict[str, str],
-    tmp_path: Path,
+    preloads: tuple[str, ...], end: signal.Signals, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """It is killed, or has a second thread; forks could hang then. Those that are there go on."""
     with ForkServers((), preloads, environment) as server:

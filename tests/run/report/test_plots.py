@@ -217,14 +217,6 @@ def test_slowest_first_and_in_vain_is_marked(drawn: Any) -> None:
     assert figure.get_suptitle() == "trial: for whom versions waited"
 
 
-def test_every_group_has_its_own_versions(drawn: Any) -> None:
-    lines = [waiting(1, "body", ada=1.0), waiting(1, "head", ada=2.0), waiting(2, "head", ada=2.0)]
-    figure = drawn(draw_waiting, lines, UNSAFE)
-    titles = [a.get_title("right") for a in figure.axes if a.get_title("left") == "every version"]
-    assert titles == ["of body", "of head"]
-    assert figure.get_suptitle().endswith("\nunsafe seed: no privacy")
-
-
 def test_row_blocks_of_a_table_are_one_panel_of_the_longest_waits(drawn: Any) -> None:
     """In the plan's order, whichever block came first, and though nobody touched one of them."""
     lines = [

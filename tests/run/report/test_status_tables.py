@@ -64,7 +64,6 @@ STATUS = Status(
 
 
 def displayed(*parts: Any) -> str:
-    """A status as it is shown, or parts of one."""
     told = io.StringIO()
     screen = Console(file=told, width=200)
     for part in parts:
@@ -383,10 +382,7 @@ CLIENT_UNIT = {
     [
         ({**RECORD, "records": 9}, "one record added or removed"),
         ({**RECORD, "adjacency": "zero-out"}, "one record replaced by nothing"),
-        (
-            CLIENT_UNIT,
-            "one client's updates replaced by zeros",
-        ),
+        (CLIENT_UNIT, "one client's updates replaced by zeros"),
         (None, ""),
     ],
 )

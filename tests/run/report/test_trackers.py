@@ -279,11 +279,7 @@ def test_json_lines_alone_unless_more_is_asked_for(tmp_path: Path) -> None:
     ],
 )
 def test_a_package_that_is_not_installed_is_named_before_anything_is_made(
-    absent: str,
-    extras: Extras,
-    reason: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    absent: str, extras: Extras, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extras_kit.remove(monkeypatch, absent)
     monkeypatch.chdir(tmp_path)

@@ -38,11 +38,7 @@ def line(**changes: Any) -> Line:
         "unsafe": False,
         "scores": {"accuracy": 0.75, "loss": 0.5},
         "figures": {"bytes_up": 800.0},
-        "waits": {
-            "ada": Wait(1.23456, True),
-            "bob": Wait(7.0, True),
-            "eve": Wait(60.0, False),
-        },
+        "waits": {"ada": Wait(1.23456, True), "bob": Wait(7.0, True), "eve": Wait(60.0, False)},
     }
     return Line(**facts | changes)
 
@@ -286,8 +282,6 @@ def test_a_file_of_an_earlier_play_is_replaced(tmp_path: Path) -> None:
 
 
 class Brittle:
-    """Breaks at the second line."""
-
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
@@ -301,8 +295,6 @@ class Brittle:
 
 
 class Sound(Brittle):
-    """Does not."""
-
     def add(self, line: Line) -> None:
         self.heard.append(line.version)
 

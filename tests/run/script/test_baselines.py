@@ -219,7 +219,6 @@ def test_the_score_is_the_plans_metric_and_all_others_are_kept() -> None:
 
 
 def by(metric: str, goal: str) -> Plan:
-    """A plan by whose metric a version is the best."""
     evaluation = {"every": 1, "metrics": {metric: 4.0}, "best": {"metric": metric, "goal": goal}}
     plan = {k: v for k, v in RAW.items() if k != "privacy"} | {"evaluation": evaluation}
     return Plan(parse(PlanSection, plan, "test"))
@@ -276,14 +275,6 @@ CLIENT_LEVEL = {
     "delta": 1e-5,
     "budget": 99.0,
 }
-
-
-def test_nothing_trains_centrally_where_the_script_cannot(tmp_path: Path) -> None:
-    made = race(tmp_path, SCRIPT + MORE.splitlines()[1])
-    said: list[str] = []
-    done = run_baselines(made, said.append)
-    assert said == ["for comparison, trains a alone", "for comparison, trains b alone"]
-    assert done.notes == ("central training: left out, the script has no central(settings)",)
 
 
 def test_a_holder_that_fails_alone_leaves_the_others_their_scores(tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ def hosted(tmp_path: Path, code: str, **plan: object) -> Iterator[ScriptProcess]
 
 
 def breaking(function: str, how: str) -> str:
-    """The script, of which one function ends in another way."""
     if function == "its import":
         return SCRIPT + how + "\n"
     name = function.partition("(")[0]
@@ -168,24 +167,6 @@ def test_what_ends_the_process_is_told_by_its_function(
     assert not left(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("function", "kind", "told"),
-    [
-        ("its import", ScriptFailed, r"does not import: SystemExit: 4 \(holder\.py:\d+\); what"),
-        ("make(settings)", ScriptFailed, r"make\(settings\) raised SystemExit: 4 \(holder\.py:\d+"),
-        ("parameters", ScriptFailed, r"parameters raised SystemExit: 4 .* in parameters\)"),
-    ],
-)
-def test_an_exit_is_told_like_an_error(
-    tmp_path: Path, function: str, kind: type[Exception], told: str
-) -> None:
-    with (
-        hosted(tmp_path, breaking(function, "raise SystemExit(4)")) as script,
-        pytest.raises(kind, match=told),
-    ):
-        script.look()
-
-
 def test_a_model_that_the_plan_cannot_train_is_refused(tmp_path: Path) -> None:
     refuse = "    def refuse_settings(self, *given): raise PlanRefused('no such layer')\n"
     code = "from secureps.errors import PlanRefused\n" + SCRIPT.replace(
@@ -248,7 +229,6 @@ def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
 
 
 def left(tmp_path: Path) -> list[psutil.Process]:
-    """Processes that still have this test's folder in their command lines."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any(str(tmp_path) in part for part in process.info["cmdline"] or []):

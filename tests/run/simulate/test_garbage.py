@@ -15,7 +15,6 @@ THRESHOLDS = (2_000, 20, 20)
 
 @pytest.fixture
 def thresholds() -> Iterator[None]:
-    """Cycles are looked for by THRESHOLDS, as long as a test goes."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     yield

@@ -47,8 +47,6 @@ DELAYS = Delays.of({"network": {"kind": "uniform", "low": 0.02, "high": 0.3}})
 
 
 class Names:
-    """Identities by number: what they sign is the same in two simulations."""
-
     def __init__(self) -> None:
         self.number = 0
 
@@ -69,8 +67,6 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Play:
-    """One run, and what is on record of it."""
-
     def __init__(self, plan: Plan, folder: Path, idle: bool, late: tuple[str, ...] = ()) -> None:
         NAMES.number = 0
         self.journals: dict[str, MemoryJournal] = {}
@@ -87,7 +83,6 @@ class Play:
         return self.journals.setdefault(name, MemoryJournal())
 
     def to(self, version: int) -> None:
-        """Plays until every group has come to a version."""
         self.simulation.run(lambda: min(self.simulation.versions().values()) >= version)
 
     @property
@@ -101,8 +96,6 @@ class Play:
 
 
 class Woken:
-    """c0 with and without a machine, after it was welcomed by a run of two groups."""
-
     def __init__(self, keeps: bool, told: ToldOfHolders | None = None) -> None:
         settings = MemberSettings("c0", OPEN, SCHEMA)
         self.made = 0
@@ -124,7 +117,6 @@ class Woken:
         return step
 
     def hear(self, order: Any) -> Step:
-        """As its executor does."""
         if isinstance(self.machine, IdleClient) and self.machine.hears(order):
             return Step()
         return self.give(order)

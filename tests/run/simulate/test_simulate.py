@@ -183,22 +183,6 @@ def test_clients_come_late_and_leave_for_good(tmp_path: Path) -> None:
     assert lines[-1]["gone"] == 1
 
 
-@pytest.mark.slow
-def test_parts_of_the_work_give_the_same_model_encrypted_or_not(tmp_path: Path) -> None:
-    path, models = scenario(tmp_path), dict[str, bytes]()
-    parts = "[work]\ntarget_seconds = 5.0\n"
-    plans = {"all of it": ("plain", ""), "plain": ("plain", parts), "rlwe": ("rlwe", parts)}
-    for name, (cipher, section) in plans.items():
-        text = PLAN.replace("bfv", cipher).replace("versions = 4", "versions = 3") + section
-        (tmp_path / "plan.toml").write_text(text)
-        out = simulate(path, tmp_path / name, lambda said: None)
-        models[name] = b"".join(
-            each.tobytes() for each in load_file(out / "model.safetensors").values()
-        )
-    assert models["plain"] == models["rlwe"]
-    assert models["all of it"] != models["plain"]
-
-
 def check_waits(line: dict[str, Any]) -> None:
     """Of one version: whoever is part of it came, nobody later than the round's deadlines."""
     came, missed = line["waited_seconds"], line["missed_seconds"]
@@ -246,15 +230,6 @@ def test_the_extras_have_the_same_numbers(tmp_path: Path, monkeypatch: pytest.Mo
     assert file.closed
 
 
-def test_an_extra_that_is_not_installed_is_refused_before_the_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras_kit.remove(monkeypatch, "tensorboard")
-    with pytest.raises(ConfigError, match=r"pip install 'secureps\[tensorboard\]'"):
-        simulate(scenario(tmp_path), tmp_path / "out", extras=Extras(tmp_path / "tb"))
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
@@ -289,43 +264,6 @@ def test_a_scenario_that_cannot_be_played_is_refused(
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=reason):
         load_scenario(path)
-
-
-class Said(Exception):
-    """What a play says first."""
-
-
-def test_row_blocks_that_no_version_will_be_made_of_are_said_before_anybody_trains(
-    tmp_path: Path,
-) -> None:
-    """Of three the first is touched by all, the second by one client, the third by nobody."""
-    (tmp_path / "shop.py").write_text(
-        "import numpy as np\n"
-        "class Shop:\n"
-        "    def __init__(self, partition):\n"
-        "        self.touches = lambda: {'table': np.arange(8 if partition == 0 else 4)}\n"
-        "    def parameters(self, seed):\n"
-        "        return {'table': np.zeros((12, 2), np.float32)}\n"
-        "    def fit(self, parameters, config):\n"
-        "        raise AssertionError\n"
-        "    evaluate = fit\n"
-        "def make(settings):\n"
-        "    return Shop(settings['partition'])\n"
-    )
-    plan = PLAN.replace('"bfv"', '"plain"')
-    plan = plan.replace("most_examples = 512", "sparse = { rows = 12, block = 4 }")
-    (tmp_path / "plan.toml").write_text(plan)
-    path = tmp_path / "shops.toml"
-    path.write_text(
-        'name = "shops"\nplan = "plan.toml"\nscript = "shop.py"\nclients = 10\nseed = 1\n'
-    )
-    play = Play(load_scenario(path), tmp_path / "out", lambda line: None)
-
-    def say(text: str) -> None:
-        raise Said(text)
-
-    with pytest.raises(Said, match="2 of 3 row-blocks of all are touched by fewer than 7 clients"):
-        play.run(say)
 
 
 def test_clients_whose_script_fails_are_named_where_the_run_goes_on(tmp_path: Path) -> None:

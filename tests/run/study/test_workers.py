@@ -39,8 +39,7 @@ make_evaluator = make
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_path: Path) -> None:
     path, temporary = scenario(tmp_path, str(SCRIPT_OF_OTHERS), "script.py"), tmp_path / "temporary"

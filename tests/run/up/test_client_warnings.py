@@ -81,9 +81,7 @@ def test_a_line_of_both_kinds_is_said_once(tmp_path: Path) -> None:
     )
 
 
-def test_a_line_is_read_when_it_is_whole_and_a_log_without_any_stops_nobody(
-    tmp_path: Path,
-) -> None:
+def test_a_line_is_read_when_it_is_whole_and_a_log_without_any_stops_nobody(tmp_path: Path) -> None:
     echo = ClientWarnings(tmp_path, ("a",))
     write(tmp_path, "a", FAR, end="")
     assert list(echo.news()) == []

@@ -48,8 +48,6 @@ clients = 5
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run whose folder is made, and no process started."""
-
     path: Path
     plan: Plan
     federation: FederationSection
@@ -126,8 +124,6 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: P
     started = list[str]()
 
     class Running:
-        """It ends in order at once: nobody runs."""
-
         def start(self, program: Program) -> None:
             assert program.arguments[-1] == str(folder.config("shard-9"))
             assert program.done == IDLE, "and when it is removed it has not died"

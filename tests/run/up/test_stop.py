@@ -34,7 +34,6 @@ with terminable(), claimed(Path(sys.argv[1])):
 
 @contextmanager
 def played(root: Path, how: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Somebody plays the run in a folder; who is deaf does not hear SIGTERM."""
     command = (sys.executable, "-c", PLAYER, str(root), how)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -47,7 +46,6 @@ def played(root: Path, how: str = "") -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A run's folder."""
     folder = RunFolder(tmp_path / "runs" / "digits")
     folder.root.mkdir(parents=True)
     Origin(folder.plan, tmp_path, None, 1.0).write(folder)

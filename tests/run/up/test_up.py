@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from secureps.errors import ConfigError, ScriptFailed, SecurepsError
+from secureps.errors import ConfigError, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
 from secureps.run.report.trackers import Extras
@@ -103,7 +103,6 @@ def start(plan: Path, out: Path) -> subprocess.Popen[str]:
 
 
 def processes(out: Path) -> dict[str, psutil.Process]:
-    """Processes of a run but for `up` itself, by the party's name."""
     found = {}
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or []).split()  # a fork's is one text
@@ -200,7 +199,6 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
 
 
 def simulate_scenario(patch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
-    """The same federation under the same seed, in virtual time."""
     write_plan(folder / "plain.toml", text=text)
     scenario = folder / "scenario.toml"
     scenario.write_text(
@@ -329,51 +327,6 @@ def test_a_stop_leaves_nothing_over(
     assert not processes(out)
 
 
-def test_up_that_is_killed_leaves_nothing_over_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    play = start(write_plan(tmp_path / "plan.toml", script=WALKERS, text=ENDLESS), out)
-    until(lambda: len(processes(out)) == 6, play)
-    until(lambda: metrics(out), play)
-    assert run(monkeypatch, "status", out) == 0
-    assert "client-00" in capsys.readouterr().out
-    play.kill()
-    play.communicate()
-    end = time.monotonic() + 60
-    while processes(out):
-        assert time.monotonic() < end, processes(out)
-        time.sleep(0.05)
-    assert run(monkeypatch, "status", out, "--watch") == 0
-    assert "stopped; secureps resume goes on" in capsys.readouterr().out
-
-
-def test_a_script_that_fails_again_and_again_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text(BROKEN)
-    order = Order(write_plan(tmp_path / "plan.toml", script=script), tmp_path / "run", None, ENV)
-    told = io.StringIO()
-    supervise_children(monkeypatch)
-    line = r"fit raised ValueError: no data \(broken\.py:6 in fit\)"
-    gone = "[123] of 3 clients have ended, and a round waits for 3"  # the others are about to
-    said = rf"^{gone}: client-0\d died twice in [^:]*: {line}.*\.log"
-    with pytest.raises(ScriptFailed, match=said):
-        up(order, Console(file=told, width=400))
-    assert "error: fit raised ValueError: no data (broken.py:6 in fit)" in told.getvalue()
-    goes_on = f"once that is mended, this goes on: secureps resume {tmp_path / 'run'}"
-    assert goes_on in told.getvalue()
-    assert "Traceback" not in told.getvalue()
-    assert not processes(tmp_path / "run")
-    script.write_text(
-        BROKEN.replace('raise ValueError("no data")', "return super().fit(parameters, config)")
-    )
-    assert run(monkeypatch, "resume", tmp_path / "run") == 0, "all that had failed come back"
-    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
-    assert summary["finished"] == "all 3 versions are made"
-
-
 EMPTY = """
 from dataclasses import replace
 from tests.kits.evaluations import Examiner
@@ -472,71 +425,6 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     state = "failed: died twice in the same way, with exit status 1, and is not started again: fit"
     assert f"\u2502 client-02 \u2502 {state} raised" in capsys.readouterr().out
 
-
-ABORTING = """
-import os
-from tests.kits.evaluations import Examiner, judged
-
-def make(settings):
-    return Examiner(settings["partition"])
-
-class Aborting(Examiner):
-    def evaluate(self, parameters):
-        os.abort()
-
-def make_evaluator(settings):
-    return Aborting(0)
-"""
-"""It has no run_client at its end, either."""
-
-
-def test_an_evaluation_that_aborts_natively_ends_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "aborting.py"
-    script.write_text(ABORTING)
-    plan = write_plan(tmp_path / "plan.toml", script=script)
-    monkeypatch.setenv("COLUMNS", "400")
-    supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run") == 0
-    told = capsys.readouterr().out
-    note = "aborting.py: evaluate ended the process it ran in, with signal SIGABRT (aborting.py:10"
-    assert told.count(f"a version has no held-out score: {note}") == 1, told
-    assert "Traceback" not in told
-    assert (tmp_path / "run" / "model.safetensors").exists()
-    summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
-    assert summary["finished"] == "all 3 versions are made"
-    assert summary["score"] is None
-    assert any(note in each for each in summary["baselines"]["notes"])
-
-
-def test_a_script_that_aborts_when_it_is_looked_at_leaves_nothing_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "aborting.py"
-    script.write_text("import os\ndef make(settings):\n    os.abort()\n")
-    plan = write_plan(tmp_path / "plan.toml", script=script)
-    monkeypatch.setenv("COLUMNS", "400")
-    supervise_children(monkeypatch)
-    for command in (("up", plan, "--out", tmp_path / "run"), ("check", plan, "--run-script")):
-        assert run(monkeypatch, *command) == 1
-        told = "".join(capsys.readouterr())
-        assert re.search(r"make\(settings\) ended the process.* SIGABRT \(aborting\.py:3 in", told)
-        assert "(the script's fault)" in told
-        assert "Traceback" not in told
-    assert not processes(tmp_path / "run")
-
-
-BROKEN = """
-from tests.kits.federations import Walker
-
-class Broken(Walker):
-    def fit(self, parameters, config):
-        raise ValueError("no data")
-
-def make(settings):
-    return Broken(settings["partition"])
-"""
 
 ENV = dict(os.environ)
 

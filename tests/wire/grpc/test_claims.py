@@ -10,14 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import (
-    ConfigError,
-    Malformed,
-    SecurepsError,
-    Unreachable,
-    Unsigned,
-    WrongRun,
-)
+from secureps.errors import ConfigError, Malformed, SecurepsError, Unreachable, Unsigned, WrongRun
 from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import authentication, framing
@@ -102,7 +95,6 @@ def world() -> Iterator[Grpc]:
 
 
 def send(address: str, method: str, metadata: Any, envelope: bytes) -> SecurepsError | None:
-    """Somebody's request, by somebody else."""
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         try:
             if method == framing.WATCH:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -91,16 +90,3 @@ def test_calls_over_tls_are_left_undone_in_vain_too(
         assert half.sent > servers.TELLING_EACH * framing.STREAM_BUFFER
         ask()
     await_(lambda: server._callers._calls["eve"] == 0)
-
-
-def test_a_hello_is_cut_as_it_should_be() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        lengths = {}
-        for way in ("nothing", "half a hello", "a hello"):
-            begun = Begun(listening.getsockname()[1], way)
-            line, _ = listening.accept()
-            begun.close()
-            lengths[way] = len(line.recv(1 << 16))
-            line.close()
-    assert lengths["nothing"] == 0
-    assert 100 < lengths["half a hello"] < lengths["a hello"]

@@ -27,8 +27,6 @@ PATIENCE = 20.0
 
 
 class Nobody:
-    """An endpoint that is never asked."""
-
     run = b""
 
     def request(self, sender: str, message: Any) -> Future[Any]:

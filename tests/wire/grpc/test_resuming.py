@@ -170,27 +170,16 @@ def test_a_push_that_was_given_up_goes_on_in_another_process(
     assert sum(taken) == SIZE
 
 
-def test_a_block_that_a_slow_line_takes_seconds_for_goes_on_in_another_process(link: Link) -> None:
-    size = 200 << 10  # 1.6 seconds of 1 Mbit/s
-    first, transport = link(timeout=0.5, silent=128 << 10)
-    message = put(os.urandom(size))
-    with pytest.raises(Unreachable):
-        transport.call("shard-0", message).result(PATIENCE)
-    second, again = link()
-    assert again.call("shard-0", message).result(PATIENCE) == Stored(message.header.digest)
-    assert second.up < size - (64 << 10), f"{first.up} had gone, and {second.up} went"
-
-
 @pytest.mark.slow
 def test_what_moves_may_take_longer_than_the_timeout(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pacing, "LONGEST", pacing.SHORTEST)
-    _, transport = link(timeout=1.0, rate=256 << 10)
-    message = put(os.urandom(512 << 10))
+    _, transport = link(timeout=0.5, rate=256 << 10)
+    message = put(os.urandom(256 << 10))
     assert until_answered(transport, message) == Stored(message.header.digest)
-    reply = until_answered(transport, get(512 << 10))
-    assert reply.payload == values(512 << 10)
+    reply = until_answered(transport, get(256 << 10))
+    assert reply.payload == values(256 << 10)
 
 
 @pytest.mark.parametrize("message", [put(bytes(1 << 20)), get(1 << 20)], ids=["push", "pull"])
@@ -257,8 +246,6 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
 
 
 class Hours:
-    """A clock that goes when it is told to."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -308,17 +295,6 @@ def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
         silent[1].add(b"x")
 
 
-def test_two_senders_leave_a_third_of_the_memory_whatever_they_announce() -> None:
-    intake = Uploads(90, 50)
-    for name in "ab":
-        for number in range(8):
-            begun(intake, put(bytes([number]) * 50, name), name).turn()
-    give(honest := begun(intake, put(bytes(50), "c"), "c"), bytes(50))
-    honest.hand_over(server := EchoServer())
-    assert [sender for sender, _ in server.seen] == ["c"]
-    assert intake.taken == 0, "announcing takes nothing"
-
-
 def give(upload: Upload, piece: bytes | memoryview) -> None:
     assert upload.turn().done()
     upload.add(piece)
@@ -331,7 +307,6 @@ def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
 
 
 def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") -> None:
-    """An upload whose connection breaks after so many bytes."""
     with suppress(ConnectionError), begun(intake, message, sender) as upload:
         give(upload, message.payload[:count])
         raise ConnectionError

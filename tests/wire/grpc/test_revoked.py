@@ -33,7 +33,7 @@ from tests.wire.grpc.test_tls import tls_of
 
 pytestmark = pytest.mark.slow
 
-IDLE, AGE = 1.0, 3.0
+IDLE, AGE = 0.8, 1.6
 """Seconds here: a minute and ten where nobody tests."""
 
 
@@ -53,8 +53,6 @@ class Watched(EchoServer):
 
 
 class World:
-    """A server, and eve, who is revoked."""
-
     def __init__(self, kit: Path) -> None:
         self.kit, self.echo = kit, Watched()
         self.roster: Roster = load_public(kit).roster

@@ -21,14 +21,7 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import (
-    Busy,
-    Malformed,
-    SecurepsError,
-    UnknownParty,
-    Unreachable,
-    WrongVersion,
-)
+from secureps.errors import Busy, Malformed, SecurepsError, UnknownParty, Unreachable, WrongVersion
 from secureps.messages.orders import Finish
 from secureps.messages.requests import (
     AskStatus,
@@ -96,7 +89,6 @@ class Door:
         self._calls.append(call.future(pieces(), metadata=metadata, timeout=PATIENCE))
 
     def stream(self, message: Any, method: str, go: Callable[[], bool] = lambda: True) -> None:
-        """A stream of which nobody reads; its request is sent when `go` says so."""
         envelope, timeout, metadata = self._signed(method, message)
 
         def request() -> Iterator[bytes]:
@@ -107,7 +99,6 @@ class Door:
         self._streams.append(call(request(), timeout=timeout, metadata=metadata))
 
     def outcomes(self) -> list[SecurepsError | None]:
-        """Waits for the end of all calls, and of all streams, which has to be read to."""
         for stream in self._streams:
             with suppress(grpc.RpcError):
                 deque(stream, maxlen=0)
@@ -149,7 +140,6 @@ def stop(server: CoordinatorServer | ShardServer, grace: float = GRACE) -> float
 
 @pytest.fixture(autouse=True)
 def _no_complaint(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Nothing of a stop looks like a bug in a log: gRPC logs some, and prints others."""
     yield
     records = caplog.get_records("call")  # `records` are those of this phase
     loud = [record for record in records if record.levelno >= logging.ERROR]
@@ -159,7 +149,6 @@ def _no_complaint(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture
 
 @pytest.fixture
 def go() -> Iterator[threading.Event]:
-    """Set at the end: senders are not left waiting."""
     go = threading.Event()
     yield go
     go.set()
@@ -186,7 +175,6 @@ Shard = tuple[ShardServer, Big, Door]
 
 
 def hang(shard: Shard, count: int = 1) -> None:
-    """Handlers wait for an endpoint that never answers."""
     _, endpoint, door = shard
     for _ in range(count):
         door.tell(ask("hang"), framing.SHARD_TELL)
@@ -203,7 +191,6 @@ def upload(shard: Shard, go: threading.Event) -> None:
 
 
 def download(shard: Shard) -> None:
-    """A handler waits for a reader that does not read."""
     _, endpoint, door = shard
     door.stream(get(1), framing.GET)
     endpoint.asked.get(timeout=PATIENCE)
@@ -408,9 +395,7 @@ def test_who_came_since_is_not_sent_away_by_a_standby(
         server.stop(0)
 
 
-def test_an_order_is_encoded_once_for_all_who_are_given_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One watcher after another takes what waits for it, of which little is long."""
     made: list[Any] = []
 

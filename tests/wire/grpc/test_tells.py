@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import (
-    Busy,
-    InternalError,
-    Malformed,
-    SecurepsError,
-    UnknownParty,
-    Unreachable,
-)
+from secureps.errors import Busy, InternalError, Malformed, SecurepsError, UnknownParty, Unreachable
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import Tells

@@ -6,15 +6,13 @@ import queue
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import closing, nullcontext
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -22,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from cryptography.x509.oid import NameOID
 
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
@@ -231,34 +228,6 @@ def test_who_does_not_speak_tls_is_not_heard(kit: Path, serve: Serve) -> None:
         ask(tls_of(kit, "a_b.c-d"), serve(PLAINTEXT))
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-@pytest.mark.parametrize("shows", [False, True])
-def test_another_stack_gets_in_by_1_3_and_with_a_certificate_alone(
-    kit: Path, serve: Serve, version: ssl.TLSVersion, shows: bool
-) -> None:
-    host, _, port = serve(tls_of(kit, COORDINATOR)).rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
-    context.minimum_version = context.maximum_version = version
-    context.set_alpn_protocols(["h2"])
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # as contexts of Python 3.13 do by themselves
-    if shows:
-        own = kit / "private" / "eve" / "tls.key"
-        context.load_cert_chain(kit / "public" / "tls" / "eve.pem", own)
-
-    def greeted() -> bool:
-        with (
-            suppress(OSError),
-            socket.create_connection((host, int(port)), PATIENCE) as line,
-            context.wrap_socket(line, server_hostname="coordinator.secureps") as secured,
-        ):
-            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
-            return secured.recv(9)[3:4] == b"\x04"  # its settings
-        return False
-
-    assert greeted() == (shows and version is ssl.TLSVersion.TLSv1_3)
-
-
 def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serve) -> None:
     now = [0.0]
     server, client = (tls_of(kit, name, clock=lambda: now[0]) for name in (COORDINATOR, "a_b.c-d"))
@@ -400,23 +369,6 @@ def bring(folder: Path, pem: bytes) -> Path:
     return folder
 
 
-def certified_by_an_organisation(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
-    """The certificate of its CA, and the one of this key for the name that we go by."""
-    ca = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ministry of Health CA")])
-    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "north")])
-    now = datetime.now(UTC)
-    made = []
-    for subject, public in ((issuer, ca.public_key()), (own, key.public_key())):
-        builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
-        builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=30))
-        if subject == own:
-            names = x509.SubjectAlternativeName([x509.DNSName("north.secureps")])
-            builder = builder.add_extension(names, critical=False)
-        made.append(builder.sign(ca, hashes.SHA256()).public_bytes(Encoding.PEM))
-    return made[0], made[1]
-
-
 @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
 def test_a_key_of_ones_own_is_certified_as_it_is(
     form: PrivateFormat, kit: Path, serve: Serve, tmp_path: Path
@@ -433,29 +385,6 @@ def test_a_key_of_ones_own_is_certified_as_it_is(
         assert tls.public_key_of(load_public(own).ca, "north", shown) == public
         assert ask(tls_of(own, "north"), address, "north") == Noted()
         renew(kit, ["north"])
-
-
-def test_a_certificate_of_an_organisations_own_ca_is_none_of_the_kit(
-    kit: Path, serve: Serve, tmp_path: Path
-) -> None:
-    """Who is called what is the issuer's word alone, also where another CA has the right key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    own = bring(tmp_path / "own", pem_of(key))
-    approve(kit, [make_keys(own, "client", "north", None)])
-    give(kit, own)
-    right, files = load_credentials(own, "north", load_public(own).ca), own / "public" / "tls"
-    root, certificate = certified_by_an_organisation(key)
-    address = serve(tls_of(kit, COORDINATOR))
-    with pytest.raises(Unreachable):
-        ask(Tls(partial(Credentials, right.authority, certificate, right.key)), address, "north")
-    certificate_file(own, "north").write_bytes(certificate)
-    with pytest.raises(KitError, match=r"north\.pem: another CA has signed it"):
-        tls_of(own, "north")
-    certificate_file(own, "north").write_bytes(right.certificate)
-    for authority, said in ((root, "another CA's"), (right.authority + root, "more than one")):
-        (files / "ca.pem").write_bytes(authority)
-        with pytest.raises(KitError, match=rf"ca\.pem: .*{said}"):
-            tls_of(own, "north")
 
 
 def test_a_key_of_ones_own_is_of_the_curve_that_all_have(tmp_path: Path) -> None:

@@ -10,14 +10,7 @@ import pytest
 
 from secureps.errors import Busy, Malformed, NotReady, Unreachable, WrongVersion
 from secureps.messages.orders import Commit
-from secureps.messages.requests import (
-    Heartbeat,
-    Noted,
-    PutBlock,
-    Refusal,
-    Submit,
-    Subscribe,
-)
+from secureps.messages.requests import Heartbeat, Noted, PutBlock, Refusal, Submit, Subscribe
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
@@ -27,8 +20,6 @@ from tests.kits.transport_kit import EchoServer, ask, never, put
 
 
 class Shard(EchoServer):
-    """Refuses blocks that end in a byte of the test's."""
-
     def request(self, sender: str, message: Any) -> Future[Any]:
         if isinstance(message, PutBlock) and bytes(message.payload).endswith(b"!"):
             raise WrongVersion("too late")
@@ -219,8 +210,6 @@ def test_news_is_told() -> None:
 
 
 class SlowShard(EchoServer):
-    """Stores blocks when the test says so."""
-
     def __init__(self) -> None:
         super().__init__()
         self.storing: list[Future[Any]] = []

@@ -182,8 +182,7 @@ def test_what_only_informs_counts_as_heard() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
-    [Join("a", Schema(())), AskRun(), GetBlock(b"r" * 32, "all", 0, 0), Retire("a"), ID],
+    "message", [Join("a", Schema(())), AskRun(), GetBlock(b"r" * 32, "all", 0, 0), Retire("a"), ID]
 )
 def test_nothing_else_is_taken_for_granted(message: object) -> None:
     assert foreseen(message) is None
