@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import flwr.serverapp.strategy as flowers
@@ -12,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from secureps.client.flower.served import Founded
+from secureps.client.flower.served import Founded, Told
 from secureps.client.flower.server import MEANS, take
 from secureps.client.flower.trainer import message
 from secureps.config.plan import OptimizerSection
