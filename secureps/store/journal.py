@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from secureps.errors import (
     ConfigError,
+    Conflict,
     DamagedStore,
     DiskFailed,
     InternalError,
@@ -153,6 +154,7 @@ class MemoryJournal:
 
     def __init__(self, rows: list[tuple[float, Record]] | None = None) -> None:
         self.rows: list[tuple[float, Record]] = [] if rows is None else rows
+        self._chain = [START.chain]
         self._closed = False
 
     def append(self, at: float, records: Sequence[Record]) -> None:
@@ -166,9 +168,17 @@ class MemoryJournal:
         return iter(tuple(self.rows))
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """All rows after one; here no digest chains them."""
-        rows = self.rows[mark.seq :]
-        return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
+        if mark.seq > len(self.rows) or self._link(mark.seq) != mark.chain:
+            raise Conflict(f"row {mark.seq} of this journal is another one")
+        rows = enumerate(self.rows[mark.seq :], mark.seq + 1)
+        return tuple(JournalRow(at, kind_of(r), body_of(r), self._link(k)) for k, (at, r) in rows)
+
+    def _link(self, seq: int) -> bytes:
+        """The digest of the rows up to one: only a journal that is followed needs any."""
+        for k in range(len(self._chain), seq + 1):
+            at, record = self.rows[k - 1]
+            self._chain.append(link(self._chain[-1], k, at, kind_of(record), body_of(record)))
+        return self._chain[seq]
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         taken: list[Record] = [from_plain(RECORDS[row.kind], json.loads(row.body)) for row in rows]
@@ -202,7 +212,7 @@ class MemoryJournal:
 
     @property
     def mark(self) -> Mark:
-        return Mark(len(self.rows), b"")
+        return Mark(len(self.rows), self._link(len(self.rows)))
 
     @property
     def last(self) -> float:

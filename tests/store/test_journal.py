@@ -42,6 +42,7 @@ from secureps.store.journal import (
     APART,
     EVERY,
     DatedJournal,
+    FollowedJournal,
     Journal,
     MemoryJournal,
     SqliteJournal,
@@ -108,6 +109,17 @@ class JournalContract:
         next(seen)
         journal.append(1.0, SOME[2:])
         assert [r for _, r in seen] == SOME[1:2]
+
+    def test_rows_follow_a_row_of_its_own_alone(self, journal: Journal) -> None:
+        """A standby that has rows of a journal that was lost must not add another's to them."""
+        assert isinstance(journal, FollowedJournal)
+        journal.append(0.0, SOME[:2])
+        mark = journal.mark
+        journal.append(1.0, SOME[2:])
+        assert [row.kind for row in journal.after(mark, 1 << 20)] == ["CheckpointOrdered", "Charge"]
+        for other in (Mark(mark.seq, bytes(32)), Mark(5, mark.chain)):
+            with pytest.raises(Conflict, match=f"row {other.seq} of this journal"):
+                journal.after(other, 1 << 20)
 
     def test_another_thread_may_use_it(self, journal: Journal) -> None:
         thread = threading.Thread(target=lambda: journal.append(0.0, SOME))

@@ -120,7 +120,10 @@ class Check:
         return [self._records(self._ruler), *([r for _, r in each] for each in rows)]
 
     def _replayed(self) -> CoordinatorState:
-        groups = {name: GroupState(name) for name in self.machines.plan.all_groups}
+        plan = self.machines.plan
+        groups = {
+            name: GroupState(name, rounds=plan.bounds(name).rounds) for name in plan.all_groups
+        }
         state = CoordinatorState(groups)
         for at, record in self._journals[self._ruler]:
             state.apply(at, record)
