@@ -108,13 +108,9 @@ class Played:
 
 
 def play(policy: str, scene: Scene, seed: int) -> Played:
-    count = scene.clients + sum(each[0] for each in scene.more)
-    names = client_names(count)
-    delays = Delays(
-        train=Distribution("lognormal", (6.0, 0.3)),
-        device=Distribution("lognormal", (1.0, scene.device)),
-        network=Distribution("constant", (0.05,)),
-    )
+    names = client_names(scene.clients + sum(each[0] for each in scene.more))
+    train, device = (Distribution("lognormal", each) for each in ((6.0, 0.3), (1.0, scene.device)))
+    delays = Delays(train, Distribution("constant", (0.05,)), device)
     links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
 
     def cost(name: str, task: Any) -> float:
