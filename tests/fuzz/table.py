@@ -88,6 +88,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     "another process of the same client, which has its records": ("client.torch_ranks:hear",),
     "digits that the same function has looked at": ("flower.post:unpacked",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
+        "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_made",
         "run.script.channel:unpack",
         "run.simulate.ray_cluster:called",
@@ -95,6 +96,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     PIPE: (
         "run.processes.spawning:Fork._said",
         "run.processes.spawning:_become",
+        "run.processes.supervisor:_words",
         "service.one_wave:refuse_reader",
     ),
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -61,8 +62,9 @@ def project(name: str, cipher: str, *options: str) -> None:
     """A new project of one version under a cipher, and a scenario that plays it."""
     secureps("new", name, *options)
     plan = Path(name, "plan.toml")
-    lines = [line for line in plan.read_text().splitlines() if not line.startswith("versions")]
-    plan.write_text("\n".join(["versions = 1", f"cipher.name = '{cipher}'", *lines]))
+    text = plan.read_text().replace("versions = 10", "versions = 1")
+    own = "" if cipher == "rlwe" else f'[cipher]\nname = "{cipher}"\n\n[training]'
+    plan.write_text(re.sub(r"\[cipher\].*?\[training\]", own, text, flags=re.S) if own else text)
     scenario = SCENARIO.format(plan=f"{name}/plan.toml", script=f"{name}/client.py")
     Path(f"{name}.toml").write_text(scenario)
 

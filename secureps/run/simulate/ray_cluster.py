@@ -177,7 +177,7 @@ class SpreadTrainer(CutOffTrainer):
 
 
 def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
-    """Makes a call of a trainer: its answer, pack, and what says that it is over."""
+    """Makes a call of a trainer: its answer, packed, and what says that it is over."""
     told_of = json.loads(order)
     for name, value in told_of["environment"].items():
         os.environ[name] = value  # before the script imports torch
