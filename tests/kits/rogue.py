@@ -299,6 +299,7 @@ class RogueShard:
         self._closing.callback(self.processes.__exit__)
         try:
             _start(self.processes, self.rogue, SHARD)
+            self.processes.wait(lambda: bool(self._address()), "the shard's address")
             self._found()
         except BaseException:
             self._closing.close()
@@ -330,10 +331,15 @@ class RogueShard:
         for header, payload in zip(headers, payloads, strict=True):
             self.ask(client, PutBlock(header, payload))
 
+    def _address(self) -> str:
+        """The shard's, empty until it has written it: it may watch the coordinator before."""
+        path = self.processes.folder / SHARD / "address"
+        return path.read_text().strip() if path.exists() else ""
+
     def ask(self, party: str, request: Any) -> Any:
         """What the shard answers to a client."""
         sign = partial(self.site.kit.identities[party].sign, REQUEST_DOMAIN)
-        where = {SHARD: (self.processes.folder / SHARD / "address").read_text().strip()}
+        where = {SHARD: self._address()}
         with closing(GrpcTransport(PLAINTEXT, party, sign, where, PATIENCE)) as transport:
             return transport.call(SHARD, request).result(PATIENCE)
 
