@@ -224,6 +224,8 @@ OWN: dict[str, tuple[int, str, str]] = {
         "all 3 versions are made",
         "all 3 versions are made",
     ),
+    # only the last evaluation is left to do, and too few are left for it
+    "stops:client-03@1670": (70142, "all 3 versions are made", "all 3 versions are made"),
     "quits:client-01@500": (0, "too few clients are left for version 2 of all: takes", LEFT),
 }
 """Acts of a data holder, under which seed's plan, and how the run and the client end."""

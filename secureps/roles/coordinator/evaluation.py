@@ -58,14 +58,18 @@ def skip_lost(tx: Transaction, group: GroupState) -> None:
         tx.write(EvaluationSkipped(subject, group.reason))
 
 
-def await_members(tx: Transaction, group: GroupState, at: int, reason: str) -> Wait:
-    """Too few can evaluate a version: at the end of a run it waits for one round's time."""
+def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_come: bool) -> Wait:
+    """Waits for members to evaluate a version: at the end of a run, for one round's time.
+
+    Args:
+        may_come: whether enough are left that have not taken leave of the run.
+    """
     if any(each.phase is not Phase.WAITING for each in tx.federation.model_groups):
         return Wait(None, reason)
     if at != tx.plan.evaluated[-1] and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
     _, until = opening.deadlines(tx, group, tx.federation.evaluations.since)
-    if tx.now < until:
+    if may_come and tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))
     return Wait(tx.now, reason)

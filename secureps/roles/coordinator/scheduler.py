@@ -190,10 +190,11 @@ def _open_evaluation(tx: Transaction, group: GroupState) -> Wait:
     at = evaluation.due(tx)
     if not at:
         return GOES_ON
-    live = tx.live - termination.exhausted(tx, (group,)) - _left_out(tx, group)
-    invited, reason = _admitted(tx, group, live)
+    out = termination.exhausted(tx, (group,)) | _left_out(tx, group)
+    invited, reason = _admitted(tx, group, tx.live - out)
     if not invited:
-        return evaluation.await_members(tx, group, at, reason)
+        may_come = _admitted(tx, group, tx.clients - out - tx.federation.retired)[0]
+        return evaluation.await_members(tx, group, at, reason, bool(may_come))
     _invite(tx, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
     return GOES_ON
 
