@@ -169,6 +169,7 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     assert file_lock.take(left)
     with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
         site.play(ENDS, WAITS)
+    assert not (state.parent / "keyholder.toml").exists(), "one that runs keeps its own file"
     os.close(left)
     assert site.play(ENDS, f"say('{OVER}'); time.sleep(60)") == "hospital-1: left by its own act"
 
