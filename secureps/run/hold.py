@@ -55,9 +55,10 @@ def join_and_hold(
     client, holder = joining.name, site_holder(joining.name)
     state = joining.state.absolute()
     folder = state.with_name(site_holder(state.name))
-    config = _write_holders_file(joining, holder, folder)
     states = {client: state, holder: folder / "state"}
     refuse_running(folder, states, GRACE + 1)  # of a `join` that was killed, they end by themselves
+    # A key holder that still runs would read this file when it is started again.
+    config = _write_holders_file(joining, holder, folder)
     serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
     programs = (
         Program(holder, (*SECUREPS, *serve), None),

@@ -91,6 +91,14 @@ def test_a_key_holder_goes_on_for_the_others_when_its_client_has_left(
     assert said == ["hospital-1: left by its own act", f"hospital-1-holder: {OVER}: all is made"]
 
 
+def test_a_clients_word_does_not_end_its_key_holder(tmp_path: Path) -> None:
+    shown = module._Shown(tmp_path, "hospital-1", "hospital-1-holder", named=True)
+    for name, over in (("hospital-1", False), ("hospital-1-holder", True)):
+        (tmp_path / f"{name}.log").write_text(f"{name}: {OVER}: all is made\n")
+        shown.news()
+        assert shown.over == over
+
+
 @pytest.mark.parametrize(
     ("client", "holder", "error", "says"),
     [
@@ -169,6 +177,7 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     assert file_lock.take(left)
     with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
         site.play(ENDS, WAITS)
+    assert not (state.parent / "keyholder.toml").exists(), "one that runs keeps its own file"
     os.close(left)
     assert site.play(ENDS, f"say('{OVER}'); time.sleep(60)") == "hospital-1: left by its own act"
 
@@ -179,6 +188,8 @@ def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
     path = module._write_holders_file(joining, "hospital-1-holder", site.folder / "beside")
     made = parse(ServeSection, read_toml(path), str(path))
     assert (made.minimum, made.threshold, made.insecure) == (3, 4, True)
+    modes = [each.stat().st_mode & 0o777 for each in (path.parent, path)]
+    assert modes == [0o700, 0o600], "its ledger and logs lie there: for nobody else"
     assert (path.parent / made.state, made.kit) == (site.folder / "beside/state", str(site.kit))
     bare = module._write_holders_file(site.joining(), "hospital-1-holder", site.folder / "beside")
     assert parse(ServeSection, read_toml(bare), "").minimum == 5, "unless it says so itself"
