@@ -23,7 +23,7 @@ _ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
 def one_envelope(committee: Committee) -> int:
-    """Of a submission's envelope for one holder."""
+    """The bytes of the envelope that a submission has for one holder."""
     return committee.seed_bytes + envelope.OVERHEAD
 
 

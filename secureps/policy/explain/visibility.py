@@ -68,7 +68,7 @@ def withstood(threshold: int, holders: int) -> int:
 def advised_threshold(holders: int) -> int:
     """How many of the holders should agree, so that as many may be corrupt as may be away, or more.
 
-    n - t may be away. Of 3a + 1 holders these are a, and a malicious aggregator gains nothing by a.
+    n - t may be away. Of 3a + 1 holders a may be away, and a corrupt ones help an aggregator nothing.
     """
     return holders - (holders - 1) // 3
 

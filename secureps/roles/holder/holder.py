@@ -52,7 +52,7 @@ Name = tuple[str, int]
 
 
 OVER = "the run is over"
-"""How the line begins that a holder says when nobody will ask it for anything more."""
+"""How the line begins by which a key holder says that the run has finished."""
 
 LAST_WORD = 5.0
 """Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
