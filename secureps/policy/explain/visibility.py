@@ -68,7 +68,7 @@ def withstood(threshold: int, holders: int) -> int:
 def advised_threshold(holders: int) -> int:
     """How many of the holders should agree, so that as many may be corrupt as may be away, or more.
 
-    n - t may be away. Of 3a + 1 holders a may be away, and a corrupt ones help an aggregator nothing.
+    n - t may be away. Of 3a + 1 holders, a may be away, and a that are corrupt gain nothing.
     """
     return holders - (holders - 1) // 3
 
