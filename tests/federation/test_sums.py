@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.disk_federation import DiskFederation
-from tests.kits.federations import CIPHERS, Tensors, events_of, killed_at, same
+from tests.kits.federations import CIPHERS, Tensors, events_of, finished, killed_at, same
 
 CLIENTS = 5
 COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
@@ -127,6 +128,24 @@ def test_a_kill_changes_no_total(tmp_path: Path) -> None:
             simulation = counting(plan, tmp_path / f"{party}-{k}")
             killed_at(simulation, party, moment)
             assert same(totals_of(simulation), wanted), (party, moment)
+
+
+def test_a_client_ends_without_the_last_totals_where_no_shard_has_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After its lease, so that a server that is gone holds up nobody."""
+    plan = sum_plan()
+    simulation = counting(plan, tmp_path)
+    simulation.run(lambda: finished(simulation))
+    for shard in ("shard-0", "shard-1"):
+        simulation.kill(shard)
+    began, clients = simulation.loop.now(), [simulation.parties[n] for n in counters()]
+    with caplog.at_level(logging.INFO, "secureps"):
+        simulation.run(lambda: all(each.halted.done() for each in clients))
+    assert simulation.loop.now() - began >= plan.section.lease
+    assert "client-00: the last totals could not be pulled from the shards" in caplog.messages
+    assert clients[0].halted.result().reason == "all 3 versions are made"
+    assert clients[0].halted.result().error is None
 
 
 @pytest.mark.parametrize(
