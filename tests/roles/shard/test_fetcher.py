@@ -284,6 +284,15 @@ def test_what_came_and_is_damaged_since_is_fetched_again() -> None:
     assert made.shard.state.group("all").committed == 4
 
 
+def test_a_gained_block_that_is_damaged_since_is_fetched_again_alone() -> None:
+    desk = Desk().founded()
+    told(desk, coming(desk))
+    (task,) = fetched(desk, commit())
+    step = desk.give(WORKER, WorkFailed(task, PayloadsDamaged(frozenset(task.copies))))
+    ((to, ask),) = called(step)
+    assert (to, type(ask), ask.block, ask.state) == (PEER, GetBlock, 1, True)
+
+
 def test_without_copies_it_ends_at_once() -> None:
     made = Desk("plain")
     made.order(configure(made.plan))
