@@ -26,6 +26,15 @@ from tests.kits.federations import CIPHERS, Tensors, events_of, finished, killed
 CLIENTS = 5
 COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
 MODEL = {"name": "all", "clip": 3.0, "range": 1.0}
+NOISE = {
+    "privacy": {
+        "unit": "client",
+        "placement": "distributed",
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        "budget": 100.0,
+    }
+}
 RULE = {"quorum": CLIENTS, "minimum": CLIENTS, "deadline": 10.0}
 
 
@@ -171,15 +180,9 @@ def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
     """The total has the noise of any sum, and the ledger charges it as any."""
     plan = sum_plan(
         "rlwe",
-        privacy={
-            "unit": "client",
-            "placement": "distributed",
-            "noise_multiplier": 1.0,
-            "delta": 1e-5,
-            "budget": 100.0,
-        },
         model=False,
         group={"pattern": "*", "clip": 1e5},
+        **NOISE,
     )
     simulation = counting(plan, tmp_path, counters(model=False))
     simulation.run()
@@ -217,6 +220,28 @@ def test_a_sum_that_could_not_be_exact_or_private_is_refused(
 ) -> None:
     with pytest.raises(PlanRefused, match=text):
         sum_plan(group=group, **changes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "privacy"),
+    [("bool", {}), ("uint8", {}), ("int16", {}), ("float16", {}), ("u4", NOISE)],
+)
+def test_a_tensor_that_cannot_hold_its_total_is_refused(
+    dtype: str, privacy: dict[str, Any], tmp_path: Path
+) -> None:
+    """Five times 200 would be 255 in uint8, and five times True would be True."""
+    trainers = counters(model=False)
+    for trainer in trainers.values():
+        start = {"count.ages": np.zeros(3, dtype)}
+        trainer.parameters = lambda seed, start=start: start  # type: ignore[method-assign,misc]
+        trainer.adds = lambda version: {  # type: ignore[method-assign]
+            "count.ages": np.ones(3, dtype)
+        }
+    group = {"pattern": "*"} | ({"clip": 1e5} if privacy else {})
+    plan = sum_plan("rlwe", model=False, group=group, **privacy)
+    text = f"group counts: tensor 'count.ages' is {np.dtype(dtype)}, which cannot hold every total"
+    with pytest.raises(PlanRefused, match=text):
+        counting(plan, tmp_path, trainers).run()
 
 
 def test_check_says_that_totals_are_exact_and_what_two_of_them_tell() -> None:
