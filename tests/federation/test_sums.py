@@ -26,7 +26,7 @@ from tests.kits.federations import CIPHERS, Tensors, events_of, finished, killed
 CLIENTS = 5
 COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
 MODEL = {"name": "all", "clip": 3.0, "range": 1.0}
-NOISE = {
+NOISE: dict[str, Any] = {
     "privacy": {
         "unit": "client",
         "placement": "distributed",
@@ -173,6 +173,18 @@ def test_what_does_not_fit_an_exact_sum_is_never_sent(
     trainers["client-02"].adds = lambda version: other  # type: ignore[method-assign]
     simulation.run(lambda: "client-02" in simulation.left)
     with pytest.raises(ScriptFailed, match=text):
+        raise simulation.left["client-02"]
+
+
+def test_a_fault_in_take_totals_is_the_script_s(tmp_path: Path) -> None:
+    def take_totals(parameters: ps.Parameters) -> None:
+        raise KeyError("ages")
+
+    trainers = counters()
+    trainers["client-02"].take_totals = take_totals  # type: ignore[attr-defined]
+    simulation = counting(sum_plan(), tmp_path, trainers)
+    simulation.run(lambda: "client-02" in simulation.left)
+    with pytest.raises(ScriptFailed, match="take_totals raised KeyError: 'ages'"):
         raise simulation.left["client-02"]
 
 
