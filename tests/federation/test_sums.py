@@ -15,6 +15,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
+from secureps.policy.checks.sums import sum_tensors
 from secureps.policy.explain.explanation import rule_words
 from secureps.policy.explain.visibility import across_versions
 from secureps.policy.plan import Plan
@@ -203,6 +204,25 @@ def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
     assert np.abs(off).max() < 12e5  # some deviations of the smallest cohort's noise
     ledger = simulation.coordinator.federation.ledger
     assert [ledger.count(name) for name in client_names(CLIENTS)] == [3] * CLIENTS
+
+
+def test_a_client_adds_no_more_than_its_clip_under_privacy(tmp_path: Path) -> None:
+    """However large its tensors are: noise of the clip covers nothing larger."""
+    trainers, wide = counters(model=False), np.ones(10_000, np.float32)
+    for trainer in trainers.values():
+        trainer.parameters = lambda seed: {"count": 0 * wide}  # type: ignore[method-assign]
+        trainer.adds = lambda version: {"count": wide}  # type: ignore[method-assign]
+    group = {"pattern": "*", "clip": 1.0}
+    simulation = counting(sum_plan("rlwe", model=False, group=group, **NOISE), tmp_path, trainers)
+    simulation.run()
+    assert 0 < simulation.model()["count"].mean() < 0.2  # clipped 0.05, and 5 otherwise
+
+
+def test_tensors_that_stay_or_are_a_model_s_are_not_summed() -> None:
+    """The first group that matches has a tensor, as everywhere."""
+    section = sum_plan(local=["count.here"], frozen=["count.fixed"]).section
+    names = ("count.ages", "count.here", "count.fixed", "body")
+    assert sum_tensors(section, names) == {"count.ages"}
 
 
 PRIVATE = {
