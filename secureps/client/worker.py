@@ -337,7 +337,9 @@ class ClientWorker(Worker):
                 return self._evaluate(task)
             case TakeTotals():
                 if hasattr(self._site.trainer, "take_totals"):
-                    self._site.trainer.take_totals(self._assemble(task, self._load_staying(task)))
+                    totals = self._assemble(task, self._load_staying(task))
+                    with blamed("take_totals", self._site.name):
+                        self._site.trainer.take_totals(totals)
                 return Done(task)
             case Reseal():
                 past = (task.receipt, task.headers, task.sequence)

@@ -53,7 +53,7 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
-from secureps.policy.checks.sums import refuse_sum, whole_grid
+from secureps.policy.checks.sums import refuse_narrow, refuse_sum, whole_grid
 from secureps.policy.counting import refuse_unbounded
 from secureps.policy.envelope_size import envelope_bytes, order_bytes
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
@@ -520,8 +520,8 @@ class Plan:
         """Groups and blocks of a model.
 
         Raises:
-            PlanRefused: a tensor has no group, a group is too large for its noise, or a row-block
-            smaller than its envelopes.
+            PlanRefused: a tensor has no group, or cannot hold its totals, a group is too large for
+            its noise, or a row-block smaller than its envelopes.
         """
         if schema not in self._layouts:
             self._layouts[schema] = self._lay_out(schema)
@@ -536,6 +536,8 @@ class Plan:
         layout = Layout.build(schema, section, self._element)
         for group in layout.all_groups:
             self.grid(group.name, group.sent)
+            if self.is_sum(group.name):
+                refuse_narrow(group, self.is_exact(group.name))
         if self.opening is Opening.COMMITTEE:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]

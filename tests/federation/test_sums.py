@@ -15,6 +15,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
+from secureps.policy.checks.sums import sum_tensors
 from secureps.policy.explain.explanation import rule_words
 from secureps.policy.explain.visibility import across_versions
 from secureps.policy.plan import Plan
@@ -26,6 +27,15 @@ from tests.kits.federations import CIPHERS, Tensors, events_of, finished, killed
 CLIENTS = 5
 COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
 MODEL = {"name": "all", "clip": 3.0, "range": 1.0}
+NOISE: dict[str, Any] = {
+    "privacy": {
+        "unit": "client",
+        "placement": "distributed",
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        "budget": 100.0,
+    }
+}
 RULE = {"quorum": CLIENTS, "minimum": CLIENTS, "deadline": 10.0}
 
 
@@ -167,19 +177,25 @@ def test_what_does_not_fit_an_exact_sum_is_never_sent(
         raise simulation.left["client-02"]
 
 
+def test_a_fault_in_take_totals_is_the_script_s(tmp_path: Path) -> None:
+    def take_totals(parameters: ps.Parameters) -> None:
+        raise KeyError("ages")
+
+    trainers = counters()
+    trainers["client-02"].take_totals = take_totals  # type: ignore[attr-defined]
+    simulation = counting(sum_plan(), tmp_path, trainers)
+    simulation.run(lambda: "client-02" in simulation.left)
+    with pytest.raises(ScriptFailed, match="take_totals raised KeyError: 'ages'"):
+        raise simulation.left["client-02"]
+
+
 def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
     """The total has the noise of any sum, and the ledger charges it as any."""
     plan = sum_plan(
         "rlwe",
-        privacy={
-            "unit": "client",
-            "placement": "distributed",
-            "noise_multiplier": 1.0,
-            "delta": 1e-5,
-            "budget": 100.0,
-        },
         model=False,
         group={"pattern": "*", "clip": 1e5},
+        **NOISE,
     )
     simulation = counting(plan, tmp_path, counters(model=False))
     simulation.run()
@@ -188,6 +204,25 @@ def test_noise_covers_a_sum_under_client_level_privacy(tmp_path: Path) -> None:
     assert np.abs(off).max() < 12e5  # some deviations of the smallest cohort's noise
     ledger = simulation.coordinator.federation.ledger
     assert [ledger.count(name) for name in client_names(CLIENTS)] == [3] * CLIENTS
+
+
+def test_a_client_adds_no_more_than_its_clip_under_privacy(tmp_path: Path) -> None:
+    """However large its tensors are: noise of the clip covers nothing larger."""
+    trainers, wide = counters(model=False), np.ones(10_000, np.float32)
+    for trainer in trainers.values():
+        trainer.parameters = lambda seed: {"count": 0 * wide}  # type: ignore[method-assign]
+        trainer.adds = lambda version: {"count": wide}  # type: ignore[method-assign]
+    group = {"pattern": "*", "clip": 1.0}
+    simulation = counting(sum_plan("rlwe", model=False, group=group, **NOISE), tmp_path, trainers)
+    simulation.run()
+    assert 0 < simulation.model()["count"].mean() < 0.2  # clipped 0.05, and 5 otherwise
+
+
+def test_tensors_that_stay_or_are_a_model_s_are_not_summed() -> None:
+    """The first group that matches has a tensor, as everywhere."""
+    section = sum_plan(local=["count.here"], frozen=["count.fixed"]).section
+    names = ("count.ages", "count.here", "count.fixed", "body")
+    assert sum_tensors(section, names) == {"count.ages"}
 
 
 PRIVATE = {
@@ -217,6 +252,28 @@ def test_a_sum_that_could_not_be_exact_or_private_is_refused(
 ) -> None:
     with pytest.raises(PlanRefused, match=text):
         sum_plan(group=group, **changes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "privacy"),
+    [("bool", {}), ("uint8", {}), ("int16", {}), ("float16", {}), ("u4", NOISE)],
+)
+def test_a_tensor_that_cannot_hold_its_total_is_refused(
+    dtype: str, privacy: dict[str, Any], tmp_path: Path
+) -> None:
+    """Five times 200 would be 255 in uint8, and five times True would be True."""
+    trainers = counters(model=False)
+    for trainer in trainers.values():
+        start = {"count.ages": np.zeros(3, dtype)}
+        trainer.parameters = lambda seed, start=start: start  # type: ignore[method-assign,misc]
+        trainer.adds = lambda version: {  # type: ignore[method-assign]
+            "count.ages": np.ones(3, dtype)
+        }
+    group = {"pattern": "*"} | ({"clip": 1e5} if privacy else {})
+    plan = sum_plan("rlwe", model=False, group=group, **privacy)
+    text = f"group counts: tensor 'count.ages' is {np.dtype(dtype)}, which cannot hold every total"
+    with pytest.raises(PlanRefused, match=text):
+        counting(plan, tmp_path, trainers).run()
 
 
 def test_check_says_that_totals_are_exact_and_what_two_of_them_tell() -> None:

@@ -68,6 +68,20 @@ def largest(section: GroupSection) -> int:
     return levels(section.bits) // 2
 
 
+def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
+    """PlanRefused for a tensor whose dtype would change its totals, as 255 is the most of uint8.
+
+    Noise may make a total negative.
+    """
+    for spec in layout.tensors:
+        dtype = np.dtype(spec.dtype)
+        if dtype.itemsize < 4 or dtype.kind not in ("fiu" if exact else "fi"):
+            raise PlanRefused(
+                f"group {layout.name}: tensor {spec.name!r} is {dtype}, which cannot hold every "
+                'total: outcome = "sum" takes int32, int64, float32 or float64'
+            )
+
+
 def whole_grid(section: GroupSection) -> Grid:
     """The grid of an exact sum: its step is 1."""
     return Grid(section.bits, float(largest(section)))
