@@ -616,6 +616,7 @@ def _refuse_unsound(plan: Plan) -> None:
         plan.optimizer(name)
         with naming(_part(plan, name)):
             _refuse_uncovered(plan, name)
+    _refuse_apart(plan)
     refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     refuse_steps(section)
@@ -623,6 +624,22 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
         refuse_crowded(plan.unnamed_committee, plan._bounds)
+
+
+def _refuse_apart(plan: Plan) -> None:
+    """PlanRefused for a sum that moves without the model beside it.
+
+    Of one model a client sends one update (`store.budget`): asked for a second sum, all decline.
+    """
+    sums = [name for name in plan.groups if plan.is_sum(name)]
+    models = [name for name in plan.groups if not plan.is_sum(name)]
+    paces = [(plan.group(name).rule, plan.versions(name)) for name in models]
+    for name in sums:
+        if models and (plan.group(name).rule, plan.versions(name)) not in paces:
+            raise PlanRefused(
+                f"group {name}: a sum beside a model moves with it: give it the rule and the "
+                "versions of a group of the model, or a plan of its own"
+            )
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

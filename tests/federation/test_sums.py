@@ -243,6 +243,8 @@ PRIVATE = {
         ({"optimizer": {"name": "adam"}}, {}, "optimizer: it is for updates of a model"),
         ({"most_examples": 9}, {}, 'weighting: in a sum all count alike: take "uniform"'),
         ({"rule": {"name": "async"}}, {}, 'rule: in a sum each client counts once, and under "as'),
+        ({"versions": 2}, {}, "group counts: a sum beside a model moves with it"),
+        ({"rule": RULE | {"deadline": 9.0}}, {}, "group counts: a sum beside a model moves with"),
         ({"bits": 23}, {}, "bits: 8 clients that add up to 4,194,303 each reach a total of 33,5"),
         ({}, {"privacy": PRIVATE, "training": {"local_steps": 1}}, "under record-level privacy"),
     ],
