@@ -561,7 +561,9 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     given: dict[str, Any] = {"train_config": CONFIG, "timeout": 60, "evaluate_fn": leaves}
     result = strategy.start(grid, record(initial()), 3, **given)
     assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
-    assert [node.state["fits"]["n"] for node in grid.nodes.values()] == [3, 3, 1]
+    *there, left = [node.state["fits"]["n"] for node in grid.nodes.values()]
+    assert there == [3, 3]
+    assert left in (1, 2), "it may have been asked for round 2 before it left"
 
 
 def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
