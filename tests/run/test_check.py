@@ -526,6 +526,14 @@ def test_how_clients_sizes_suit_the_bound_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_nobody_is_told_to_weigh_clients_of_a_sum(tmp_path: Path) -> None:
+    path = lined(tmp_path, "")
+    line = LINE.replace("LOSS", "0.5").replace("np.float32(0.25)", "np.float32(1)")
+    (tmp_path / "line.py").write_text(line)
+    path.write_text(path.read_text().replace("[[group]]", '[[group]]\noutcome = "sum"'))
+    assert not [each for each in check(path, permit=RUN).remarks if "most_examples" in each]
+
+
 def test_clients_of_up_may_have_records_of_their_own(tmp_path: Path) -> None:
     budget = "noise_multiplier = 2.0\nbudget = 8.0\n"
     path = lined(tmp_path, PRIVATE + budget)

@@ -489,7 +489,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
     for name in _one_of_each(plan):
         left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
         if section.weighting == "uniform" and plan.section.privacy is None:
-            if name != EVALUATION and numbers and numbers[0] != numbers[-1]:
+            if not plan.is_sum(name) and numbers and numbers[0] != numbers[-1]:
                 yield (
                     f"{plan.head(name)}all clients count alike, with {numbers[0]:,} to "
                     f"{numbers[-1]:,} examples: most_examples = {numbers[-1]} weighs them by these"
@@ -745,7 +745,8 @@ def _stuck(plan: Plan) -> Iterator[str]:
         if plan.holders and minimum < OPENED:
             yield (
                 f"{plan.head(name)}a cohort may have {minimum} members, and a key holder "
-                f"takes part for {OPENED} or more unless its operator sets its own minimum lower"
+                f"takes part for {OPENED} or more unless its own `minimum` is lower: in its file, "
+                "or under `secureps join --hold` in its site's policy"
             )
 
 
@@ -779,9 +780,16 @@ def _of_holders(plan: Plan) -> Iterator[str]:
     if n == 1:
         away = "the one key holder may not be away"
     gains = f"gains nothing by {few} of them" if few else "opens single updates with any one"
+    smallest = min(plan.bounds(name).minimum for name in plan.groups)
+    as_clients = ""
+    if smallest - 1 <= few:
+        as_clients = (
+            f", and as a client: {smallest - 1} of a cohort of {smallest} subtract themselves "
+            "from its sum"
+        )
     yield (
         f"{away}, and a malicious aggregator {gains}; a data holder that colludes and whose site "
-        f"holds keys counts as one; an update has an envelope of "
+        f"holds keys counts as one{as_clients}; an update has an envelope of "
         f"{size(one_envelope(plan.unnamed_committee))} for each"
     )
     if not few and better > t:

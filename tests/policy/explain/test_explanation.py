@@ -171,6 +171,17 @@ def test_what_a_committee_withstands_is_said_of_a_model_of_any_size(
     assert (advised in remarks) is (holders == 5)
 
 
+@pytest.mark.parametrize(("minimum", "few"), [(3, True), (4, False)])
+def test_sites_that_collude_are_counted_as_clients_where_a_cohort_is_small(
+    minimum: int, few: bool
+) -> None:
+    remarks = explain(committee_plan(3, 3, minimum=minimum), None).remarks
+    (said,) = [each for each in remarks if "counts as one" in each]
+    told = "counts as one, and as a client: 2 of a cohort of 3 subtract themselves from its sum; an"
+    assert (told in said) is few
+    assert ("as a client" in said) is few
+
+
 def test_the_size_of_an_envelope_is_that_of_a_sealed_one() -> None:
     """Three seeds of the key and three of shares of zero, for each of four holders."""
     seeds = bytes(6 * 32)
@@ -242,7 +253,8 @@ def test_shards_know_the_noise_that_they_add() -> None:
 
 def test_a_cohort_that_a_holder_would_not_open_is_remarked() -> None:
     plans = (client_plan("local", minimum=4), client_plan("local"), make_plan("plain"))
-    told = remarked("a key holder takes part for 5 or more", *plans)
+    text = "a key holder takes part for 5 or more unless its own `minimum` is lower: in its file"
+    told = remarked(f"{text}, or under `secureps join --hold` in its site's policy", *plans)
     assert told == [True, False, False]
 
 
