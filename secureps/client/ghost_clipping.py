@@ -191,7 +191,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
 
 
 def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Whether norms of a matrix used at `places` places cost less than its gradients."""
+    """Tells whether norms of a matrix used at `places` places cost less than its gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
 

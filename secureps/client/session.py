@@ -32,12 +32,11 @@ from secureps.client.trainer import (
     check_like,
     record_privacy,
 )
-from secureps.config.plan import PlanSection
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
-from secureps.policy.checks.sums import sum_tensors
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave, Record, Task, TaskResult
+from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.member.terms import Terms
 from secureps.service.environment import Meter, Meters, Worker
@@ -109,9 +108,9 @@ class Session:
         'all 3 versions are made'
     """
 
-    def __init__(self, joining: Joining, trainer: ExchangeTrainer, section: PlanSection) -> None:
+    def __init__(self, joining: Joining, trainer: ExchangeTrainer, frozen: Sequence[str]) -> None:
         self._joining, self._exchange = joining, trainer.exchange
-        self._trainer, self._section = trainer, section
+        self._trainer, self._frozen = trainer, frozen
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
@@ -166,7 +165,7 @@ class Session:
         this client left early or was still training.
         """
         pulled = self._exchange.newest
-        return {name: pulled[name] for name in sorted(sum_tensors(self._section, pulled))}
+        return {name: pulled[name] for name in sorted(self._summed())} if pulled else {}
 
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.
@@ -229,7 +228,8 @@ class Session:
         self._demand_inside()
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
-        trained = _make_model(self._pulled, self._section, delta, parameters, sums or {})
+        whole = delta, parameters, sums or {}
+        trained = _make_model(self._pulled, self._frozen, self._summed(), *whole)
         count = _count("examples", self._trainer.examples() if examples is None else examples)
         result = FitResult(trained, count, _demand_finite(metrics or {}), _count("steps", steps))
         if self._pulled.config.privacy is not None:
@@ -248,6 +248,15 @@ class Session:
         `push`.
         """
         return self.push({}, sums=sums, examples=examples)
+
+    def _summed(self) -> frozenset[str]:
+        """The names of the tensors that the run sums; it has pulled a model."""
+        assert self._executor is not None
+        machine = self._executor.machine
+        assert isinstance(machine, Member)
+        layout, plan = machine.pinned.layout, machine.pinned.plan
+        sums = (group for group in layout.groups if plan.is_sum(group.name))
+        return frozenset(spec.name for group in sums for spec in group.tensors)
 
     # --- the client -----------------------------------------------------------------
 
@@ -401,7 +410,7 @@ def join(
         policy,
     )
     trainer = ExchangeTrainer(Exchange(), initial, examples, evaluate, touches)
-    return Session(joining, trainer, agreed.section)
+    return Session(joining, trainer, agreed.section.frozen)
 
 
 # --- what is pushed -----------------------------------------------------------------
@@ -409,13 +418,13 @@ def join(
 
 def _make_model(
     model: PulledModel,
-    section: PlanSection,
+    frozen: Sequence[str],
+    summed: frozenset[str],
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
     sums: Mapping[str, ArrayLike],
 ) -> Parameters:
     """Makes the new model from the delta or the whole; ScriptFailed if the update is not usable."""
-    summed = sum_tensors(section, model)
     if summed ^ sums.keys():
         raise ScriptFailed(
             f"push: the plan sums {named(sorted(summed)) or 'nothing'}, and sums= has "
@@ -428,7 +437,7 @@ def _make_model(
     given = {
         name: base if whole else np.zeros_like(base)
         for name, base in model.items()
-        if any(fnmatchcase(name, pattern) for pattern in section.frozen)
+        if any(fnmatchcase(name, pattern) for pattern in frozen)
     }
     if both := sorted(summed & pushed.keys()):
         raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")

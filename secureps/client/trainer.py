@@ -257,6 +257,9 @@ class Trainer(Evaluator, Protocol):
     sends no evaluation of that version either. A report leaves this client as a mean over a cohort,
     weighted by those records, as metrics do.
 
+    `take_totals(parameters)`: called once the run has finished, with the last model, where the plan
+    sums a group: so a trainer hears the last totals, which no `fit` follows.
+
     `refuse_settings(settings, privacy)`, with values as in `FitConfig`: raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this
     privacy, so that `secureps check` says so before anything runs.

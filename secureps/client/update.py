@@ -147,7 +147,7 @@ class Update:
         return made
 
     def held(self) -> Update:
-        """The same update in memory, in views that may be changed."""
+        """Copies the update into memory; its parts are views that the caller may change."""
         return dataclasses.replace(self, part=_slices(self.whole()))
 
     def beyond(self, part: slice, share: float, most: float) -> int:

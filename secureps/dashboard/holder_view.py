@@ -24,7 +24,7 @@ from secureps.store.budget import RunSpent, without_privacy
 from secureps.store.journal_rows import Row
 
 KEPT = 100
-"""How many updates are listed: the newest."""
+"""Number of newest updates that the page lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class OwnLedger:
 
     @property
     def told(self) -> dict[str, str]:
-        """What each run spent, in words."""
+        """Says by run what it spent."""
         return {run.run.hex()[:16]: run.told for run in self.runs}
 
 

@@ -49,7 +49,7 @@ def officer_view(
 
 
 def _protected(status: Status | None, plan: Plan | None) -> tuple[str | None, float]:
-    """What every epsilon protects, and its delta: empty if nothing is private, None if unknown."""
+    """Returns what an epsilon protects (empty: nothing; None: unknown), and its delta."""
     if status is not None:
         return status.adjacency, status.delta
     if plan is None:
@@ -59,7 +59,7 @@ def _protected(status: Status | None, plan: Plan | None) -> tuple[str | None, fl
 
 
 def _clients(seen: Seen, ledgers: Mapping[str, OwnLedger]) -> Iterator[Json]:
-    """What each client spent: in this run, in words, and over all runs if its ledger is at hand."""
+    """Yields what each client spent in this run, and in all runs if its ledger is here."""
     members = {m.name: m for m in seen.status.members} if seen.status is not None else {}
     others = (
         NOT_KNOWN if seen.status is None else "never joined" if seen.ended else "has not joined"

@@ -44,7 +44,7 @@ STATUS_EVERY = 0.25
 FILES_EVERY = 2.0
 """Seconds between two looks whether files have changed."""
 SHARE = 2.0
-"""How many times longer than a look the pause after it is: other processes need the machine."""
+"""The pause after a look is this many times longer, so that other processes get the machine."""
 SLOWEST = 30.0
 """Seconds of the longest pause."""
 
@@ -219,7 +219,7 @@ def plan_source(path: Path) -> Source:
 
 
 def report_source(path: Path) -> Source:
-    """What `up` writes of its run's versions, in metrics.jsonl."""
+    """Reads the metrics.jsonl in which `up` describes the versions of its run."""
 
     def read() -> Report | None:
         return read_report(path.read_text()) if path.is_file() else None

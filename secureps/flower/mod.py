@@ -144,7 +144,7 @@ class Node:
         demand_host(self._kit.roster, settings.kit)
         identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
         folders = settings.state, settings.kit
-        # It opens no connection: Flower carries its messages.
+        # The party opens no connection, because Flower carries its messages.
         self._party = Party(settings.name, identity, PLAINTEXT, self._kit.roster, *folders)
         self._policy = policy_of(settings.site)
         own(settings.state)

@@ -147,7 +147,7 @@ class CohortReopened:
 
 @dataclass(frozen=True, slots=True)
 class KeysReleased:
-    """Nothing that can still be opened is sealed for this holder's keys below this number."""
+    """A holder may erase its envelope keys below this number: what they sealed is settled."""
 
     holder: str
     below: int

@@ -130,7 +130,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong at a server, such as its disk, to follow its name; empty: nothing."""
+    """A server tells what is wrong with it, such as a full disk; an empty reason: nothing is."""
 
     party: str
     reason: str

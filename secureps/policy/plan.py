@@ -308,7 +308,8 @@ class Plan:
 
     def is_exact(self, group: str) -> bool:
         """Whether clients send whole numbers to a group, and nothing adds noise to their total."""
-        return self.is_sum(group) and group != EVALUATION and self.section.privacy is None
+        stated = self.group(group).range is not None  # metrics are within 1, and no whole numbers
+        return self.is_sum(group) and not stated and self.section.privacy is None
 
     def tells_total(self, group: str) -> bool:
         """Whether shards tell the coordinator a group's totals: the metrics, which it journals."""

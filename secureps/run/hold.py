@@ -1,11 +1,12 @@
 """`secureps join --hold`: a data holder's client, and beside it the key holder of its site.
 
-Each is a process of its own, with keys and journal of its own; this one does nothing but watch.
+Each is a process of its own, with keys and a journal of its own. This process starts both, shows
+what they say, and starts either again if it dies.
 
     DIR                       the client's state folder
     DIR-holder/keyholder.toml what `secureps serve keyholder` reads
     DIR-holder/state          the key holder's ledger
-    DIR-holder/logs/NAME.log  what each of the two has said since it was begun, as on the terminal
+    DIR-holder/logs/NAME.log  what each of the two says, as on the terminal
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def join_and_hold(
 ) -> str:
     """Runs a client and its site's key holder, each as a process; returns why the client ended.
 
-    Whichever dies is started again, and a signal ends both. A client that ends in order before the
-    run is over leaves its key holder to the others.
+    A process that dies is started again, and a signal ends both. If the client leaves before the
+    run has finished, its key holder goes on, because the other clients need it.
 
     Args:
-        words: by which `secureps` runs the client alone.
+        words: the arguments with which `secureps` runs the client alone.
         passphrase: of the private keys of both; None if there is none.
 
     Raises:
@@ -64,19 +65,19 @@ def join_and_hold(
         Program(holder, (*SECUREPS, *serve), None),
         Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
     )
-    shown = _Shown(folder / "logs", client, holder, named=log_format == "text")
+    shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")
     try:
         with terminable(Terminated), ExitStack() as stack, Supervisor(folder / "logs") as both:
             again = {}
             for program in programs:
-                program, again[program.name] = _given(program, passphrase, stack)
+                program, again[program.name] = _give_passphrase(program, passphrase, stack)
                 both.start(program)
             ended = ""
             while not (ended and shown.over):
                 time.sleep(_TICK)
-                for news in _looked_at(both, shown):
+                for news in _poll(both, shown):
                     if isinstance(news, Finished):
-                        ended = _reason(news)
+                        ended = _explain_end(news)
                         tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
                     else:
                         _tell_death(news)
@@ -96,16 +97,16 @@ def _tell_death(news: Died) -> None:
     tell(news.name, "Died", text, logging.WARNING)
 
 
-def _looked_at(both: Supervisor, shown: _Shown) -> tuple[Finished | Died, ...]:
-    """What became of the two; what they wrote is shown before, also if an error says the rest."""
+def _poll(both: Supervisor, shown: _Terminal) -> tuple[Finished | Died, ...]:
+    """Looks what became of the two, and shows what they wrote, even if one of them failed."""
     try:
         return both.poll()
     finally:
         shown.news()
 
 
-class _Shown:
-    """Shows on stderr what the two write; `over`: the key holder says that the run is over.
+class _Terminal:
+    """Shows on stderr what the two write; `over` once the key holder says that the run is over.
 
     Args:
         logs: the folder of their logs, which begin anew.
@@ -127,10 +128,10 @@ class _Shown:
                 print(line, file=sys.stderr, flush=True)
 
 
-def _given(
+def _give_passphrase(
     program: Program, passphrase: bytes | None, stack: ExitStack
 ) -> tuple[Program, Callable[[], object]]:
-    """The program with a pipe of its own for a passphrase, and what fills it for another start."""
+    """Gives a program a pipe for its passphrase; returns it, and what fills the pipe again."""
     if passphrase is None:
         return program, lambda: None
     ends = os.pipe()
@@ -142,8 +143,8 @@ def _given(
     return replace(program, arguments=arguments, inherits=ends[0]), fill
 
 
-def _reason(ended: Finished) -> str:
-    """Why a client ended in order; raises the error with which its run failed."""
+def _explain_end(ended: Finished) -> str:
+    """Returns why a client ended, or raises the error with which its run failed."""
     if not ended.failed:
         return ended.last
     text, kind = blamed(ended.last)

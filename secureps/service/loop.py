@@ -134,7 +134,7 @@ class _OneThread:
 
     def write(self, action: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        _perform(action, future)
+        perform(action, future)
         return future
 
 
@@ -153,7 +153,7 @@ class VirtualLoop(_OneThread):
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         future: Future[T] = Future()
-        self.call_later(seconds, partial(_perform, action, future))
+        self.call_later(seconds, partial(perform, action, future))
         return future
 
     def run(self, until: Callable[[], Any]) -> bool:
@@ -182,7 +182,7 @@ class WaveLoop(_OneThread):
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         future: Future[T] = Future()
-        self.call_later(0.0, partial(_perform, action, future))
+        self.call_later(0.0, partial(perform, action, future))
         return future
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -196,7 +196,8 @@ class WaveLoop(_OneThread):
             heapq.heappop(self._heap)[2]()
 
 
-def _perform(action: Callable[[], T], future: Future[T]) -> None:
+def perform(action: Callable[[], T], future: Future[T]) -> None:
+    """Performs an action, and gives its result or its error to a future."""
     try:
         result = action()
     except BaseException as error:

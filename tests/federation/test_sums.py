@@ -15,7 +15,6 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
-from secureps.policy.checks.sums import sum_tensors
 from secureps.policy.explain.explanation import rule_words
 from secureps.policy.explain.visibility import across_versions
 from secureps.policy.plan import Plan
@@ -216,13 +215,6 @@ def test_a_client_adds_no_more_than_its_clip_under_privacy(tmp_path: Path) -> No
     simulation = counting(sum_plan("rlwe", model=False, group=group, **NOISE), tmp_path, trainers)
     simulation.run()
     assert 0 < simulation.model()["count"].mean() < 0.2  # clipped 0.05, and 5 otherwise
-
-
-def test_tensors_that_stay_or_are_a_model_s_are_not_summed() -> None:
-    """The first group that matches has a tensor, as everywhere."""
-    section = sum_plan(local=["count.here"], frozen=["count.fixed"]).section
-    names = ("count.ages", "count.here", "count.fixed", "body")
-    assert sum_tensors(section, names) == {"count.ages"}
 
 
 PRIVATE = {

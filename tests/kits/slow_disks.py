@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from secureps.run.simulate import simulation
 from secureps.service.environment import Environment
-from secureps.service.loop import Loop
+from secureps.service.loop import Loop, perform
 from secureps.store.journal import SqliteJournal
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class _Thread:
     waits: tuple[str, ...] = ()
 
 
-class SlowDisks(Loop):
+class SlowDisks:
     """The loop that all parties share; `waits` are the disks for which the action under way waited.
 
     Each is named by the file, and came after the one before it.
@@ -54,11 +54,6 @@ class SlowDisks(Loop):
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
         self.push(None, action, delay)
-
-    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        raise NotImplementedError
-
-    write = offload  # type: ignore[assignment]
 
     def push(self, thread: _Thread | None, action: Callable[[], None], delay: float = 0.0) -> None:
         due = self._time + max(0.0, delay)
@@ -105,17 +100,8 @@ class _PartyLoop(Loop):
 
     def _begin(self, thread: _Thread, action: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        self._disks.push(thread, partial(_perform, action, future))
+        self._disks.push(thread, partial(perform, action, future))
         return future
-
-
-def _perform(action: Callable[[], T], future: Future[T]) -> None:
-    try:
-        result = action()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def test_a_key_holder_goes_on_for_the_others_when_its_client_has_left(
 
 
 def test_a_clients_word_does_not_end_its_key_holder(tmp_path: Path) -> None:
-    shown = module._Shown(tmp_path, "hospital-1", "hospital-1-holder", named=True)
+    shown = module._Terminal(tmp_path, "hospital-1", "hospital-1-holder", named=True)
     for name, over in (("hospital-1", False), ("hospital-1-holder", True)):
         (tmp_path / f"{name}.log").write_text(f"{name}: {OVER}: all is made\n")
         shown.news()

@@ -97,7 +97,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether a mod wraps the app or one of its functions."""
+        """Tells whether a mod wraps the app or one of its functions."""
         return next(_mods(self.client), None) is not None
 
 

@@ -12,14 +12,11 @@ noise of any other sum; the same ledger charges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fnmatch import fnmatchcase
-
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid, levels
-from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection, SyncSection
+from secureps.config.plan import GroupSection, RecordPrivacySection, SyncSection
 from secureps.errors import Malformed, PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.checks.privacy import Privacy
@@ -104,16 +101,3 @@ def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np
             f"tensor {name!r} has the value {values[at]:g}, and the plan sums whole numbers from "
             f"{-most:,} to {most:,} (group {section.name}: bits = {section.bits})"
         )
-
-
-def sum_tensors(section: PlanSection, names: Iterable[str]) -> frozenset[str]:
-    """The tensors, of these names, that a plan sums."""
-    staying = (*section.local, *section.frozen)
-    found = set()
-    for name in names:
-        if any(fnmatchcase(name, pattern) for pattern in staying):
-            continue
-        first = next((g for g in section.group if fnmatchcase(name, g.pattern)), None)
-        if first is not None and first.outcome == "sum":
-            found.add(name)
-    return frozenset(found)

@@ -647,7 +647,7 @@ class CoordinatorState:
                 group.move(record, group.reopen)
 
     def released(self, holder: str) -> int:
-        """Nothing that can still be opened is sealed for a holder's keys below this number."""
+        """Returns the number below which a holder's envelope keys open nothing any more."""
         return min(self.replaced.get(holder, ()), default=self.keys.number(holder))
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
