@@ -15,8 +15,10 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import after, fact, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator import termination
-from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
+from secureps.roles.coordinator.transaction import Transaction
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import small_plan
@@ -135,6 +137,24 @@ def test_a_budget_that_lasts_changes_nothing() -> None:
     plain, lasting = ended(private()), ended(budgeted(private(), 5))
     assert lasting.federation.finished == "all 5 versions are made"
     assert state_of(lasting.federation).ledger == state_of(plain.federation).ledger
+
+
+@pytest.mark.parametrize(
+    ("out", "failure", "text"),
+    [
+        ((), "", "the privacy budget is spent: after version 2, another would bring 3 clients"),
+        (("c1",), "TooFew", "too few clients are left for version 3 of all: its budget is spent (c0"),
+    ],
+)
+def test_a_spent_budget_is_foreseen_and_a_client_that_sits_out_is_not(
+    out: tuple[str, ...], failure: str, text: str
+) -> None:
+    federation = CoordinatorState({"all": GroupState("all", version=2, phase=Phase.WAITING)})
+    everybody = frozenset(CLIENTS)
+    tx = Transaction(0.0, private(), federation, None, everybody, (), everybody, frozenset())
+    termination.end_for_few(tx, federation.groups["all"], frozenset(out), everybody - {*out})
+    assert federation.ending.startswith(text)
+    assert federation.failure == failure
 
 
 def test_a_budget_that_even_the_first_version_exceeds_ends_the_run_at_version_0() -> None:
