@@ -393,7 +393,7 @@ class Coordinator(Seat):
 
     def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
         party = event.party
-        if party in self._sessions.told - self._sessions.watchers:
+        if party in self._sessions.told and party not in self._sessions.watchers:
             self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
