@@ -61,6 +61,8 @@ class Committees:
         Raises:
             Refused: the CA has signed no known roster with these holders and keys.
         """
+        if self._told.get(told.committee) == told:
+            return
         known = self._follower.committee(told.committee)
         names = tuple(holder.name for holder in known.holders)
         digests = [file_digest(EnvelopePublicKey(key).to_bytes()) for key in told.keys]

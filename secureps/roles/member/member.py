@@ -482,10 +482,12 @@ class Member:
                     return
                 step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
         self.committees.decline(step, self._plan, self._invites.open, self._model.published)
-        self._decline_worn_out(step)
-        if self._seal_again(step) or self._evaluate(step):
-            return
         desk = self._desk()
+        if self._decline_worn_out(step, desk):
+            desk = self._desk()
+        if self._seal_again(step, desk) or self._evaluate(step, desk):
+            return
+        desk = self._desk()  # an invitation to evaluate may be declined now
         if not (due := desk.due()):
             return
         self._first_due = now if first is None else first
@@ -518,9 +520,9 @@ class Member:
         self._working = True
         step.effects.append(Work(task))
 
-    def _seal_again(self, step: Step) -> bool:
+    def _seal_again(self, step: Step, desk: Desk) -> bool:
         """Begins to seal anew what is here already of an update that is asked for."""
-        task = self._out.follow(self._settings.name, self._desk(), step)
+        task = self._out.follow(self._settings.name, desk, step)
         if task is None:
             return False
         if task.receipt.id.group in self._invites.open:
@@ -528,12 +530,15 @@ class Member:
         self._begin(step, task)
         return True
 
-    def _decline_worn_out(self, step: Step) -> None:
-        """Declines rounds that ask for an update that was sealed often enough."""
-        for due in self._desk().asked():
+    def _decline_worn_out(self, step: Step, desk: Desk) -> bool:
+        """Declines rounds that ask for an update that was sealed often enough; whether any did."""
+        declined = False
+        for due in desk.asked():
             base = Base(due.version, due.step)
             if reason := self._out.worn_out(due.group, base):
                 self._decline(step, self._invites.open.pop(due.group), base, reason)
+                declined = True
+        return declined
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
         """Says that nothing comes of an invitation, to the coordinator and to the person here."""
@@ -576,8 +581,8 @@ class Member:
             if (objection := self._budget.objection()) and self._departure.halt is None:
                 self._leave(step, Halt(objection))
 
-    def _evaluate(self, step: Step) -> bool:
-        waits, task = self._appraiser.turn(step, self._desk(), self._invites.open, self._aim)
+    def _evaluate(self, step: Step, desk: Desk) -> bool:
+        waits, task = self._appraiser.turn(step, desk, self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
                 self._invites.follow(EVALUATION)
