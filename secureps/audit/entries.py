@@ -34,7 +34,6 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
     cohort_digest,
-    receipt_digest,
 )
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, spent
@@ -278,7 +277,7 @@ def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
 
 
 def _receipt(receipt: Receipt | records.ReceiptSummary) -> dict[str, Json]:
-    known = receipt_digest(receipt) if isinstance(receipt, Receipt) else receipt.digest
+    known = receipt.digest
     found: dict[str, Json] = {
         "update": str(receipt.id),
         "purpose": receipt.purpose,

@@ -259,7 +259,7 @@ class Opened:
 class Examined:
     """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing.
 
-    `about` is the `receipt_digest` of the receipt that the holder was shown.
+    `about` is the `digest` of the receipt that the holder was shown.
     """
 
     holder: str

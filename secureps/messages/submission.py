@@ -139,6 +139,11 @@ class Receipt:
     def _texts(self) -> dict[str, str]:
         return field_texts(rooted(self))
 
+    @cached_property
+    def digest(self) -> bytes:
+        """Names the receipt where a holder answers for it: over all of it, 32 bytes."""
+        return digest("secureps-receipt", self.form())
+
     def form(self, **other: str) -> bytes:
         """`canonical` of the receipt as `rooted`, with other texts in place of some fields'.
 
@@ -242,12 +247,9 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
     always gets the same answers.
     """
     named = dataclasses.replace(cohort, number=0, epoch=0, scale=None)
-    return digest("secureps-opening", run, canonical(named), *map(receipt_digest, receipts))
-
-
-def receipt_digest(receipt: Receipt) -> bytes:
-    """Names a receipt where a holder answers for it: over all of it, 32 bytes."""
-    return digest("secureps-receipt", receipt.form())
+    return digest(
+        "secureps-opening", run, canonical(named), *(receipt.digest for receipt in receipts)
+    )
 
 
 def ciphertext_root(blocks: tuple[bytes, ...], correction: bytes | None = None) -> bytes:

@@ -58,7 +58,7 @@ from secureps.messages.requests import (
     Prepared,
     Submit,
 )
-from secureps.messages.submission import BlockHeader, Held, Receipt, receipt_digest
+from secureps.messages.submission import BlockHeader, Held, Receipt
 from secureps.roles.machine import Fold
 from secureps.store.journal_height import START, Mark, full
 
@@ -468,7 +468,7 @@ def _of(receipt: Receipt) -> ReceiptSummary:
         charge=receipt.charge,
         release=receipt.release,
         unsafe=receipt.unsafe,
-        digest=receipt_digest(receipt),
+        digest=receipt.digest,
     )
 
 

@@ -15,7 +15,7 @@ from secureps.crypto.sharing import P
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, UnknownParty
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.submission import opening_digest, receipt_digest
+from secureps.messages.submission import opening_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -294,7 +294,7 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path:
     id, receipt = next(iter(group.receipts.items()))
     group.open_receipts.examined.pop(id, None)
     other = dataclasses.replace(receipt, size=receipt.size + 1)
-    for bound in (b"", receipt_digest(other)):
+    for bound in (b"", other.digest):
         for flaw in ("", "a flaw"):
             with pytest.raises(Conflict, match="holder-0 answers for another receipt of"):
                 say(requests.Examined("holder-0", id, flaw, bound))
@@ -308,7 +308,7 @@ def test_nobody_examines_a_founding_model(flaw: str, tmp_path: Path) -> None:
     group = simulation.coordinator.federation.groups["all"]
     simulation.run(lambda: bool(group.receipts))
     ((id, receipt),) = group.receipts.items()
-    told = requests.Examined("holder-0", id, flaw, receipt_digest(receipt))
+    told = requests.Examined("holder-0", id, flaw, receipt.digest)
     step = simulation.coordinator.handle(simulation.loop.now(), "holder-0", told)
     assert (group.phase, step.records) == (Phase.FOUNDING, [])
 

@@ -15,7 +15,6 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
     ciphertext_root,
-    receipt_digest,
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
@@ -81,7 +80,7 @@ class CommitteeWorld(StreamWorld):
                 self.ledger.configure(order)
                 return None
             case orders.Examine(_, receipt):
-                return requests.Examined(to, receipt.id, "", receipt_digest(receipt))
+                return requests.Examined(to, receipt.id, "", receipt.digest)
             case orders.Open(_, cohort):
                 if to == KEYS[0]:
                     self.ledger.check(order)

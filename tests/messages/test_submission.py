@@ -19,7 +19,6 @@ from secureps.messages.submission import (
     ciphertext_root,
     enveloped_part,
     model_digest,
-    receipt_digest,
     rooted,
     sharing_id,
     signing_bytes,
@@ -143,5 +142,5 @@ def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
 
     monkeypatch.setattr(encoding, "to_plain", to_plain)
     assert signing_bytes(receipt) == (RECEIPT_DOMAIN, signed)
-    assert (enveloped_part(receipt, "keys-0"), receipt_digest(receipt)) == (enveloped, named)
+    assert (enveloped_part(receipt, "keys-0"), receipt.digest) == (enveloped, named)
     assert [value for value in read if isinstance(value, Receipt)] == [bare]

@@ -27,7 +27,6 @@ from secureps.messages.coordinator_records import MemberAsked, VersionCommitted
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.requests import Examined, Submit
-from secureps.messages.submission import receipt_digest
 from secureps.roles.machine import Fold
 from secureps.store import journal_rows
 from secureps.store.backup import backup, demand_owner, restore, run_of
@@ -144,7 +143,7 @@ def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
         twins.compacted.compact(fold(6))
         twins.append(2.0, [told(1)])
     archived = [row.record for row in rows_of(twins.compacted)][2:5]
-    known = receipt_digest(received.receipt)
+    known = received.receipt.digest
     assert isinstance(archived[0], ReceivedBefore)
     assert isinstance(archived[1], SealedBefore)
     assert archived[0].receipt.digest == known

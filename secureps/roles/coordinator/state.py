@@ -35,7 +35,7 @@ from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, R
 from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import ScalingDecided
-from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
@@ -667,7 +667,7 @@ class CoordinatorState:
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
-        self.settled.receipts[id] = receipt_digest(receipt)
+        self.settled.receipts[id] = receipt.digest
         self.settled.trained_from(id.client, id.group, receipt.version)
         self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)

@@ -24,7 +24,6 @@ from secureps.messages.submission import (
     Base,
     Receipt,
     ciphertext_root,
-    receipt_digest,
     signing_bytes,
 )
 from secureps.model.layout import GroupLayout
@@ -92,7 +91,7 @@ def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     # Another under the same name would take the place of what shards and holders have seen. The
     # root stands for the blocks, which are not signed: who changes them on the way is found too.
     if known is not None and (
-        known != receipt_digest(receipt)
+        known != receipt.digest
         or receipt.root != ciphertext_root(receipt.blocks, receipt.correction)
     ):
         raise Conflict(f"{id} is known with another receipt; begin a new sequence")

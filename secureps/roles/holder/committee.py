@@ -21,7 +21,7 @@ from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort, Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import Cohort, Receipt, SubmissionId
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.machine import (
@@ -225,7 +225,7 @@ class CommitteeHolder(Holder[Open]):
         return Step(effects=[*found, *(e for name in over for e in refusals.pop(name).told)])
 
     def _examined(self, receipt: Receipt, flaw: str) -> Call:
-        about = receipt_digest(receipt)
+        about = receipt.digest
         return Call(COORDINATOR, Examined(self._ledger.name, receipt.id, flaw, about))
 
     # --- keys ---------------------------------------------------------------------

@@ -45,7 +45,6 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
     opening_digest,
-    receipt_digest,
     signing_bytes,
 )
 from secureps.policy.cohorts.overlap import check_members, may_both_open, places
@@ -487,7 +486,7 @@ class HolderLedger:
             Unsigned, UnknownParty: nobody on the roster signed it.
             NotReady: its author is too new on the roster.
         """
-        if (whole := receipt_digest(receipt)) in self._verified:  # its signature is part of that
+        if (whole := receipt.digest) in self._verified:  # its signature is part of that
             return
         if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")

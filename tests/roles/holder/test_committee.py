@@ -24,7 +24,6 @@ from secureps.messages.submission import (
     Receipt,
     ciphertext_root,
     opening_digest,
-    receipt_digest,
     signing_bytes,
 )
 from secureps.roles.holder import committee
@@ -126,7 +125,7 @@ def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     receipt = crowd()[0].receipt
     step = holder.begin(orders.Examine(1, receipt))
     assert step == Step(effects=[Work(ExamineEnvelope(receipt))])
-    found = requests.Examined("holder-1", receipt.id, "", receipt_digest(receipt))
+    found = requests.Examined("holder-1", receipt.id, "", receipt.digest)
     assert said(holder.give(WORKER, EnvelopeExamined(receipt, ""))) == [found]
     assert holder.order(orders.Examine(1, receipt)) == [found]
     assert holder.journal == before
