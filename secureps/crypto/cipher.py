@@ -73,6 +73,11 @@ class CipherParameters:
                 "take a smaller cohort or a coarser grid"
             )
 
+    @property
+    def base(self) -> int:
+        """B = W 2Z + 1: as digits in this base the sums of a cohort never carry."""
+        return self.capacity * self.levels + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
