@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from secureps.errors import (
     ConfigError,
@@ -121,10 +121,7 @@ class Journal(Protocol):
     def last(self) -> float:
         """The newest second of the run's clock on record; 0 if there is none."""
 
-
-@runtime_checkable
-class FollowedJournal(Journal, Protocol):
-    """A journal whose rows a standby copies."""
+    # What a standby asks, which copies the rows.
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after this one, about `most` bytes of them.
@@ -456,7 +453,7 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
     From the start, of rows that are gone those that were archived, in their short form.
 
     Raises:
-        Conflict, Refused: as `FollowedJournal.after`, of a row that is not the start.
+        Conflict, Refused: as `Journal.after`, of a row that is not the start.
         ConfigError: it is of another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
@@ -561,6 +558,19 @@ class WrappedJournal:
     def last(self) -> float:
         return self._journal.last
 
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        return self._journal.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        return self._journal.take(rows)
+
+    def copied(self) -> bytes:
+        return self._journal.copied()
+
+    @property
+    def folded(self) -> Mark:
+        return self._journal.folded
+
 
 APART = 60.0
 """Seconds by which a date on record may be off."""
@@ -597,8 +607,6 @@ class DatedJournal(WrappedJournal):
     ) -> None:
         super().__init__(journal)
         self._party, self._role, self._unix, self._refused = party, role, unix, refused
-        # Asked once: it reads all that a followed journal has, what is a query too.
-        self._followed = journal if isinstance(journal, FollowedJournal) else None
         self._began: float | None = None
         self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
         self._counts: tuple[RefusedRequests, ...] = ()
@@ -636,22 +644,8 @@ class DatedJournal(WrappedJournal):
                 self._counts = ()
         self._journal.close()
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        assert self._followed is not None
-        return self._followed.after(mark, most)
-
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal, and says nothing of its own."""
-        assert self._followed is not None
-        records = self._followed.take(rows)
+        records = super().take(rows)
         self._taken = max((self._taken, *(row.at for row in rows)))
         return records
-
-    def copied(self) -> bytes:
-        assert self._followed is not None
-        return self._followed.copied()
-
-    @property
-    def folded(self) -> Mark:
-        assert self._followed is not None
-        return self._followed.folded
