@@ -53,7 +53,7 @@ from secureps.store.journal_height import (
 from secureps.store.journal_rows import (
     DAMAGED,
     RECORDS,
-    ROWS,
+    SCHEMA,
     Record,
     Row,
     body_of,
@@ -61,8 +61,8 @@ from secureps.store.journal_rows import (
     link,
     read_only,
     read_row,
+    reading,
     rows_after,
-    unreadable,
 )
 
 SYNCHRONOUS = "FULL"
@@ -71,9 +71,6 @@ SYNCHRONOUS = "FULL"
 CHECKPOINT_PAGES = 256
 """Pages of SQLite's log after which they are moved into the file, which waits for the disk once
 more: what one damaged page can take. A coordinator's version is some 170: receipts and shares."""
-
-_HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
-_SCHEMA = ROWS + _HEAD + journal_rows.SCHEMA
 
 
 class Journal(Protocol):
@@ -258,10 +255,8 @@ class SqliteJournal:
     @property
     def last(self) -> float:
         """The newest second on record; DamagedStore if what is there is no time."""
-        try:
+        with reading(self._path):
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
-        except DAMAGED as error:
-            raise unreadable(self._path, error) from None
         if not isinstance(last, float | None):
             raise DamagedStore(f"{self._path}: a row's time is no number")
         return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
@@ -405,7 +400,7 @@ class SqliteJournal:
             if not _tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 version = f"PRAGMA user_version = {FORMAT};"
-                self._base.executescript(f"BEGIN;{_SCHEMA}{start}{version}COMMIT;")
+                self._base.executescript(f"BEGIN;{SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
         except DAMAGED as error:
             raise self._refused("", error, DamagedStore) from None
@@ -418,7 +413,7 @@ class SqliteJournal:
 
     def _at_height(self) -> tuple[int, bytes, Height]:
         """Finds where the journal ends, and the file that says so; checks that they agree."""
-        try:
+        with reading(self._path):
             with restorable(self._path):
                 own = _head(self._path, self._base)
             beside = height_path(self._path)
@@ -432,8 +427,6 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-        except DAMAGED as error:
-            raise unreadable(self._path, error) from None
         return own.seq, own.chain, height
 
     def _refuse_other(self, own: Mark, mark: Mark) -> None:
@@ -510,11 +503,9 @@ def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
 
 
 def _head(path: Path, base: sqlite3.Connection) -> Mark:
-    try:
+    with reading(path):
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
     if len(head) != 1 or head != (rows or [(0, b"")]):
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")

@@ -40,7 +40,7 @@ def schema() -> dict[str, Any]:
         "classes": classes((*kinds().values(), *FILES, *FOLDS)),
         "sent": sorted(SENT),
         "journalled": sorted(RECORDS),
-        "journal": journal._SCHEMA.split(),
+        "journal": journal.SCHEMA.split(),
     }
 
 
