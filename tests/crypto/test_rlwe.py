@@ -292,7 +292,7 @@ def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) ->
 
 def test_secrets_are_hidden_and_not_copied() -> None:
     sealing = RlweSealing(NARROW, place(10))
-    for secret in (sealing, sealing.key, sealing._noise):
+    for secret in (sealing, sealing.key):
         assert repr(secret) == f"<{type(secret).__name__}: hidden>"
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="never pickled or copied"):
