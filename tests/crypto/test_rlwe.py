@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
-import pickle
 
 import numpy as np
 import numpy.typing as npt
@@ -285,18 +283,6 @@ def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) ->
     assert abs(misfit(difference(elements[1:], elements[:-1]), uniform)) < 5
     same = words(parameters, one.seal(2, zeros))
     assert abs(misfit(difference(same, same), uniform)) > 1000  # the test sees what is not
-
-
-# --- secrets ----------------------------------------------------------------------
-
-
-def test_secrets_are_hidden_and_not_copied() -> None:
-    sealing = RlweSealing(NARROW, place(10))
-    for secret in (sealing, sealing.key):
-        assert repr(secret) == f"<{type(secret).__name__}: hidden>"
-        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="never pickled or copied"):
-                copied(secret)
 
 
 # --- bytes ------------------------------------------------------------------------
