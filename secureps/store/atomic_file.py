@@ -27,13 +27,11 @@ PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
 
 
-def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
-    """Writes a file, whole: whoever reads it finds the old text or the new one."""
+def replace_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Writes a file, whole: whoever reads it finds the old text or the new one. Mode as below."""
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
-    with open_to_create(fresh, mode) as file:
-        file.write(text.encode())  # the same bytes on every system
-    os.replace(fresh, path)
+    with written(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
+        os.replace(fresh, path)
 
 
 def write_durably(

@@ -106,8 +106,13 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
     """The rows after `first` up to `last`; DamagedStore names a bad one."""
     seq, chain = first.seq, first.chain
+    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     while seq < last.seq:
-        for columns in _page(path, base, seq, last.seq):
+        with reading(path, f"after row {seq}: "):
+            page = base.execute(query, (seq, last.seq, _PAGE)).fetchall()
+        if not page:
+            raise DamagedStore(f"{path}: row {seq + 1} is missing")
+        for columns in page:
             seq += 1
             if columns[0] != seq:
                 raise DamagedStore(f"{path}: row {seq} is missing")
@@ -116,17 +121,6 @@ def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) ->
             yield row
     if chain != last.chain:
         raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
-
-
-def _page(
-    path: Path, base: sqlite3.Connection, seq: int, last: int
-) -> list[tuple[int, float, str, str, bytes]]:
-    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-    with reading(path, f"after row {seq}: "):
-        rows = base.execute(query, (seq, last, _PAGE)).fetchall()
-    if not rows:
-        raise DamagedStore(f"{path}: row {seq + 1} is missing")
-    return rows
 
 
 def read_row(
@@ -228,7 +222,11 @@ UNTOLD: frozenset[type] = frozenset(
         shard_records.SumsMade,
     }
 )
-"""Records that no auditor is told of (`audit.entries`): nothing of them is archived."""
+"""Records that no auditor is told of (`audit.entries`): nothing of them is archived.
+
+They are of one party's machines, or a receipt or `CohortOpened` says what counts of them; a shard
+opens nothing that the coordinator does not say.
+"""
 
 
 @dataclass(frozen=True, slots=True)

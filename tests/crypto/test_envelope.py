@@ -178,12 +178,12 @@ def test_an_envelope_altered_in_any_byte_does_not_open() -> None:
 def test_sizes_are_checked_first() -> None:
     sealed, size = seal(KEY.public, bytes(96), b""), 96 + OVERHEAD
     for short in (b"", sealed[:31], sealed[:-1], sealed[1:]):
-        with pytest.raises(Malformed, match=f"{len(short)} bytes, not {size}"):
+        with pytest.raises(Malformed, match=f"{len(short)} bytes; it must have exactly {size}"):
             envelope.open(KEY, short, b"", 96)
-    with pytest.raises(Oversized, match=f"{size + 1} bytes, not {size}"):
+    with pytest.raises(Oversized, match=f"{size + 1} bytes; it must have exactly {size}"):
         envelope.open(KEY, sealed + b"\0", b"", 96)
     for other in (95, 97):
-        with pytest.raises((Malformed, Oversized), match=f"{size} bytes, not"):
+        with pytest.raises((Malformed, Oversized), match=f"{size} bytes; it must"):
             envelope.open(KEY, sealed, b"", other)
 
 

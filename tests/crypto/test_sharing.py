@@ -396,9 +396,9 @@ def test_an_inconsistent_seed_is_found_by_whoever_got_it() -> None:
 
 def test_seeds_of_another_length_are_refused() -> None:
     us = committee(3, 4)
-    with pytest.raises(Malformed, match="192 bytes, not 191"):
+    with pytest.raises(Malformed, match="191 bytes; it must have exactly 192"):
         HolderShare(us, 0, ID, bytes(191))
-    with pytest.raises(Oversized, match="192 bytes, not 224"):
+    with pytest.raises(Oversized, match="224 bytes; it must have exactly 192"):
         HolderShare(us, 0, ID, bytes(224))
     for nobody in (-1, 4):
         with pytest.raises(InternalError, match="no holder"):

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from secureps.audit.entries import NOT_TOLD
 from secureps.errors import (
     ConfigError,
     Conflict,
@@ -152,10 +151,6 @@ def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
         received.receipt.fact,
     )
     assert archived[2].flaw == "bad", "a look that found nothing is not kept"
-
-
-def test_what_is_not_archived_is_told_to_no_auditor() -> None:
-    assert journal_rows.UNTOLD <= NOT_TOLD
 
 
 class Torn:
