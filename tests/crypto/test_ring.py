@@ -156,11 +156,6 @@ def test_other_ciphers_have_no_conservative_parameters(name: str) -> None:
         cipher(CipherParameters(name, 4, 100, security="conservative"))
 
 
-def test_16_bits_of_32_members_take_at_most_3_4_bytes() -> None:
-    enc = choose(CipherParameters("rlwe", 32, 65_534))
-    assert enc.elements(1 << 18) * enc.element_bytes / (1 << 18) <= 3.4
-
-
 @pytest.mark.parametrize(
     ("capacity", "levels"),
     [(MOST_CAPACITY, 1), (1, MOST_LEVELS), (1 << 20, (MOST_BASE >> 20)), (1 << 30, 1 << 30)],

@@ -79,22 +79,6 @@ def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) 
         assert np.array_equal(opened(parameters, total, key, slots), clear)
 
 
-@pytest.mark.parametrize("parameters", [NARROW, WIDE, LARGE, PARAMETERS[5]], ids=named)
-def test_full_cohorts_of_extremes_over_ten_million_values(parameters: CipherParameters) -> None:
-    """A member's block is added until the capacity is full: digits and the noise at their most."""
-    slots, heaviest = 1 << 18, parameters.most_weight
-    top = np.full(slots, parameters.levels, np.int64)
-    turns = np.where(np.arange(slots) % 2 == 0, top, 0)
-    values = 0
-    for kind in (top, turns):
-        weights = [heaviest] * (parameters.capacity // heaviest)
-        total, key, clear = cohort(parameters, place(slots), [(kind, w) for w in weights])
-        assert np.array_equal(clear, kind * parameters.capacity)
-        assert np.array_equal(opened(parameters, total, key, slots), clear)
-        values += slots * len(weights)
-    assert values >= (16 << 20 if heaviest == 1 else 4 << 20)
-
-
 def test_thousands_of_members_are_reduced_in_time() -> None:
     """More than 2^11 units of a modulus, which 64 bits would not hold."""
     parameters = CipherParameters("rlwe", 20_000, 30, 4)

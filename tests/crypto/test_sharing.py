@@ -405,37 +405,6 @@ def test_seeds_of_another_length_are_refused() -> None:
             HolderShare(us, nobody, ID, bytes(192))
 
 
-def test_one_seed_gives_unrelated_streams_to_each_id_and_subset() -> None:
-    seed, length = bytes(range(32)), 4096
-    cases = [
-        (b"a", (0, 1)),
-        (b"b", (0, 1)),
-        (b"a", (0, 2)),
-        (b"a", (1,)),
-        (b"a\0", (1,)),
-        (b"a", ()),
-    ]
-    streams = [sharing._pseudorandom(id, subset, seed, length) for id, subset in cases]
-    for one, two in itertools.combinations(streams, 2):
-        assert np.count_nonzero(one == two) < 2
-        assert abs(np.corrcoef(one, two)[0, 1]) < 5 / math.sqrt(length)
-    for id, subset in cases:
-        key = sharing._pseudorandom(id, subset, seed, 8).astype("<u4").tobytes()
-        assert key != sharing._commitment(id, subset, seed)
-
-
-def test_streams_are_uniform_below_p() -> None:
-    """Chi-square over 256 classes of the high bits and of the low ones, 2^20 values."""
-    values = sharing._pseudorandom(ID, (0, 1), bytes(32), 1 << 20)
-    assert int(values.max()) < P
-    expected = values.size / 256
-    for classes in (values >> np.uint32(23), values & np.uint32(255)):
-        counts = np.bincount(classes, minlength=256)
-        assert counts.size == 256
-        square = float(((counts - expected) ** 2 / expected).sum())
-        assert abs(square - 255) < 5 * math.sqrt(2 * 255)
-
-
 def test_words_that_are_p_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rigged:
         def __init__(self, key: bytes) -> None:
