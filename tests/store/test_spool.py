@@ -105,12 +105,6 @@ class SpoolContract:
         assert not spool.has("a/b")
         spool.delete("a/b")
 
-    def test_one_key_may_begin_another(self, spool: Spool) -> None:
-        spool.put("a", b"1")
-        spool.put("a/b", b"2")
-        spool.put("a/b/c.tmp", b"3")
-        assert [spool.get(k) for k in ("a", "a/b", "a/b/c.tmp")] == [b"1", b"2", b"3"]
-
     def test_keys_are_sorted_and_filtered(self, spool: Spool) -> None:
         for key in ("update/b/1", "update/a/2", "sum/x", "update/a/10", "up"):
             spool.put(key, b"")
