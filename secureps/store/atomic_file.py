@@ -28,7 +28,10 @@ PUBLIC = 0o644
 
 
 def replace_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Writes a file, whole: whoever reads it finds the old text or the new one. Mode as below."""
+    """Writes a file, whole: whoever reads it finds the old text or the new one.
+
+    `mode` is that of `write_durably`.
+    """
     fresh = path.with_name(path.name + ".new")
     with written(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
         os.replace(fresh, path)

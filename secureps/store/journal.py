@@ -51,7 +51,6 @@ from secureps.store.journal_height import (
     restoring_path,
 )
 from secureps.store.journal_rows import (
-    DAMAGED,
     RECORDS,
     SCHEMA,
     Record,
@@ -392,7 +391,7 @@ class SqliteJournal:
             raise self._refused("cannot open: ", error) from error
 
     def _prepare(self) -> None:
-        try:
+        with reading(self._path):
             waits = SYNCHRONOUS if durability.waits() else "OFF"
             settings = ("journal_mode = WAL", f"synchronous = {waits}", "fullfsync = ON")
             for each in (*settings, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
@@ -402,13 +401,9 @@ class SqliteJournal:
                 version = f"PRAGMA user_version = {FORMAT};"
                 self._base.executescript(f"BEGIN;{SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
-        except DAMAGED as error:
-            raise self._refused("", error, DamagedStore) from None
 
-    def _refused(
-        self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
-    ) -> OperatorError:
-        kind = DiskFailed if full(self._path, error) else otherwise
+    def _refused(self, doing: str, error: Exception) -> OperatorError:
+        kind = DiskFailed if full(self._path, error) else OperatorError
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
