@@ -24,7 +24,7 @@ def lines(folder: Path) -> ActLines:
 
 def test_what_is_noted_is_read_again_in_order(tmp_path: Path) -> None:
     acts = lines(tmp_path)
-    assert acts.done == ()
+    assert lines(tmp_path).done == ()
     for what in ("pause", "go-on", "lower-budget 3.5"):
         acts.note(what)
     assert [(each.number, each.what) for each in acts.done] == [
