@@ -97,26 +97,6 @@ def test_the_cheapest_encoding_is_chosen(
     assert one_more.delta < 2 * error_bound(capacity, 1)
 
 
-@pytest.mark.parametrize(
-    ("slots", "degree", "digits", "size"),
-    [
-        (16, 2048, 1, 13_568),
-        (4_096, 2048, 1, 27_136),
-        (8_192, 2048, 1, 54_272),
-        (8_193, 4096, 4, 54_272),
-        (16_384, 4096, 4, 54_272),
-        (1 << 18, 4096, 4, 868_352),
-    ],
-)
-def test_small_blocks_take_the_ring_that_they_fill(
-    slots: int, degree: int, digits: int, size: int
-) -> None:
-    """16 bits of 64 members: one value a coefficient of the small ring, four of the large one."""
-    chosen = choose(CipherParameters("rlwe", 64, 65_534, slots=slots))
-    assert (chosen.ring.degree, chosen.digits) == (degree, digits)
-    assert chosen.block_bytes(slots) == size
-
-
 @given(
     slots=st.integers(1, 1 << 19),
     capacity=st.integers(1, 4096),

@@ -82,12 +82,6 @@ def test_who_holds_which_seed(t: int, n: int) -> None:
         assert us.seed_bytes == 32 * len(held)
 
 
-def test_the_least_committee_has_one_empty_subset() -> None:
-    one = committee(1, 1)
-    assert one.subsets == ((),)
-    assert one.held_by(0) == (0,)
-
-
 @pytest.mark.parametrize(
     ("holders", "threshold", "reason"),
     [
@@ -375,23 +369,6 @@ def test_commitments_say_which_seed_is_wrong(t: int, n: int) -> None:
                 holder.check(others)
     with pytest.raises(Malformed, match="commitments to"):
         holder.check(shared.commitments[:-1])
-
-
-def test_an_inconsistent_seed_is_found_by_whoever_got_it() -> None:
-    """A client that gives two holders two seeds for one subset: one of them sees it, by name."""
-    us = committee(3, 4)
-    shared = share(ID, some_key(4), us)
-    honest = shared.seeds_of(3)
-    position = us.held_by(3)[1]
-    altered = honest[:32] + bytes([honest[32] ^ 128]) + honest[33:]
-    with pytest.raises(Malformed) as caught:
-        HolderShare(us, 3, ID, altered).check(shared.commitments)
-    assert us.names(us.subsets[position]) in str(caught.value)
-    assert "at holder-03" in str(caught.value)
-    swapped = honest[32:64] + honest[:32] + honest[64:]
-    for id, holder, seeds in ((ID, 3, swapped), (b"another", 3, honest), (ID, 2, honest)):
-        with pytest.raises(Malformed, match="committed to"):
-            HolderShare(us, holder, id, seeds).check(shared.commitments)
 
 
 def test_seeds_of_another_length_are_refused() -> None:

@@ -182,10 +182,6 @@ class TestDiskSpool(SpoolContract):
     def spool(self, tmp_path: Path) -> Spool:
         return DiskSpool(tmp_path / "deep" / "spool")
 
-    def test_it_opens_again(self, tmp_path: Path) -> None:
-        DiskSpool(tmp_path).put("a/b", b"x")
-        assert DiskSpool(tmp_path).get("a/b") == b"x"
-
     def test_stale_files_go_and_others_stay(self, tmp_path: Path) -> None:
         DiskSpool(tmp_path).put("a.tmp", b"x")
         (tmp_path / "~7.tmp").write_bytes(b"half")
