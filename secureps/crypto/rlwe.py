@@ -172,8 +172,11 @@ class RlweClear(Sealer):
     def _masks(
         self, block: int, first: int, count: int
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """Public polynomials of so many elements, uint32 (count, primes, N), and the uniform words
-        that their errors are made of, (count 3 N,). Zeros hide nothing.
+        """Returns what hides so many elements: zeros, which hide nothing.
+
+        Returns:
+            public polynomials, uint32 (count, primes, N), and the uniform words that errors are
+            made of, uint32 (count 3 N,).
         """
         ring = self._encoding.ring
         public = np.zeros((count, len(ring.primes), ring.degree), np.uint32)
@@ -181,10 +184,10 @@ class RlweClear(Sealer):
 
 
 class RlweSealing(Secret, RlweClear):
-    """One submission: a fresh key, and every block of a group at most once, by any threads.
+    """One submission: elements under a fresh key, with errors.
 
-    Key and errors come of ChaCha20 under a seed of the operating system's. A stream's nonce is 0
-    for the one-time key, 1 + b for block b, whoever seals that block when.
+    Any threads seal its blocks, each at most once. Key and errors come of ChaCha20 under a seed
+    of the operating system's. A stream's nonce is 0 for the one-time key, 1 + b for block b.
 
     Raises:
         PlanRefused: no ring holds these parameters.

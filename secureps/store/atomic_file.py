@@ -41,15 +41,15 @@ def write_durably(
     path: Path,
     pieces: Iterable[bytes | memoryview],
     mode: int | None = 0o600,
-    beside: Path | None = None,
 ) -> None:
     """Writes a file, whole and durable when it returns; OSError if the disk refuses.
 
+    Until it is whole it is called NAME.new.
+
     Args:
         mode: of the file, whatever the umask says; None: PUBLIC, but for the umask.
-        beside: what the file is called until it is whole; default: NAME.new.
     """
-    fresh = beside if beside is not None else path.with_name(path.name + ".new")
+    fresh = path.with_name(path.name + ".new")
     with written(fresh, pieces, mode):
         put_in_place(fresh, path)
 

@@ -438,7 +438,7 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
 
     try:
         make_directory(path.parent, 0o775 if mode is None else 0o700)
-        write_durably(path, passing(), mode, path.with_name(path.name + ".tmp"))
+        write_durably(path, passing(), mode)
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()

@@ -177,7 +177,7 @@ def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
         write_new(secret, passphrases.lock(pair[0]))
     _read_private(kind.secret, secret, passphrases)
     _refuse_link(public)
-    return read(public, f": remove {secret} too, and repeat this", 0o077, "chmod 600")
+    return read(public, f": remove {secret} too, and repeat this", 0o077)
 
 
 def _put_in_place(folder: Path, following: Path) -> None:
