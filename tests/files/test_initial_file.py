@@ -26,11 +26,6 @@ from tests.run.test_check import PLAN, write
 MODEL = save({"a": np.arange(12, dtype=np.float32).reshape(3, 4)})
 
 
-@pytest.fixture(autouse=True)
-def _nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_fetched", {})
-
-
 @pytest.fixture(params=STORES)
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
