@@ -292,7 +292,7 @@ class HolderShare(Secret):
 
     def __init__(self, committee: Committee, holder: int, id: bytes, seeds: bytes) -> None:
         held = [committee.subsets[i] for i in committee.held_by(holder)]
-        check_length("what a holder got of seeds", seeds, committee.seed_bytes)
+        check_length("what was in an envelope", seeds, committee.seed_bytes)
         self._committee = committee
         self._holder = holder
         self._id = id

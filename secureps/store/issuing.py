@@ -125,7 +125,7 @@ def write_request(directory: Path, request: KeyRequest) -> Path:
 
 @contextmanager
 def _writing(what: str) -> Iterator[None]:
-    """Has a disk that refuses be a KitError of what was being written."""
+    """Turns a disk's refusal into a KitError that says what was being written."""
     try:
         yield
     except OSError as error:
@@ -512,7 +512,7 @@ def _holds(directory: Path) -> int:
 
 @contextmanager
 def _parsing(path: Path) -> Iterator[None]:
-    """Has text that is not what a file holds be a KitError of that file."""
+    """Turns what a file cannot hold into a KitError that names the file."""
     try:
         yield
     except (ClientError, ValueError, TypeError, OverflowError, RecursionError) as error:

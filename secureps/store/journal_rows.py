@@ -92,8 +92,9 @@ class Row:
 
 @contextmanager
 def reading(path: Path, where: str = "") -> Iterator[None]:
-    """Has a journal that SQLite cannot read be a DamagedStore; DiskFailed if the disk is full, for
-    to read its log SQLite needs room, too.
+    """Turns SQLite's errors over a journal into DamagedStore, or DiskFailed if the disk is full.
+
+    To read its log SQLite needs room, too.
     """
     try:
         yield
