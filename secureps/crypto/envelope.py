@@ -74,11 +74,7 @@ class EnvelopePublicKey:
             raise Malformed(
                 f"an envelope's public key has {PUBLIC_BYTES} bytes, not {len(self.key)}"
             )
-        _ = self._hybrid
-
-    @property
-    def _hybrid(self) -> MLKEM768X25519PublicKey:
-        return _hybrid(self.key)
+        _hybrid(self.key)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
@@ -156,7 +152,7 @@ def seal(recipient: EnvelopePublicKey, plaintext: bytes, associated: bytes) -> b
         associated: what the envelope belongs to; it is not in it, and must be the same at
             opening.
     """
-    return _SUITE.encrypt(plaintext, recipient._hybrid, info=digest(_DOMAIN, associated))
+    return _SUITE.encrypt(plaintext, _hybrid(recipient.key), info=digest(_DOMAIN, associated))
 
 
 def open(key: EnvelopeKey, sealed: bytes, associated: bytes, size: int) -> bytes:
