@@ -179,13 +179,9 @@ def expiry_of(certificate: bytes) -> datetime:
         raise Malformed("this certificate ends at no time") from None
 
 
-def untimely(certificate: bytes) -> str:
-    """Why a certificate in PEM is not good now; empty if it is. Malformed if it is none."""
-    try:
-        _check_time(_certificate(certificate))
-    except Unsigned as error:
-        return str(error)
-    return ""
+def check_time(certificate: bytes) -> None:
+    """Unsigned unless a certificate in PEM is good now; Malformed if it is none."""
+    _check_time(_certificate(certificate))
 
 
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:

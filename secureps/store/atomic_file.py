@@ -17,6 +17,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.file_access import BINARY, open_to_others, set_mode, user
@@ -80,6 +81,13 @@ def written(
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+def hashing(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
+    """Passes pieces on to whoever writes them, and adds each to a digest."""
+    for piece in pieces:
+        hasher.update(piece)
+        yield piece
 
 
 def put_in_place(fresh: Path, path: Path) -> None:
