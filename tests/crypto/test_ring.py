@@ -24,7 +24,7 @@ from secureps.crypto.ring import (
 )
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
-from tests.kits.cipher_kit import STANDARD_LOG_Q
+from tests.kits.cipher_kit import STANDARD_LOG_Q, is_prime
 
 PUBLISHED = {
     # Bossuat et al. 2024, table 5.2: 128 bits, classical.
@@ -33,10 +33,6 @@ PUBLISHED = {
 }
 
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
-
-
-def is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
 
 
 @every_ring
