@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import Stopwatch
 from secureps.codec.grid import Grid
+from secureps.crypto.bfv import pack, unpack
 from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters, Opening, Place, Sealer
-from secureps.crypto.pack import Packing, capacity_base
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import CIPHERS, cipher
 from secureps.policy.plan import load_plan
@@ -42,8 +42,6 @@ WIDE_CAPACITY = 100
 LARGE = 1 << 22
 """Values of a block for which the third ring takes the fewest bytes."""
 CAPACITY = 32
-DIGITS = 2
-"""Values in a coefficient: of every cipher that packs."""
 PRIVATE = Path(__file__).parent.parent / "policies" / "digits_client.toml"
 """Whose clip and noise multiplier the private steps take, for as many values as are timed."""
 
@@ -138,9 +136,9 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
             f"noise, {mechanism.placement}",
             partial(sampler.sample, watch.values, noise),
         )
-    packing = Packing(capacity_base(CAPACITY, grid.levels), DIGITS)
-    packed = watch.time("all", "pack", lambda: packing.pack(integers.astype(np.int64)))
-    unpacked = watch.time("all", "unpack", lambda: packing.unpack(packed, watch.values))
+    base = CAPACITY * grid.levels + 1
+    packed = watch.time("all", "pack", lambda: pack(integers.astype(np.int64), base))
+    unpacked = watch.time("all", "unpack", lambda: unpack(packed, base, watch.values))
     assert np.array_equal(unpacked, integers)
     return integers.astype(np.int64)
 

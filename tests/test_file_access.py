@@ -69,14 +69,14 @@ def test_elsewhere_nothing_is_open_to_others(
 ) -> None:
     """On Windows every file says 0666, and what protects it is no mode."""
     with pytest.raises(KitError, match="is open to others: chmod 600"):
-        read(file, "", 0o077, "chmod 600")
+        read(file, "", 0o077)
     for name in ("geteuid", "fchmod"):
         monkeypatch.delattr(os, name)
     found = file.stat()
     assert file_access.user() is None
     assert not file_access.owned_by_others(found)
     assert file_access.open_to_others(found, 0o777) == 0
-    assert read(file, "", 0o077, "chmod 600") == b"said"
+    assert read(file, "", 0o077) == b"said"
     write(file, b"again", 0o600)
     folder = tmp_path / "open"
     folder.mkdir(0o777)

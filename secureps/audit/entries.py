@@ -19,18 +19,14 @@ from secureps.messages import coordinator_records as coordinator
 from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
 from secureps.messages import records, requests
-from secureps.messages import shard_records as shard
 from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import from_plain, to_plain
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
-    BlockHeader,
     Cohort,
-    Held,
     Receipt,
     SubmissionId,
     cohort_digest,
@@ -38,7 +34,7 @@ from secureps.messages.submission import (
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, spent
 from secureps.privacy.ledger import Ledger
-from secureps.store.journal_rows import Record, Row
+from secureps.store.journal_rows import UNTOLD, Record, Row
 from secureps.wording import finite
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -113,49 +109,28 @@ TOLD: Mapping[type, Told] = {
 }
 """Every class of record of which something is told."""
 
-NOT_TOLD: frozenset[type] = frozenset(
-    {
-        # the log's first line, and its dates
-        records.RunPinned,
-        records.Dated,
-        # of one party's machines: nobody takes part, opens or spends by them
-        records.Incarnated,
-        coordinator.StandbyFollows,
-        coordinator.ShardLocated,
-        coordinator.ShardLeft,
-        coordinator.PlacementMoved,
-        coordinator.RoundExtended,
-        Held,
-        requests.Prepared,
-        coordinator.CheckpointOrdered,
-        requests.Checkpointed,
-        coordinator.StreamBegan,
-        coordinator.StreamEnded,
-        coordinator.MembersReturned,
-        coordinator.MemberAsked,
-        coordinator.KeysReleased,
-        EnvelopeKeyAnnounced,  # receipts say which keys they are sealed for
-        holder.KeyReplaced,
-        holder.KeysErased,
-        requests.KeyShare,  # `CohortOpened` says whose answers opened a cohort
-        member.SequencesBegun,
-        member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
-        member.BudgetCharged,
-        member.BudgetLowered,
-        member.SentWithoutPrivacy,
-        # parts of other records
-        holder.BaseModel,
-        records.RefusedRequests,
-        records.ReceiptSummary,
-        # a shard's: it opens nothing that the coordinator does not say
-        BlockHeader,
-        shard.KeySumTaken,
-        shard.SumsMade,
-        shard.StateCommitted,
-        shard.Discarded,
-        shard.OpenedForgotten,
-    }
-)
+NOT_TOLD: frozenset[type] = UNTOLD | {
+    # the log's first line, and its dates
+    records.RunPinned,
+    records.Dated,
+    # of one party's machines: nobody takes part, opens or spends by them
+    records.Incarnated,
+    coordinator.StandbyFollows,
+    coordinator.ShardLeft,
+    coordinator.StreamBegan,
+    coordinator.StreamEnded,
+    holder.KeyReplaced,
+    holder.KeysErased,
+    member.SequencesBegun,
+    member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
+    member.BudgetCharged,
+    member.BudgetLowered,
+    member.SentWithoutPrivacy,
+    # parts of other records
+    holder.BaseModel,
+    records.RefusedRequests,
+    records.ReceiptSummary,
+}
 """And every other one."""
 
 

@@ -47,7 +47,6 @@ from secureps.crypto.cipher import (
     Payload,
     untagged,
 )
-from secureps.crypto.pack import capacity_base
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, PlanRefused
 
@@ -59,9 +58,6 @@ KEY_PRIME = 0x1FFFFFFFCE001
 """p, 49 bits: only keys and fresh encryption see it."""
 DIGITS = 2
 """Values in one plaintext coefficient."""
-SECURITY_BITS = 128
-"""Security level of (DEGREE, DATA_PRIME * KEY_PRIME), classical: of 109 bits, as many as the
-HomomorphicEncryption.org standard (2018) allows for this N in table 1."""
 MARGIN_SIGMAS = 10
 """How many standard deviations of noise fit below the bound of decryption."""
 VALUES_PER_CIPHERTEXT = DIGITS * DEGREE
@@ -133,12 +129,30 @@ def check_parameters(parameters: CipherParameters) -> None:
     fits = most_levels(parameters.capacity)
     if parameters.levels > fits:
         t = plain_modulus(parameters.capacity)
-        base = capacity_base(parameters.capacity, parameters.levels)
+        base = parameters.base
         raise PlanRefused(
             f"bfv cannot sum weight {parameters.capacity} of values up to {parameters.levels}: "
             f"two digits in base {base} need {(base**DIGITS).bit_length()} bits and the plain "
             f"modulus {t} has {t.bit_length()}; levels may be at most {fits} at this capacity"
         )
+
+
+def pack(values: npt.NDArray[np.int64], base: int) -> npt.NDArray[np.int64]:
+    """Packs two of n values, below the base, into each coefficient: int64 (ceil(n / 2),).
+
+    Values may be secret: here are only * and +.
+    """
+    width = -(-values.size // DIGITS)
+    packed = np.zeros(width, np.int64)
+    packed[: values.size - width] = values[width:]
+    packed *= base
+    packed += values[:width]
+    return packed
+
+
+def unpack(packed: npt.NDArray[np.int64], base: int, count: int) -> npt.NDArray[np.int64]:
+    """Unpacks `count` values, or their sums, from coefficients below the base squared."""
+    return np.concatenate(np.divmod(packed, base)[::-1])[:count]
 
 
 def _reduce(values: npt.NDArray[np.uint64]) -> None:

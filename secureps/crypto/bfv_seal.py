@@ -32,7 +32,9 @@ from secureps.crypto.bfv import (
     BfvPublicKey,
     BfvSecretKey,
     check_parameters,
+    pack,
     plain_modulus,
+    unpack,
 )
 from secureps.crypto.cipher import (
     CipherParameters,
@@ -43,7 +45,6 @@ from secureps.crypto.cipher import (
     Sealer,
     check_values,
 )
-from secureps.crypto.pack import Packing, capacity_base
 from secureps.errors import InternalError, Malformed
 from secureps.extras import from_extras
 
@@ -139,11 +140,6 @@ def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
     return BfvSecretKey(secret), BfvPublicKey(ring.save(public, ring.public))
 
 
-def _packing(parameters: CipherParameters) -> Packing:
-    base = capacity_base(parameters.capacity, parameters.levels)
-    return Packing(base, DIGITS, plain_modulus(parameters.capacity))
-
-
 class BfvSealer(Sealer):
     """Encrypts under a holder's public key.
 
@@ -153,8 +149,7 @@ class BfvSealer(Sealer):
 
     def __init__(self, parameters: CipherParameters, key: BfvPublicKey) -> None:
         check_parameters(parameters)
-        self._levels = parameters.levels
-        self._packing = _packing(parameters)
+        self._levels, self._base = parameters.levels, parameters.base
         self._ring = _Ring(plain_modulus(parameters.capacity))
         public = self._ring.load(sealapi.PublicKey(), self._ring.public, key.coefficients)
         self._encoder = sealapi.BatchEncoder(self._ring.context)
@@ -166,7 +161,7 @@ class BfvSealer(Sealer):
             check_values(values, self._levels)
             plaintext = sealapi.Plaintext()
             ciphertext = sealapi.Ciphertext(self._ring.context)
-            self._encoder.encode(self._packing.pack(values).tolist(), plaintext)  # pads with zeros
+            self._encoder.encode(pack(values, self._base).tolist(), plaintext)  # pads with zeros
             self._encryptor.encrypt(plaintext, ciphertext)
             return self._ring.save(ciphertext, self._ring.ciphertext)
 
@@ -179,7 +174,7 @@ class BfvOpener(Opener):
     def __init__(self, parameters: CipherParameters, key: BfvSecretKey) -> None:
         check_parameters(parameters)
         self._adder = BfvAdder(parameters)
-        self._packing = _packing(parameters)
+        self._base = parameters.base
         self._ring = _Ring(plain_modulus(parameters.capacity))
         coefficients = key.to_bytes()[-2 * DEGREE * 8 :]
         secret = self._ring.load(sealapi.SecretKey(), self._ring.secret, coefficients)
@@ -193,8 +188,7 @@ class BfvOpener(Opener):
             place = index * CIPHERTEXT_BYTES
             count = min(VALUES_PER_CIPHERTEXT, slots - start)
             packed = self._decrypt(view[place : place + CIPHERTEXT_BYTES])
-            used = self._packing.coefficients(count)
-            yield self._packing.unpack(packed[:used], count)
+            yield unpack(packed[: -(-count // DIGITS)], self._base, count)
 
     def _decrypt(self, total: memoryview) -> npt.NDArray[np.int64]:
         """Packed sums of one ciphertext, int64 (4096,); its range is the proof of the opening.
@@ -206,7 +200,7 @@ class BfvOpener(Opener):
         plaintext = sealapi.Plaintext()
         self._decryptor.decrypt(ciphertext, plaintext)
         packed = np.array(self._encoder.decode_uint64(plaintext), np.int64)
-        if int(packed.max()) >= self._packing.base**DIGITS:
+        if int(packed.max()) >= self._base**DIGITS:
             raise Malformed(
                 "this total does not decrypt under this holder's key: it was sealed for another "
                 "holder or for another plan, or a member sent a ciphertext that is none"

@@ -31,9 +31,9 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
-from secureps.crypto.cipher import untagged
+from secureps.crypto.cipher import check_length, untagged
 from secureps.crypto.secret import Secret
-from secureps.errors import Malformed, Oversized
+from secureps.errors import Malformed
 from secureps.messages.encoding import digest
 
 _X25519_BYTES = 32
@@ -74,11 +74,7 @@ class EnvelopePublicKey:
             raise Malformed(
                 f"an envelope's public key has {PUBLIC_BYTES} bytes, not {len(self.key)}"
             )
-        _ = self._hybrid
-
-    @property
-    def _hybrid(self) -> MLKEM768X25519PublicKey:
-        return _hybrid(self.key)
+        _hybrid(self.key)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
@@ -156,7 +152,7 @@ def seal(recipient: EnvelopePublicKey, plaintext: bytes, associated: bytes) -> b
         associated: what the envelope belongs to; it is not in it, and must be the same at
             opening.
     """
-    return _SUITE.encrypt(plaintext, recipient._hybrid, info=digest(_DOMAIN, associated))
+    return _SUITE.encrypt(plaintext, _hybrid(recipient.key), info=digest(_DOMAIN, associated))
 
 
 def open(key: EnvelopeKey, sealed: bytes, associated: bytes, size: int) -> bytes:
@@ -166,10 +162,7 @@ def open(key: EnvelopeKey, sealed: bytes, associated: bytes, size: int) -> bytes
         Oversized: longer than an envelope of `size` bytes.
         Malformed: shorter, altered in any bit, for somebody else, or with other `associated`.
     """
-    if len(sealed) > size + OVERHEAD:
-        raise Oversized(f"an envelope has {len(sealed)} bytes, not {size + OVERHEAD}")
-    if len(sealed) < size + OVERHEAD:
-        raise Malformed(f"an envelope has {len(sealed)} bytes, not {size + OVERHEAD}")
+    check_length("an envelope", sealed, size + OVERHEAD)
     try:
         return _SUITE.decrypt(sealed, key._hybrid, info=digest(_DOMAIN, associated))
     except InvalidTag:  # of a point of low order, too

@@ -67,17 +67,6 @@ def root_of_unity(degree: int, prime: int) -> int:
     raise ValueError(f"{prime} has no root of unity of order {2 * degree}")
 
 
-def _reversed_bits(index: int, bits: int) -> int:
-    return int(f"{index:0{bits}b}"[::-1], 2)
-
-
-def twiddles(degree: int, prime: int) -> tuple[list[int], list[int]]:
-    """The twiddles of (N, p), powers of the root in bit-reversed order, and their inverses."""
-    bits, root = degree.bit_length() - 1, root_of_unity(degree, prime)
-    forth = [pow(root, _reversed_bits(i, bits), prime) for i in range(degree)]
-    return forth, [pow(w, -1, prime) for w in forth]
-
-
 def paired(ws: list[int], prime: int) -> U32:
     """Constants and their companions: uint32 (2, n)."""
     return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
@@ -85,8 +74,11 @@ def paired(ws: list[int], prime: int) -> U32:
 
 @lru_cache(maxsize=16)
 def tables(degree: int, prime: int) -> Tables:
-    """The constants of (N, p)."""
-    rows, (forth, back) = degree // WIDTH, twiddles(degree, prime)
+    """The constants of (N, p); twiddles are powers of the root in bit-reversed order."""
+    rows, bits = degree // WIDTH, degree.bit_length() - 1
+    root = root_of_unity(degree, prime)
+    forth = [pow(root, int(f"{i:0{bits}b}"[::-1], 2), prime) for i in range(degree)]
+    back = [pow(w, -1, prime) for w in forth]
 
     def tail(ws: list[int]) -> U32:
         lines: list[int] = []

@@ -113,9 +113,6 @@ class PlainCipher(Cipher):
     def adder(self) -> PlainAdder:
         return PlainAdder(self.parameters)
 
-    def sealer(self, place: Place, public_key: bytes | None) -> PlainSealer:
-        return PlainSealer(self.parameters)
-
     def noise_sealer(self, public_key: bytes | None) -> PlainSealer:
         return PlainSealer(self.parameters)
 

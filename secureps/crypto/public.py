@@ -33,35 +33,18 @@ def spare_words(degree: int) -> int:
     return max(128, degree // 32)
 
 
-RAN_OUT = "a window of public words ran out, which has a chance of 2^-160"
 KEPT = 4 << 20
 """Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
 million values has no others. Of all groups together twice as many, the last that were asked for."""
 
 
 class PublicPolynomials:
-    """The polynomials of one place in one ring.
-
-    `key` is that of their stream, public; `window` is how many words of it a polynomial has modulo
-    one prime.
-    """
+    """The polynomials of one place in one ring."""
 
     def __init__(self, ring: Ring, place: Place) -> None:
         self._ring = ring
         name, group = ring.name.encode(), place.group.encode()
-        self.key = digest("secureps-a", place.run, name, group, place.layout)
-        self.window = ring.degree + spare_words(ring.degree)
-
-    def blocks(self, first: int, count: int) -> tuple[int, int]:
-        """Where elements first to first + count lie in the stream: first block, number of blocks.
-
-        Raises:
-            PlanRefused: beyond the 256 GiB of one key stream.
-        """
-        size = self.window * len(self._ring.primes) // BLOCK_WORDS
-        if (first + count) * size >= 1 << 32:
-            raise PlanRefused("a group of so many values has no public polynomials: split it")
-        return first * size, count * size
+        self._key = digest("secureps-a", place.run, name, group, place.layout)
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
@@ -69,11 +52,16 @@ class PublicPolynomials:
         Any number of threads may ask at once; nobody writes to what they get.
 
         Raises:
-            PlanRefused: as of `blocks`.
+            PlanRefused: beyond the 256 GiB of one key stream.
         """
-        end = (first + count) * len(self._ring.primes) * self._ring.degree * 4
+        ring = self._ring
+        window = ring.degree + spare_words(ring.degree)
+        size = window * len(ring.primes) // BLOCK_WORDS
+        if (first + count) * size >= 1 << 32:
+            raise PlanRefused("a group of so many values has no public polynomials: split it")
+        end = (first + count) * len(ring.primes) * ring.degree * 4
         made = _kept if end <= KEPT else _made
-        return made(self._ring, self.key, *self.blocks(first, count))
+        return made(ring, self._key, first * size, count * size)
 
 
 def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
@@ -84,7 +72,7 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
     out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
     if not reduce_accepted(windows.astype(np.uint32, copy=False), constants(ring).primes, out):
-        raise InternalError(RAN_OUT)
+        raise InternalError("a window of public words ran out, which has a chance of 2^-160")
     return out
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.pack import capacity_base
 from secureps.errors import PlanRefused
 
 ETA = 41
@@ -167,7 +166,7 @@ def choose(parameters: CipherParameters) -> Encoding:
         PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
     """
     capacity, levels = parameters.capacity, parameters.levels
-    base, bound = capacity_base(capacity, levels), error_bound(capacity, parameters.most_weight)
+    base, bound = parameters.base, error_bound(capacity, parameters.most_weight)
     if capacity >= MOST_CAPACITY or levels >= MOST_LEVELS or base >= MOST_BASE:
         raise PlanRefused(
             f"rlwe sums weights below {MOST_CAPACITY} and values below {MOST_LEVELS}, with a "

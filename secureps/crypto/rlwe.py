@@ -24,13 +24,12 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 
 from secureps.compiled import compiles
 from secureps.crypto import rlwe_kernels
@@ -47,7 +46,7 @@ from secureps.crypto.cipher import (
     check_values,
 )
 from secureps.crypto.public import PublicPolynomials
-from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
+from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Ring, choose
 from secureps.crypto.rlwe_tables import constants, scale
 from secureps.crypto.sampling import Stream
 from secureps.crypto.secret import Secret
@@ -56,124 +55,6 @@ from secureps.errors import InternalError, Malformed, Refused
 TOGETHER = 1 << 15
 """Coefficients that are worked on at a time: of 16 elements, or fewer of a larger ring."""
 _WORD = np.dtype("<u8")
-
-Public = Callable[[int, int], NDArray[np.uint32]]
-"""(first, count) -> uint32 (count, primes, N): transformed polynomials, counted in the group."""
-
-Words = Callable[[int, int], NDArray[np.uint32]]
-"""words(first, count): so many uniform words of a stream from the first on, uint32."""
-
-
-class Noise(Secret):
-    """Uniform words for keys and errors: ChaCha20 under a key of the operating system's.
-
-    A stream is chosen by its number, which is its nonce: 0 for the one-time key, 1 + b for block b.
-    """
-
-    __slots__ = ("_key",)
-
-    def __init__(self) -> None:
-        self._key = os.urandom(32)
-
-    def stream(self, number: int) -> Words:
-        """The stream of this number, whoever seals that block when."""
-        return lambda first, count: Stream(self._key, number, first).words(count)
-
-
-class ElementSealer(Secret):
-    """Seals elements of one submission, from any thread.
-
-    Args:
-        slots: of a full block of the place.
-        public: zeros where there is no key.
-        levels: the greatest value.
-        noise: the words of a stream's number, of which errors are made (those of block b by stream
-            1 + b); zeros make none.
-        key: uint32 (primes, 2, N), s as `rlwe_kernels.transform_small` leaves it.
-    """
-
-    def __init__(
-        self,
-        encoding: Encoding,
-        slots: int,
-        levels: int,
-        public: Public,
-        noise: Callable[[int], Words],
-        key: NDArray[np.uint32],
-    ) -> None:
-        self._encoding = encoding
-        self._elements = encoding.elements(slots)
-        self._levels = levels
-        self._public = public
-        self._noise = noise
-        self._key = key
-
-    def seal(self, block: int, first: int, count: int, values: NDArray[np.integer[Any]]) -> Payload:
-        """Seals the elements first to first + count of a block, whose digits these values are.
-
-        Args:
-            values: at most count times d N of them; zeros follow.
-        Raises:
-            Malformed: a value is not in [0, levels].
-        """
-        enc, degree = self._encoding, self._encoding.ring.degree
-        check_values(values, self._levels)
-        digits = np.zeros(count * enc.values, np.uint32)
-        digits[: values.size] = values
-        noise = self._noise(1 + block)(first * 3 * degree, count * 3 * degree)
-        made = np.empty((count, len(enc.ring.words), degree), np.uint64)
-        rlwe_kernels.seal_elements(
-            digits.reshape(count, enc.digits, degree),
-            self._public(block * self._elements + first, count),
-            noise.reshape(count, 3, degree),
-            self._key,
-            scale(enc).digits,
-            constants(enc.ring),
-            made,
-        )
-        out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
-        rlwe_kernels.pack_words(made.reshape(-1), out)
-        return out.astype(_WORD, copy=False).data.cast("B")
-
-
-class ElementOpener:
-    """Opens elements of one cohort's sums, from any thread; `key` is the sum's, as of a sealer."""
-
-    def __init__(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> None:
-        self._encoding = encoding
-        self._elements = encoding.elements(place.slots)
-        self._public = PublicPolynomials(encoding.ring, place)
-        self._key = key
-
-    def open(
-        self, block: int, first: int, words: NDArray[np.uint64], out: NDArray[np.int64]
-    ) -> tuple[float, bool]:
-        """Opens the elements of a block's total from `first` on.
-
-        Args:
-            words: uint64 (count, words, N), below their word moduli.
-            out: int64 (count, d, N), filled with the digits.
-        Returns:
-            the sum of E^2, and whether every message was below B^d.
-        """
-        enc = self._encoding
-        narrow = len(enc.ring.words) == 1
-        open_elements = rlwe_kernels.open_narrow if narrow else rlwe_kernels.open_wide
-        found = open_elements(
-            words,
-            self._public.transformed(block * self._elements + first, words.shape[0]),
-            self._key,
-            constants(enc.ring),
-            scale(enc),
-            out,
-        )
-        return float(found[0]), bool(found[1])
-
-
-def batch(encoding: Encoding) -> int:
-    """Returns how many elements are worked on at a time: those of TOGETHER coefficients."""
-    return TOGETHER // encoding.ring.degree
-
 
 MOST_RESIDUAL = 2.0
 """Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
@@ -231,54 +112,11 @@ class RlweAdder(Adder):
         return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
 
 
-def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
-    """s, int32 (N,), of the noise's stream 0."""
-    small = np.empty(ring.degree, np.int32)
-    rlwe_kernels.binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
-    return small
-
-
 def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
-    """A key, or a sum of keys, as sealers and openers take it: uint32 (primes, 2, N)."""
+    """A key, or a sum of keys, as the kernels take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
     rlwe_kernels.transform_small(small, constants(ring), out)
     return out
-
-
-class RlweSealing(Secret, Sealer):
-    """One submission: a fresh key, and every block of a group at most once, by any threads.
-
-    Raises:
-        PlanRefused: no ring holds these parameters.
-    """
-
-    key: OneTimeKey
-
-    def __init__(self, parameters: CipherParameters, place: Place) -> None:
-        self._slots = place.slots
-        self._encoding = choose(parameters)
-        self._noise = Noise()
-        self._sealed: set[int] = set()
-        self._claiming = threading.Lock()
-        ring = self._encoding.ring
-        small = one_time_key(ring, self._noise)
-        self.key = OneTimeKey(small)
-        self._sealer = ElementSealer(
-            self._encoding,
-            place.slots,
-            parameters.levels,
-            PublicPolynomials(ring, place).transformed,
-            self._noise.stream,
-            transformed_key(ring, small),
-        )
-
-    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        _check_block(block, slots, self._slots)
-        with self._claiming:
-            if block in self._sealed:  # one key stream under two plaintexts gives both away
-                raise InternalError(f"block {block} was sealed under this one-time key before")
-            self._sealed.add(block)
-        return _pieces(self._encoding, block, slots, integers, self._sealer)
 
 
 class RlweClear(Sealer):
@@ -289,33 +127,102 @@ class RlweClear(Sealer):
     """
 
     def __init__(self, parameters: CipherParameters) -> None:
+        self._levels = parameters.levels
         self._encoding = choose(parameters)
-        primes, degree = len(self._encoding.ring.primes), self._encoding.ring.degree
-        self._sealer = ElementSealer(
-            self._encoding,
-            0,
-            parameters.levels,
-            lambda first, count: np.zeros((count, primes, degree), np.uint32),
-            lambda number: lambda first, count: np.zeros(count, np.uint32),
-            np.zeros((primes, 2, degree), np.uint32),
-        )
+        ring = self._encoding.ring
+        self._key = np.zeros((len(ring.primes), 2, ring.degree), np.uint32)
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        return _pieces(self._encoding, block, slots, integers, self._sealer)
+        enc = self._encoding
+        elements, together = enc.elements(slots), TOGETHER // enc.ring.degree
+
+        def sealed(first: int) -> Payload:
+            begin, count = first * enc.values, min(together, elements - first)
+            values = integers(begin, min(begin + count * enc.values, slots))
+            return self._seal_elements(block, first, count, values)
+
+        return (partial(sealed, first) for first in range(0, elements, together))
+
+    def _seal_elements(
+        self, block: int, first: int, count: int, values: npt.NDArray[np.integer[Any]]
+    ) -> Payload:
+        """Seals the elements first to first + count of a block, whose digits these values are.
+
+        Zeros follow where there are fewer than count times d N values.
+        """
+        enc, degree = self._encoding, self._encoding.ring.degree
+        check_values(values, self._levels)
+        digits = np.zeros(count * enc.values, np.uint32)
+        digits[: values.size] = values
+        public, noise = self._masks(block, first, count)
+        made = np.empty((count, len(enc.ring.words), degree), np.uint64)
+        rlwe_kernels.seal_elements(
+            digits.reshape(count, enc.digits, degree),
+            public,
+            noise.reshape(count, 3, degree),
+            self._key,
+            scale(enc).digits,
+            constants(enc.ring),
+            made,
+        )
+        out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
+        rlwe_kernels.pack_words(made.reshape(-1), out)
+        return out.astype(_WORD, copy=False).data.cast("B")
+
+    def _masks(
+        self, block: int, first: int, count: int
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """Returns what hides so many elements: zeros, which hide nothing.
+
+        Returns:
+            public polynomials, uint32 (count, primes, N), and the uniform words that errors are
+            made of, uint32 (count 3 N,).
+        """
+        ring = self._encoding.ring
+        public = np.zeros((count, len(ring.primes), ring.degree), np.uint32)
+        return public, np.zeros(count * 3 * ring.degree, np.uint32)
 
 
-def _pieces(
-    enc: Encoding, block: int, slots: int, integers: Integers, sealer: ElementSealer
-) -> Iterator[Piece]:
-    """The payload of a block, a few elements at a time."""
-    elements, together = enc.elements(slots), batch(enc)
+class RlweSealing(Secret, RlweClear):
+    """One submission: elements under a fresh key, with errors.
 
-    def sealed(first: int) -> Payload:
-        begin, count = first * enc.values, min(together, elements - first)
-        values = integers(begin, min(begin + count * enc.values, slots))
-        return sealer.seal(block, first, count, values)
+    Any threads seal its blocks, each at most once. Key and errors come of ChaCha20 under a seed
+    of the operating system's. A stream's nonce is 0 for the one-time key, 1 + b for block b.
 
-    return (partial(sealed, first) for first in range(0, elements, together))
+    Raises:
+        PlanRefused: no ring holds these parameters.
+    """
+
+    key: OneTimeKey
+
+    def __init__(self, parameters: CipherParameters, place: Place) -> None:
+        super().__init__(parameters)
+        ring = self._encoding.ring
+        self._slots = place.slots
+        self._elements = self._encoding.elements(place.slots)
+        self._public = PublicPolynomials(ring, place)
+        self._seed = os.urandom(32)
+        self._sealed: set[int] = set()
+        self._claiming = threading.Lock()
+        small = np.empty(ring.degree, np.int32)
+        rlwe_kernels.binomial(Stream(self._seed).words(3 * ring.degree).reshape(3, -1), small)
+        self.key = OneTimeKey(small)
+        self._key = transformed_key(ring, small)
+
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+        _check_block(block, slots, self._slots)
+        with self._claiming:
+            if block in self._sealed:  # one key stream under two plaintexts gives both away
+                raise InternalError(f"block {block} was sealed under this one-time key before")
+            self._sealed.add(block)
+        return super().pieces(block, slots, integers)
+
+    def _masks(
+        self, block: int, first: int, count: int
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        words = 3 * self._encoding.ring.degree
+        noise = Stream(self._seed, 1 + block, first * words).words(count * words)
+        return self._public.transformed(block * self._elements + first, count), noise
 
 
 class RlweOpener(Opener):
@@ -348,23 +255,32 @@ class RlweOpener(Opener):
                 f"a key sum of shape {key.shape} is none of {ring.name}, or its "
                 f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
-        transformed = transformed_key(ring, key.astype(np.int32))
-        self._opener = ElementOpener(self._encoding, place, transformed)
+        self._elements = self._encoding.elements(place.slots)
+        self._public = PublicPolynomials(ring, place)
+        self._key = transformed_key(ring, key.astype(np.int32))
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
         """Raises Refused after the last piece if the residual is that of another key sum."""
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
-        elements, together = enc.elements(slots), batch(enc)
+        elements, together = enc.elements(slots), TOGETHER // degree
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
+        narrow = len(enc.ring.words) == 1
+        open_elements = rlwe_kernels.open_narrow if narrow else rlwe_kernels.open_wide
         out = np.empty((min(together, elements), enc.digits, degree), np.int64)
         squares, sound = 0.0, True
         for first in range(0, elements, together):
             count = min(together, elements - first)
-            part = words[first : first + count]
-            found, whole = self._opener.open(block, first, part, out[:count])
-            squares, sound = squares + found, sound and whole
+            found, whole = open_elements(
+                words[first : first + count],
+                self._public.transformed(block * self._elements + first, count),
+                self._key,
+                constants(enc.ring),
+                scale(enc),
+                out[:count],
+            )
+            squares, sound = squares + float(found), sound and bool(whole)
             yield out[:count].reshape(-1)[: slots - first * enc.values]
         residual = math.sqrt(squares / (elements * degree))
         if not sound or residual > self._most:

@@ -167,6 +167,7 @@ TRIED = 16
 
 
 @fall_back_to(numpy_kernels.reduce_accepted)
+@kernel
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
     """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
 
@@ -176,13 +177,8 @@ def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
         windows: uint32 (count, primes, words); primes: of `Constants`.
         out: uint32 (count, primes, N).
     """
-    return _reduce_accepted(windows, primes, np.empty(windows.shape[2], np.uint32), out)
-
-
-@kernel
-def _reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
-    """Spoils `spare`, uint32 (words,)."""
     size, end = out.shape[2], windows.shape[2]
+    spare = np.empty(end, np.uint32)
     for element in range(windows.shape[0]):
         for index in range(primes.shape[0]):
             prime, whole = primes[index, 0], primes[index, 1]
@@ -274,6 +270,7 @@ SOME = 512
 
 
 @fall_back_to(numpy_kernels.open_narrow)
+@kernel
 def open_narrow(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
@@ -286,30 +283,11 @@ def open_narrow(
     Returns:
         the sum of E^2, and whether every message was below B^d.
     """
-    return _open_narrow(words, a, key, ring, scale, *_room(a), out)
-
-
-@fall_back_to(numpy_kernels.open_wide)
-def open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
-) -> tuple[float, bool]:
-    """Opens elements of a ring with several words, in as many limbs; else as `open_narrow`."""
-    return _open_wide(words, a, key, ring, scale, *_room(a), out)
-
-
-def _room(a: U32) -> tuple[U32, U64]:
-    """Arrays that opening spoils: uint32 (primes + 1, N) and uint64 (2, N)."""
-    primes, size = a.shape[1:]
-    return np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
-
-
-@kernel
-def _open_narrow(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
-) -> tuple[float, bool]:
+    count, primes, size = a.shape
+    work, messages = np.empty((primes + 1, size), np.uint32), np.empty(size, np.uint64)
+    rests = np.empty(size, np.uint64)
     total, beyond = 0.0, _u64(0)
-    messages, rests = room[0], room[1]
-    for element in range(words.shape[0]):
+    for element in range(count):
         remove_key(words[element], a[element], key, ring, work)
         decode_narrow(work, ring, scale, messages, rests)
         total += squared_errors(rests, scale.places[out.shape[1], 0])
@@ -351,12 +329,16 @@ def squared_errors(rests: U64, half: np.uint64) -> float:
     return (a + b) + (c + d)
 
 
+@fall_back_to(numpy_kernels.open_wide)
 @kernel
-def _open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
+def open_wide(
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
+    """Opens elements of a ring with several words, in as many limbs; else as `open_narrow`."""
+    count, primes, size = a.shape
+    work, room = np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
     total, sound = 0.0, True
-    for element in range(words.shape[0]):
+    for element in range(count):
         remove_key(words[element], a[element], key, ring, work)
         squares, whole = decode_wide(work, ring, scale, room[0], out[element])
         total += squares

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ _ROSTER = b"secureps-roster"
 _EPOCH = b"secureps-roster-epoch"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Certificate:
     """The CA's word that a name in a role has this key.
 
@@ -76,8 +77,9 @@ class Certificate:
         ):
             raise Malformed(f"{self.name}: a {self.role} with a cipher key of this length")
 
-    @property
+    @cached_property
     def identity(self) -> PublicIdentity:
+        """Made once: to read a key costs as much as to verify with it."""
         return PublicIdentity(self.public_key)
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -175,7 +177,8 @@ class Roster:
     @cached_property
     def committee(self) -> bytes:
         """32 bytes over its key holders' names and cipher keys: whom updates are sealed for."""
-        return committee_digest((c.name, c.cipher_key_digest) for c in self.holders())
+        own = ((holder.name.encode(), holder.cipher_key_digest) for holder in self.holders())
+        return digest("secureps-committee", *itertools.chain.from_iterable(own))
 
     @property
     def number(self) -> int:
@@ -261,12 +264,7 @@ class Roster:
 
     def identity(self, name: str) -> PublicIdentity:
         """The key that verifies a party's signatures; UnknownParty if there is none."""
-        return self._identities.get(name) or self.find(name).identity
-
-    @cached_property
-    def _identities(self) -> dict[str, PublicIdentity]:
-        """Each key once: to read one costs as much as to verify with it."""
-        return {certificate.name: certificate.identity for certificate in self.certificates}
+        return self.find(name).identity
 
     @cached_property
     def _by_name(self) -> dict[str, Certificate]:
@@ -277,20 +275,14 @@ class Roster:
 
     @cached_property
     def _names(self) -> dict[Role, frozenset[str]]:
-        return {role: frozenset(c.name for c in of) for role, of in self._by_role.items()}
-
-    def clients(self) -> tuple[Certificate, ...]:
-        return self._by_role["client"]
+        found: dict[Role, list[str]] = {role: [] for role in ROLES}
+        for certificate in self.certificates:
+            found[certificate.role].append(certificate.name)
+        return {role: frozenset(names) for role, names in found.items()}
 
     def holders(self) -> tuple[Certificate, ...]:
-        return self._by_role["holder"]
-
-    @cached_property
-    def _by_role(self) -> dict[Role, tuple[Certificate, ...]]:
-        found: dict[Role, list[Certificate]] = {role: [] for role in ROLES}
-        for certificate in self.certificates:
-            found[certificate.role].append(certificate)
-        return {role: tuple(of) for role, of in found.items()}
+        """The key holders by name."""
+        return tuple(self._by_name[name] for name in sorted(self._names["holder"]))
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -304,17 +296,15 @@ class Roster:
             certificate.verify(ca_public)
 
     def to_bytes(self) -> bytes:
-        return self._text
-
-    @cached_property
-    def _text(self) -> bytes:
-        """Made once: parties that follow rosters compare each with their own."""
-        return to_file(self)
+        return self.text.encode()
 
     @cached_property
     def text(self) -> str:
-        """`to_bytes` as text, made once and shared by all parties of a process."""
-        text = self._text.decode()
+        """`to_bytes` as text, made once and shared by all parties of a process.
+
+        Parties that follow rosters compare each with their own.
+        """
+        text = to_file(self).decode()
         _WRITTEN[text] = self
         return text
 
@@ -345,11 +335,6 @@ _WRITTEN: WeakValueDictionary[str, Roster] = WeakValueDictionary()
 @functools.lru_cache(4)
 def _read(data: bytes) -> Roster:
     return from_file(Roster, data, "roster", MAX_ROSTER_BYTES, "the CA's tool")
-
-
-def committee_digest(holders: Iterable[tuple[str, bytes]]) -> bytes:
-    """What names a committee of key holders: of their names and the digests of their keys."""
-    return digest("secureps-committee", *(part for n, d in holders for part in (n.encode(), d)))
 
 
 def sign_roster(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import os
+from collections.abc import Iterable
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -20,7 +21,6 @@ from secureps.crypto.secret import Secret
 from secureps.errors import InternalError, Malformed
 
 SEED_BYTES = 32
-_PERSON = b"secureps-stream"
 _ZEROS = bytes(1 << 16)
 BLOCK_WORDS = 16
 """Words of a block of ChaCha20."""
@@ -104,10 +104,12 @@ def public_stream(*labels: Label) -> Stream:
     Raises:
         Malformed: as `Seed.derive`.
     """
-    hasher = hashlib.blake2b(digest_size=SEED_BYTES, person=b"secureps-public")
-    for label in labels:
-        hasher.update(_encode(label))
-    return Stream(hasher.digest())
+    return _stream_of(b"", b"secureps-public", labels)
+
+
+def _stream_of(key: bytes, person: bytes, labels: Iterable[Label]) -> Stream:
+    encoded = b"".join(map(_encode, labels))
+    return Stream(hashlib.blake2b(encoded, digest_size=SEED_BYTES, key=key, person=person).digest())
 
 
 def _encode(label: Label) -> bytes:
@@ -144,10 +146,7 @@ class Seed(abc.ABC):
         Raises:
             Malformed: a label that is not text, bytes or a whole number.
         """
-        hasher = hashlib.blake2b(digest_size=SEED_BYTES, key=self._key(), person=_PERSON)
-        for label in labels:
-            hasher.update(_encode(label))
-        return Stream(hasher.digest())
+        return _stream_of(self._key(), b"secureps-stream", labels)
 
 
 @final

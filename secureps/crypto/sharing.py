@@ -49,9 +49,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from secureps.crypto.cipher import check_length
 from secureps.crypto.sampling import SEED_BYTES, Stream
 from secureps.crypto.secret import Secret
-from secureps.errors import InternalError, Malformed, Oversized, PlanRefused
+from secureps.errors import InternalError, Malformed, PlanRefused
 from secureps.messages.encoding import digest
 
 P: Final = (1 << 31) - 1
@@ -116,10 +117,7 @@ def parse_vector(data: bytes | memoryview, length: int) -> Vector:
         Oversized: too long.
         Malformed: too short, or a value that is not below P.
     """
-    if len(data) > 4 * length:
-        raise Oversized(f"a vector of {length} values has {4 * length} bytes, not {len(data)}")
-    if len(data) < 4 * length:
-        raise Malformed(f"a vector of {length} values has {4 * length} bytes, not {len(data)}")
+    check_length(f"a vector of {length} values", data, 4 * length)
     values = np.frombuffer(data, _WORD).astype(np.uint32)
     if bool((values >= P).any()):  # one value, one form: digests and comparisons go by bytes
         raise Malformed("a vector has a value that is not below 2^31 - 1")
@@ -294,10 +292,7 @@ class HolderShare(Secret):
 
     def __init__(self, committee: Committee, holder: int, id: bytes, seeds: bytes) -> None:
         held = [committee.subsets[i] for i in committee.held_by(holder)]
-        due = committee.seed_bytes
-        if len(seeds) != due:
-            kind = Oversized if len(seeds) > due else Malformed
-            raise kind(f"a holder's seeds have {due} bytes, not {len(seeds)}")
+        check_length("what was in an envelope", seeds, committee.seed_bytes)
         self._committee = committee
         self._holder = holder
         self._id = id

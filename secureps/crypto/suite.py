@@ -55,9 +55,6 @@ class BfvCipher(Cipher):
     def adder(self) -> BfvAdder:
         return BfvAdder(self.parameters)
 
-    def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
-        return self.noise_sealer(public_key)
-
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
         """Seals a shard's noise under the holder's public key; KitError without one."""
         if public_key is None:

@@ -97,15 +97,18 @@ def check_public_key(public: bytes) -> None:
 
 def verify_tls(public: bytes, message: bytes, signature: bytes) -> None:
     """Unsigned unless whoever has the key of `public` (DER) signed; Malformed if that is none."""
-    check_public_key(public)
     try:
-        key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public[-_POINT - 1 :])
-    except ValueError:
-        raise Malformed("this public key of P-256 is no point of the curve") from None
-    try:
-        key.verify(signature, message, _ECDSA)
+        _public_key(public).verify(signature, message, _ECDSA)
     except InvalidSignature:
         raise Unsigned("a signature by the TLS key is wrong") from None
+
+
+def _public_key(public: bytes) -> ec.EllipticCurvePublicKey:
+    check_public_key(public)
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public[-_POINT - 1 :])
+    except ValueError:
+        raise Malformed("this public key of P-256 is no point of the curve") from None
 
 
 def make_authority(ca: Identity) -> bytes:
@@ -142,16 +145,11 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
     Raises:
         Malformed: one of them is none.
     """
+    subject = _public_key(public)
     key = Ed25519PrivateKey.from_private_bytes(ca.to_bytes())
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if role in _SERVERS:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    try:
-        subject = serialization.load_der_public_key(public)
-    except ValueError:
-        raise Malformed(f"{name}: this is no public key in DER") from None
-    if not isinstance(subject, ec.EllipticCurvePublicKey):
-        raise Malformed(f"{name}: this is no public key of P-256")
     # Strict verifiers want it (RFC 5280, 4.2.1.1): those of Python are, from 3.13 on.
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return (
@@ -181,13 +179,9 @@ def expiry_of(certificate: bytes) -> datetime:
         raise Malformed("this certificate ends at no time") from None
 
 
-def untimely(certificate: bytes) -> str:
-    """Why a certificate in PEM is not good now; empty if it is. Malformed if it is none."""
-    try:
-        _check_time(_certificate(certificate))
-    except Unsigned as error:
-        return str(error)
-    return ""
+def check_time(certificate: bytes) -> None:
+    """Unsigned unless a certificate in PEM is good now; Malformed if it is none."""
+    _check_time(_certificate(certificate))
 
 
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:

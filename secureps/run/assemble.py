@@ -34,7 +34,6 @@ from secureps.service.shard.tiers import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.backup import CopyParts
 from secureps.store.envelope_keys import EnvelopeKeys
-from secureps.store.journal import FollowedJournal
 from secureps.store.keyring import PublicKit
 
 
@@ -57,9 +56,7 @@ def make_coordinator(
     run.plan.make_rules()
     machine = Coordinator(run)
     worker = CoordinatorWorker(machine, checkpoints)
-    if isinstance(stores.journal, FollowedJournal):
-        return Lead(machine, stores.journal, around, worker)
-    return Executor(COORDINATOR, machine, stores.journal, around, worker)
+    return Lead(machine, stores.journal, around, worker)
 
 
 def make_standby(
@@ -67,7 +64,6 @@ def make_standby(
 ) -> Executor:
     """Makes a standby of the folder with this number; PlanRefused as for a coordinator."""
     journal = stores.journal
-    assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
     plan.make_rules()
     copy = Coordinator(pinned_run(kit, plan, None, b""))

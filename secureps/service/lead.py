@@ -43,7 +43,7 @@ from secureps.store.checkpoint import (
     prune,
     write_manifest,
 )
-from secureps.store.journal import FollowedJournal
+from secureps.store.journal import Journal
 from secureps.store.journal_height import Mark
 from secureps.wire.transport import told
 
@@ -76,7 +76,7 @@ class Lead(Executor):
     def __init__(
         self,
         machine: Machine,
-        journal: FollowedJournal,
+        journal: Journal,
         around: Environment,
         worker: Worker,
     ) -> None:
@@ -312,7 +312,7 @@ class StandbyWorker(Worker):
     coordinator does. `hear` takes each record once it is durable, on any thread.
     """
 
-    def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:
+    def __init__(self, journal: Journal, copy: Machine, parts: CopyParts) -> None:
         self._journal = journal
         self._copy = copy
         self._parts = parts

@@ -17,6 +17,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.file_access import BINARY, open_to_others, set_mode, user
@@ -27,28 +28,29 @@ PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
 
 
-def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
-    """Writes a file, whole: whoever reads it finds the old text or the new one."""
+def replace_text(path: Path, text: str, mode: int | None = None) -> None:
+    """Writes a file, whole: whoever reads it finds the old text or the new one.
+
+    `mode` is that of `write_durably`.
+    """
     fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
-    with open_to_create(fresh, mode) as file:
-        file.write(text.encode())  # the same bytes on every system
-    os.replace(fresh, path)
+    with written(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
+        os.replace(fresh, path)
 
 
 def write_durably(
     path: Path,
     pieces: Iterable[bytes | memoryview],
     mode: int | None = 0o600,
-    beside: Path | None = None,
 ) -> None:
     """Writes a file, whole and durable when it returns; OSError if the disk refuses.
 
+    Until it is whole it is called NAME.new.
+
     Args:
         mode: of the file, whatever the umask says; None: PUBLIC, but for the umask.
-        beside: what the file is called until it is whole; default: NAME.new.
     """
-    fresh = beside if beside is not None else path.with_name(path.name + ".new")
+    fresh = path.with_name(path.name + ".new")
     with written(fresh, pieces, mode):
         put_in_place(fresh, path)
 
@@ -79,6 +81,13 @@ def written(
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+def hashing(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
+    """Passes pieces on to whoever writes them, and adds each to a digest."""
+    for piece in pieces:
+        hasher.update(piece)
+        yield piece
 
 
 def put_in_place(fresh: Path, path: Path) -> None:

@@ -311,7 +311,7 @@ def set_aside(state: Path) -> Path:
     try:
         held = lock(journal)
         try:
-            moving = _find_half(state) or _free_folder(state)
+            moving = half_aside(state) or _free_folder(state)
             make_directory(moving, 0o700)
             beside = [journal.with_name(f"{JOURNAL}{end}") for end in ("-wal", "-shm")]
             for path in (journal, *beside, height_path(journal), state / FOLDER_NUMBER):
@@ -329,12 +329,8 @@ def set_aside(state: Path) -> Path:
     return kept
 
 
-def half_aside(state: Path) -> bool:
-    """Whether a journal was being set aside when its process ended."""
-    return _find_half(state) is not None
-
-
-def _find_half(state: Path) -> Path | None:
+def half_aside(state: Path) -> Path | None:
+    """Where a journal was being moved when its process ended; None if none was."""
     return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
 
 
@@ -400,17 +396,14 @@ class CopyParts:
             self._hasher.update(part.part)
             self._have += len(part.part)
             if self._have == self._size:
-                self._close()
+                if self._hasher.digest() != self._digest:
+                    raise Refused("the coordinator's copy of its journal does not have its digest")
+                whole = self._folder / JOURNAL
+                put_in_place(self._path, whole)
+                write_height(height_path(whole), last_row(whole))
         except OSError as error:
             raise OperatorError(f"cannot write {self._path}: {error}") from None
         return self._have
-
-    def _close(self) -> None:
-        if self._hasher.digest() != self._digest:
-            raise Refused("the coordinator's copy of its journal does not have its digest")
-        whole = self._folder / JOURNAL
-        put_in_place(self._path, whole)
-        write_height(height_path(whole), last_row(whole))
 
 
 def has_copy(state: Path) -> bool:

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
@@ -36,7 +36,7 @@ from secureps.messages.member_records import (
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import NO_SPACE, START, Mark, height_path, read_height
+from secureps.store.journal_height import NO_SPACE, START, height_path, read_height
 from secureps.wording import counted
 
 Fact = Charge | Release
@@ -78,71 +78,6 @@ def default_ledger(kit: Path, name: str) -> Path:
     return kit.absolute().parent / "ledgers" / f"{name}.db"
 
 
-@dataclass(slots=True)
-class _Read:
-    """What this process has read, and up to which row: each update would read all before it.
-
-    Args:
-        places: by place, the update that may leave, and the model that it came of.
-        bases: by run, client, group and model, the version and step under which it was trained
-            from first.
-        unnamed: runs whose rows an older version wrote: they count updates and do not name them.
-    """
-
-    rows: Rows = field(default_factory=list)
-    upto: Mark = START
-    places: dict[Place, tuple[bytes, bytes]] = field(default_factory=dict)
-    bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = field(default_factory=dict)
-    unnamed: set[bytes] = field(default_factory=set)
-
-    def add(self, at: float, row: OnRecord) -> None:
-        self.rows.append((at, row))
-        if isinstance(row, UpdateReleased):
-            self.places[_place(row)] = row.update, row.model
-            if row.model:
-                of_model = (row.run, row.client, row.group, row.model)
-                self.bases.setdefault(of_model, (row.version, row.step))
-        elif isinstance(row, SentWithoutPrivacy) or (
-            isinstance(row, BudgetCharged) and not _training(row)
-        ):
-            self.unnamed.add(row.run)
-
-    def objection(self, row: UpdateReleased) -> str:
-        """Says why an update may not leave; empty if it may, be it once more."""
-        known = self.places.get(_place(row))
-        # The same update of another model is refused too: that nothing changed would be told.
-        if known is not None and known != (row.update, row.model):
-            return (
-                f"another update of {_named(row.group, row.version, row.step)} is in the ledger, "
-                "and only that one may ever leave"
-            )
-        if known is None and row.run in self.unnamed:
-            return (
-                "its ledger does not say which updates of this run have left: an older one wrote it"
-            )
-        return self.repeats(row)
-
-    def repeats(self, row: UpdateReleased) -> str:
-        """Says why nothing is made of this model under this version; empty if something may be.
-
-        Updates of one version may come of one model, step after step; metrics are no steps.
-        """
-        first = self.bases.get((row.run, row.client, row.group, row.model))
-        if first is None or (first[0] == row.version and row.group != EVALUATION):
-            return ""
-        if first == (row.version, row.step):
-            return ""
-        if row.group == EVALUATION:
-            return "this client has judged this model before, for other metrics"
-        return (
-            f"version {row.version} of {row.group} is the same model as version {first[0]}: two "
-            "sums of updates from one model would tell their difference; if training has come to "
-            "rest, it is the result (secureps export); if updates are smaller than a step of the "
-            "grid, plan more bits or a smaller range"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class BudgetLedger:
     """The ledger of one data set; nothing is made before something is charged.
 
@@ -157,11 +92,25 @@ class BudgetLedger:
         clock: Unix seconds.
     """
 
-    path: Path
-    budget: float | None = None
-    updates_per_hour: int | None = None
-    clock: Callable[[], float] = time.time
-    _known: _Read = field(default_factory=_Read, init=False, repr=False, compare=False)
+    def __init__(
+        self,
+        path: Path,
+        budget: float | None = None,
+        updates_per_hour: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path, self.budget, self.updates_per_hour = path, budget, updates_per_hour
+        self.clock = clock
+        # What this process has read, and up to which row: each update would read all before it.
+        self._rows: Rows = []
+        self._upto = START
+        self._places: dict[Place, tuple[bytes, bytes]] = {}
+        """The update that may leave, and the model that it came of."""
+        self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
+        """By run, client, group and model, the version and step under which it was trained from
+        first."""
+        self._unnamed: set[bytes] = set()
+        """Runs whose rows an older version wrote: they count updates and do not name them."""
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
         """Writes which updates may leave, durably when it returns, all in one transaction.
@@ -175,41 +124,71 @@ class BudgetLedger:
                 and no epsilon covers an update.
             PlanRefused: the facts on record are of the other unit.
         """
-        if self._unchanged() and not self._new(rows):
+        if self._is_current() and not self._new(rows):
             self._demand_all(rows, delta)
-            return [self._known.objection(row) for row in rows]
+            return [self._objection(row) for row in rows]
         with self._tx() as append:
             self._demand_all(rows, delta)
             said, taken = list[str](), list[UpdateReleased]()
             for row in rows:
-                said.append(objection := self._known.objection(row))
-                if not objection and self._new([row]):
-                    taken.append(row)
+                said.append(self._objection(row))
+                taken += self._new([row])
             if taken:
                 append(taken)
             return said
 
     def repeats(self, row: UpdateReleased) -> str:
-        """Says why nothing is made of a row's model under its version; empty if it may be."""
+        """Says why nothing is made of a row's model under its version; empty if it may be.
+
+        Updates of one version may come of one model, step after step; metrics are no steps.
+        """
         self.rows()
-        return self._known.repeats(row)
+        return self._repeats(row)
+
+    def _repeats(self, row: UpdateReleased) -> str:
+        first = self._bases.get((row.run, row.client, row.group, row.model))
+        if first is None or (first[0] == row.version and row.group != EVALUATION):
+            return ""
+        if first == (row.version, row.step):
+            return ""
+        if row.group == EVALUATION:
+            return "this client has judged this model before, for other metrics"
+        return (
+            f"version {row.version} of {row.group} is the same model as version {first[0]}: two "
+            "sums of updates from one model would tell their difference; if training has come to "
+            "rest, it is the result (secureps export); if updates are smaller than a step of the "
+            "grid, plan more bits or a smaller range"
+        )
+
+    def _objection(self, row: UpdateReleased) -> str:
+        """Says why an update may not leave; empty if it may, be it once more."""
+        known = self._places.get(_place(row))
+        # The same update of another model is refused too: that nothing changed would be told.
+        if known is not None and known != (row.update, row.model):
+            return (
+                f"another update of {_named(row.group, row.version, row.step)} is in the ledger, "
+                "and only that one may ever leave"
+            )
+        if known is None and row.run in self._unnamed:
+            return (
+                "its ledger does not say which updates of this run have left: an older one wrote it"
+            )
+        return self._repeats(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
         """Whether this client's updates of the run are on record, or may be."""
         self.rows()
-        known = self._known
-        return run in known.unnamed or any(place[:2] == (run, client) for place in known.places)
+        return run in self._unnamed or any(place[:2] == (run, client) for place in self._places)
 
     def _new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
-        places, objection = self._known.places, self._known.objection
-        return [row for row in rows if _place(row) not in places and not objection(row)]
+        return [r for r in rows if _place(r) not in self._places and not self._objection(r)]
 
     def _demand_all(self, rows: Sequence[UpdateReleased], delta: float) -> None:
-        known, new = self._known.rows, self._new(rows)
+        new = self._new(rows)
         if any(_exposes(row) for row in rows):
-            self._refuse_exact(known)
+            self._refuse_exact()
         if facts := [row.fact for row in new if row.fact is not None]:
-            self._demand(known, facts, delta)
+            self._demand(facts, delta)
 
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
@@ -220,8 +199,7 @@ class BudgetLedger:
         if self.updates_per_hour is None:
             return 0.0
         with self._tx() as append:
-            rows = self._known.rows
-            now, begun = self.clock(), (at for at, row in rows if _training(row))
+            now, begun = self.clock(), (at for at, row in self._rows if _training(row))
             # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
@@ -231,20 +209,20 @@ class BudgetLedger:
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
         """Refuses what `release` would for its cost, before anybody trains in vain."""
-        rows = self.rows()
-        known = _facts(rows)
-        new = [fact for fact in ahead if (run, fact) not in known]
-        if new:
-            self._demand(rows, new, delta)
+        known = self.facts()
+        if new := [fact for fact in ahead if (run, fact) not in known]:
+            self._demand(new, delta)
 
     def look_exact(self) -> None:
         """Refuses what `release` would without privacy, before anybody trains in vain."""
-        self._refuse_exact(self.rows())
+        self.rows()
+        self._refuse_exact()
 
     @property
     def limit(self) -> float | None:
         """The budget that holds now; None if there is none."""
-        return self._limit(self.rows())
+        self.rows()
+        return self._limit
 
     def lower(self, budget: float) -> None:
         """Lowers the budget of all runs together from now on, durably.
@@ -255,19 +233,19 @@ class BudgetLedger:
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
         with self._tx() as append:
-            limit = self._limit(self._known.rows)
-            if limit is not None and budget >= limit:
+            if (limit := self._limit) is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
             append([BudgetLowered(budget)])
 
-    def _limit(self, rows: Rows) -> float | None:
-        lowered = [row.budget for _, row in rows if isinstance(row, BudgetLowered)]
+    @property
+    def _limit(self) -> float | None:
+        lowered = [row.budget for _, row in self._rows if isinstance(row, BudgetLowered)]
         return min([*lowered, *([] if self.budget is None else [self.budget])], default=None)
 
-    def _demand(self, rows: Rows, new: Sequence[Fact], delta: float) -> None:
-        if (limit := self._limit(rows)) is None:
+    def _demand(self, new: Sequence[Fact], delta: float) -> None:
+        if (limit := self._limit) is None:
             return
-        known = (fact for _, fact in _facts(rows))
+        known = (fact for _, fact in _facts(self._rows))
         total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
         if total > limit:
             raise BudgetSpent(
@@ -275,8 +253,8 @@ class BudgetLedger:
                 f"counts, and the budget is {limit:g}, of {unit_of(new)}: nothing more is sealed"
             )
 
-    def _refuse_exact(self, rows: Rows) -> None:
-        if (limit := self._limit(rows)) is not None:
+    def _refuse_exact(self) -> None:
+        if (limit := self._limit) is not None:
             raise BudgetSpent(
                 f"the plan trains without privacy, and {self.path} has a budget of {limit:g} for "
                 "all runs: nothing more is sealed"
@@ -284,16 +262,14 @@ class BudgetLedger:
 
     def standing(self, delta: float) -> str:
         """What all runs spent of which budget, in words; empty if there is none."""
-        rows = self.rows()
-        if (limit := self._limit(rows)) is None:
+        if (limit := self.limit) is None:
             return ""
-        total = epsilon_of([fact for _, fact in _facts(rows)], min(delta, OWN_DELTA))
+        total = epsilon_of([fact for _, fact in self.facts()], min(delta, OWN_DELTA))
         return f"{total:.3f} of {limit:g} over all runs"
 
     def warning(self) -> str:
         """What a budget cannot bound any more, in words; empty if it bounds all."""
-        rows = self.rows()
-        limit, exact = self._limit(rows), without_privacy(sum(_exact(rows).values()))
+        limit, exact = self.limit, without_privacy(sum(_exact(self._rows).values()))
         if limit is None or not exact:
             return ""
         return (
@@ -301,19 +277,16 @@ class BudgetLedger:
             "bounds what is spent besides"
         )
 
-    def others(self, run: bytes) -> tuple[Fact, ...]:
-        return tuple(fact for other, fact in self.facts() if other != run)
-
     def facts(self) -> list[tuple[bytes, Fact]]:
         return _facts(self.rows())
 
     def rows(self) -> Rows:
         if not self.path.is_file():
             return []
-        if rows := self._unchanged():
-            return rows
-        with self._tx():
-            return [*self._known.rows]
+        if not self._is_current():
+            with self._tx():  # which reads what is new
+                pass
+        return [*self._rows]
 
     def spent(self) -> tuple[RunSpent, ...]:
         rows = self.rows()
@@ -330,12 +303,9 @@ class BudgetLedger:
             for run, own in facts.items()
         )
 
-    def _unchanged(self) -> Rows:
-        """What this process has read, if nobody has written since; else empty."""
-        known = self._known
-        if not known.rows or read_height(height_path(self.path)) != known.upto:
-            return []
-        return [*known.rows]
+    def _is_current(self) -> bool:
+        """Whether nobody has written since this process read it."""
+        return bool(self._rows) and read_height(height_path(self.path)) == self._upto
 
     @contextmanager
     def _tx(self) -> Iterator[Append]:
@@ -348,12 +318,23 @@ class BudgetLedger:
             except OSError as error:
                 raise self._refused(error) from None
             journal = stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
-            known = self._known
-            for at, row in list(journal.replay(known.upto)):  # all, or none of them
+            for at, row in list(journal.replay(self._upto)):  # all, or none of them
                 if isinstance(row, OnRecord):
-                    known.add(at, row)
-            known.upto = journal.mark
+                    self._add(at, row)
+            self._upto = journal.mark
             yield lambda records: journal.append(self.clock(), records)
+
+    def _add(self, at: float, row: OnRecord) -> None:
+        self._rows.append((at, row))
+        if isinstance(row, UpdateReleased):
+            self._places[_place(row)] = row.update, row.model
+            if row.model:
+                of_model = (row.run, row.client, row.group, row.model)
+                self._bases.setdefault(of_model, (row.version, row.step))
+        elif isinstance(row, SentWithoutPrivacy) or (
+            isinstance(row, BudgetCharged) and not _training(row)
+        ):
+            self._unnamed.add(row.run)
 
     def _refused(self, error: OSError) -> OperatorError:
         if error.errno in NO_SPACE:
@@ -371,16 +352,16 @@ class MemoryLedger(BudgetLedger):
         super().__init__(Path("a ledger in memory"))
 
     def rows(self) -> Rows:
-        return [*self._known.rows]
+        return [*self._rows]
 
-    def _unchanged(self) -> Rows:
-        return [*self._known.rows]
+    def _is_current(self) -> bool:
+        return True
 
     @contextmanager
     def _tx(self) -> Iterator[Append]:
         def append(records: Sequence[OnRecord]) -> None:
             for row in records:
-                self._known.add(self.clock(), row)
+                self._add(self.clock(), row)
 
         yield append
 

@@ -46,7 +46,7 @@ from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.format import FORMAT, demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
-from secureps.store.atomic_file import make_directory, write_durably
+from secureps.store.atomic_file import hashing, make_directory, write_durably
 from secureps.store.durability import open_to_read
 from secureps.wording import named
 
@@ -430,15 +430,9 @@ def header_end(path: Path, begin: bytes, size: int) -> int:
 def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:
     """Writes a file durably, and the directory that it makes; returns the digest of the bytes."""
     hasher = payload_hasher()
-
-    def passing() -> Iterator[bytes | memoryview]:
-        for piece in pieces:
-            hasher.update(piece)
-            yield piece
-
     try:
         make_directory(path.parent, 0o775 if mode is None else 0o700)
-        write_durably(path, passing(), mode, path.with_name(path.name + ".tmp"))
+        write_durably(path, hashing(pieces, hasher), mode)
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()

@@ -142,11 +142,10 @@ class _WaitedFile(io.FileIO):
             return super().write(data)
 
 
-Opener = Callable[[str, int], int]
-
-
 def open_to_read(
-    path: str | os.PathLike[str], buffered: bool = True, opener: Opener = open_plain
+    path: str | os.PathLike[str],
+    buffered: bool = True,
+    opener: Callable[[str, int], int] = open_plain,
 ) -> io.BufferedReader | io.FileIO:
     """Opens a plain file as `open` does; each read counts as a wait for the disk."""
     with waiting():

@@ -80,12 +80,10 @@ def make_keys(
     except ClientError as error:
         raise KitError(str(error)) from None
     folder = directory / "private" / name
-    try:
+    with _writing(f"the keys of {name}"):
         make_directory(directory)
         make_folder(folder.parent, 0o700)
         return _make_request(folder, role, name, kind, passphrases or Passphrases(), None)
-    except OSError as error:
-        raise KitError(f"cannot write the keys of {name}: {error}") from None
 
 
 def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -> KeyRequest | None:
@@ -105,7 +103,7 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
         raise KitError(f"{error}: `secureps keys request` is for new names") from None
     folder = directory / "private" / name
     following = folder / NEXT
-    try:
+    with _writing(f"the keys of {name}"):
         if os.path.lexists(following / IDENTITY):
             made = _read_private(Identity, following / IDENTITY, passphrases)
             if made.public == certificate.identity:
@@ -114,19 +112,24 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
         old = load_private(directory, name, passphrases)
         kind = holder_kind(directory, name) if certificate.cipher_key_digest else None
         return _make_request(following, certificate.role, name, kind, passphrases, old)
-    except OSError as error:
-        raise KitError(f"cannot write the keys of {name}: {error}") from None
 
 
 def write_request(directory: Path, request: KeyRequest) -> Path:
     """Writes a request for its issuer; returns the file, KitError if it cannot."""
     path = directory / "requests" / f"{request.name}.json"
-    try:
+    with _writing(str(path)):
         make_folder(path.parent, 0o755)
         write(path, request.to_bytes(), 0o644)
-    except OSError as error:
-        raise KitError(f"cannot write {path}: {error}") from None
     return path
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Turns a disk's refusal into a KitError that says what was being written."""
+    try:
+        yield
+    except OSError as error:
+        raise KitError(f"cannot write {what}: {error}") from None
 
 
 def _make_request(
@@ -174,7 +177,7 @@ def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
         write_new(secret, passphrases.lock(pair[0]))
     _read_private(kind.secret, secret, passphrases)
     _refuse_link(public)
-    return read(public, f": remove {secret} too, and repeat this", 0o077, "chmod 600")
+    return read(public, f": remove {secret} too, and repeat this", 0o077)
 
 
 def _put_in_place(folder: Path, following: Path) -> None:
@@ -209,7 +212,7 @@ def create_kit(
     if (directory / "ca").exists() or (directory / "public").exists():
         raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
     ca = Identity.generate()
-    try:
+    with _writing("the kit"):
         make_directory(directory)
         make_folder(directory / "ca", 0o700)
         make_folder(directory / "public", 0o755)
@@ -222,8 +225,6 @@ def create_kit(
         tls_files.create(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
     return ca.public
 
 
@@ -417,14 +418,11 @@ def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Id
     """
     missing = f"; `{init_command(directory)}` makes it"
     ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
-    try:
-        with one_at_a_time(directory / "ca" / "turn"):
-            public, roster = load_roster(directory)
-            if public != ca.public:
-                raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
-            yield ca, roster
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
+    with _writing("the kit"), one_at_a_time(directory / "ca" / "turn"):
+        public, roster = load_roster(directory)
+        if public != ca.public:
+            raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
+        yield ca, roster
 
 
 def _check(
@@ -508,9 +506,16 @@ def _holds(directory: Path) -> int:
     path = directory / "ca" / "holds.json"
     if not path.exists():
         return _seconds(HOURS)
-    try:
+    with _parsing(path):
         return int(json.loads(read(path, "")))
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+
+
+@contextmanager
+def _parsing(path: Path) -> Iterator[None]:
+    """Turns what a file cannot hold into a KitError that names the file."""
+    try:
+        yield
+    except (ClientError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
@@ -552,10 +557,8 @@ def _revoked(directory: Path) -> frozenset[bytes]:
     path = directory / "ca" / "revoked.json"
     if not path.exists():
         return frozenset()
-    try:
+    with _parsing(path):
         return frozenset(bytes.fromhex(each) for each in json.loads(read(path, "")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise KitError(f"{path} is damaged: {error}") from None
 
 
 def _refuse_from_now_on(directory: Path, digests: Iterable[bytes]) -> None:
@@ -566,8 +569,6 @@ def _refuse_from_now_on(directory: Path, digests: Iterable[bytes]) -> None:
 
 def _parameters(directory: Path) -> CipherParameters:
     path = directory / "ca" / "cipher.json"
-    try:
+    with _parsing(path):
         text = read(path, f"; `{init_command(directory)}` makes it")
         return from_plain(CipherParameters, json.loads(text))
-    except (ClientError, ValueError, RecursionError) as error:
-        raise KitError(f"{path} is damaged: {error}") from None

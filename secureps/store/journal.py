@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from secureps.errors import (
     ConfigError,
@@ -51,9 +51,8 @@ from secureps.store.journal_height import (
     restoring_path,
 )
 from secureps.store.journal_rows import (
-    DAMAGED,
     RECORDS,
-    ROWS,
+    SCHEMA,
     Record,
     Row,
     body_of,
@@ -61,8 +60,8 @@ from secureps.store.journal_rows import (
     link,
     read_only,
     read_row,
+    reading,
     rows_after,
-    unreadable,
 )
 
 SYNCHRONOUS = "FULL"
@@ -71,9 +70,6 @@ SYNCHRONOUS = "FULL"
 CHECKPOINT_PAGES = 256
 """Pages of SQLite's log after which they are moved into the file, which waits for the disk once
 more: what one damaged page can take. A coordinator's version is some 170: receipts and shares."""
-
-_HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
-_SCHEMA = ROWS + _HEAD + journal_rows.SCHEMA
 
 
 class Journal(Protocol):
@@ -121,10 +117,7 @@ class Journal(Protocol):
     def last(self) -> float:
         """The newest second of the run's clock on record; 0 if there is none."""
 
-
-@runtime_checkable
-class FollowedJournal(Journal, Protocol):
-    """A journal whose rows a standby copies."""
+    # What a standby asks, which copies the rows.
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after this one, about `most` bytes of them.
@@ -261,10 +254,8 @@ class SqliteJournal:
     @property
     def last(self) -> float:
         """The newest second on record; DamagedStore if what is there is no time."""
-        try:
+        with reading(self._path):
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
-        except DAMAGED as error:
-            raise unreadable(self._path, error) from None
         if not isinstance(last, float | None):
             raise DamagedStore(f"{self._path}: a row's time is no number")
         return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
@@ -400,7 +391,7 @@ class SqliteJournal:
             raise self._refused("cannot open: ", error) from error
 
     def _prepare(self) -> None:
-        try:
+        with reading(self._path):
             waits = SYNCHRONOUS if durability.waits() else "OFF"
             settings = ("journal_mode = WAL", f"synchronous = {waits}", "fullfsync = ON")
             for each in (*settings, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
@@ -408,20 +399,16 @@ class SqliteJournal:
             if not _tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 version = f"PRAGMA user_version = {FORMAT};"
-                self._base.executescript(f"BEGIN;{_SCHEMA}{start}{version}COMMIT;")
+                self._base.executescript(f"BEGIN;{SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
-        except DAMAGED as error:
-            raise self._refused("", error, DamagedStore) from None
 
-    def _refused(
-        self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
-    ) -> OperatorError:
-        kind = DiskFailed if full(self._path, error) else otherwise
+    def _refused(self, doing: str, error: Exception) -> OperatorError:
+        kind = DiskFailed if full(self._path, error) else OperatorError
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
         """Finds where the journal ends, and the file that says so; checks that they agree."""
-        try:
+        with reading(self._path):
             with restorable(self._path):
                 own = _head(self._path, self._base)
             beside = height_path(self._path)
@@ -435,8 +422,6 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-        except DAMAGED as error:
-            raise unreadable(self._path, error) from None
         return own.seq, own.chain, height
 
     def _refuse_other(self, own: Mark, mark: Mark) -> None:
@@ -456,7 +441,7 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
     From the start, of rows that are gone those that were archived, in their short form.
 
     Raises:
-        Conflict, Refused: as `FollowedJournal.after`, of a row that is not the start.
+        Conflict, Refused: as `Journal.after`, of a row that is not the start.
         ConfigError: it is of another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
@@ -513,11 +498,9 @@ def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
 
 
 def _head(path: Path, base: sqlite3.Connection) -> Mark:
-    try:
+    with reading(path):
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
     if len(head) != 1 or head != (rows or [(0, b"")]):
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")
@@ -561,6 +544,19 @@ class WrappedJournal:
     def last(self) -> float:
         return self._journal.last
 
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        return self._journal.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        return self._journal.take(rows)
+
+    def copied(self) -> bytes:
+        return self._journal.copied()
+
+    @property
+    def folded(self) -> Mark:
+        return self._journal.folded
+
 
 APART = 60.0
 """Seconds by which a date on record may be off."""
@@ -597,8 +593,6 @@ class DatedJournal(WrappedJournal):
     ) -> None:
         super().__init__(journal)
         self._party, self._role, self._unix, self._refused = party, role, unix, refused
-        # Asked once: it reads all that a followed journal has, what is a query too.
-        self._followed = journal if isinstance(journal, FollowedJournal) else None
         self._began: float | None = None
         self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
         self._counts: tuple[RefusedRequests, ...] = ()
@@ -636,22 +630,8 @@ class DatedJournal(WrappedJournal):
                 self._counts = ()
         self._journal.close()
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        assert self._followed is not None
-        return self._followed.after(mark, most)
-
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal, and says nothing of its own."""
-        assert self._followed is not None
-        records = self._followed.take(rows)
+        records = super().take(rows)
         self._taken = max((self._taken, *(row.at for row in rows)))
         return records
-
-    def copied(self) -> bytes:
-        assert self._followed is not None
-        return self._followed.copied()
-
-    @property
-    def folded(self) -> Mark:
-        assert self._followed is not None
-        return self._followed.folded

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from secureps.errors import (
     Conflict,
@@ -34,7 +34,6 @@ from secureps.errors import (
     DiskFailed,
     InternalError,
     Malformed,
-    OperatorError,
     Refused,
 )
 from secureps.messages import (
@@ -70,12 +69,8 @@ _PAGE = 1000
 
 DAMAGED = (sqlite3.Error, UnicodeDecodeError)
 """Errors of SQLite over a damaged file; the second where a complaint would quote its bytes."""
-
-ROWS = """
-CREATE TABLE journal (
-    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
-    chain BLOB NOT NULL);
-"""
+UNREADABLE = (Malformed, ValueError, TypeError, KeyError, RecursionError)
+"""Errors of JSON that is none, or no record's."""
 
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
@@ -95,18 +90,30 @@ class Row:
     chain: bytes
 
 
-def unreadable(path: Path, error: Exception, where: str = "") -> OperatorError:
-    """The error of a journal that SQLite cannot read; to read its log SQLite needs room, too."""
-    if full(path, error):
-        return DiskFailed(f"{path}: no space is left on its disk ({error})")
-    return DamagedStore(f"{path}: {where}{error}")
+@contextmanager
+def reading(path: Path, where: str = "") -> Iterator[None]:
+    """Turns SQLite's errors over a journal into DamagedStore, or DiskFailed if the disk is full.
+
+    To read its log SQLite needs room, too.
+    """
+    try:
+        yield
+    except DAMAGED as error:
+        if full(path, error):
+            raise DiskFailed(f"{path}: no space is left on its disk ({error})") from None
+        raise DamagedStore(f"{path}: {where}{error}") from None
 
 
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
     """The rows after `first` up to `last`; DamagedStore names a bad one."""
     seq, chain = first.seq, first.chain
+    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     while seq < last.seq:
-        for columns in _page(path, base, seq, last.seq):
+        with reading(path, f"after row {seq}: "):
+            page = base.execute(query, (seq, last.seq, _PAGE)).fetchall()
+        if not page:
+            raise DamagedStore(f"{path}: row {seq + 1} is missing")
+        for columns in page:
             seq += 1
             if columns[0] != seq:
                 raise DamagedStore(f"{path}: row {seq} is missing")
@@ -115,19 +122,6 @@ def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) ->
             yield row
     if chain != last.chain:
         raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
-
-
-def _page(
-    path: Path, base: sqlite3.Connection, seq: int, last: int
-) -> list[tuple[int, float, str, str, bytes]]:
-    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-    try:
-        rows = base.execute(query, (seq, last, _PAGE)).fetchall()
-    except DAMAGED as error:
-        raise unreadable(path, error, f"after row {seq}: ") from None
-    if not rows:
-        raise DamagedStore(f"{path}: row {seq + 1} is missing")
-    return rows
 
 
 def read_row(
@@ -174,12 +168,9 @@ def body_of(record: Record) -> str:
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as base:
-            yield base
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with reading(path), closing(sqlite3.connect(uri, uri=True)) as base:
+        yield base
 
 
 LEAST = 4 << 20
@@ -199,6 +190,10 @@ MOST_SEGMENT = 1 << 30
 """Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
 
 SCHEMA = """
+CREATE TABLE journal (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    chain BLOB NOT NULL);
+CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
 CREATE TABLE fold (
     one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, chain BLOB NOT NULL,
     last REAL NOT NULL, body TEXT NOT NULL, digest BLOB NOT NULL);
@@ -228,7 +223,11 @@ UNTOLD: frozenset[type] = frozenset(
         shard_records.SumsMade,
     }
 )
-"""Records that no auditor is told of (`audit.entries`): nothing of them is archived."""
+"""Records that no auditor is told of (`audit.entries`): nothing of them is archived.
+
+They are of one party's machines, or a receipt or `CohortOpened` says what counts of them; a shard
+opens nothing that the coordinator does not say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,29 +242,20 @@ class Kept:
 
 def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
     """The fold in a journal; None if it was never compacted, DamagedStore unless it is sound."""
-    try:
+    with reading(path):
         if not _tables(base):
             return None
         found = base.execute("SELECT seq, chain, last, body, digest FROM fold").fetchall()
         archived = _archived(base)
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
     if not found:
         return None
     seq, chain, last, body, own = found[0]
     try:
-        sound = own == _fold_digest(Mark(seq, chain), last, body, archived)
-        if not sound:
-            _refuse(path)
+        if own != _fold_digest(Mark(seq, chain), last, body, archived):
+            raise DamagedStore(f"{path}: its fold does not match its digest")
         return Kept(Mark(seq, chain), last, _fold(body), len(body))
-    except (Malformed, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (*UNREADABLE, AttributeError, struct.error) as error:
         raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
-    except struct.error:
-        _refuse(path)
-
-
-def _refuse(path: Path) -> NoReturn:
-    raise DamagedStore(f"{path}: its fold does not match its digest")
 
 
 class Segments:
@@ -344,20 +334,16 @@ def compact(
 
 def grown(path: Path, base: sqlite3.Connection, since: Mark) -> int:
     """Bytes of the records after a row."""
-    try:
+    with reading(path):
         query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
         return int(base.execute(query, (since.seq,)).fetchone()[0])
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
 
 
 def gone(path: Path, base: sqlite3.Connection) -> Mark:
     """The last of the rows that are in the archive alone; `START` if none is."""
-    try:
+    with reading(path):
         rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
         found = base.execute(rows).fetchone() if _tables(base) else None
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
     return START if found is None else Mark(*found)
 
 
@@ -409,7 +395,7 @@ def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
 
 def copied(path: Path, base: sqlite3.Connection) -> bytes:
     """The whole journal as one file; Refused if it is too large to be sent, or DamagedStore."""
-    try:
+    with reading(path):
         (pages,) = base.execute("PRAGMA page_count").fetchone()
         (page,) = base.execute("PRAGMA page_size").fetchone()
         if pages * page > MOST_COPY:
@@ -418,8 +404,6 @@ def copied(path: Path, base: sqlite3.Connection) -> bytes:
                 "this standby's state folder from secureps backup and secureps restore"
             )
         return base.serialize()
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
 
 
 def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
@@ -436,7 +420,7 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
         before = own
         try:
             yield from map(_unpacked, _lines(packed))
-        except (Malformed, ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
+        except (*UNREADABLE, zlib.error) as error:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 

@@ -365,7 +365,7 @@ def own_seed(path: Path) -> SecretSeed:
         sync(path.parent)  # a client that was killed may not have waited for its name
     except OSError as error:
         raise refused(path, "write", error) from None
-    return read_secret(SecretSeed, path, "a restart")
+    return read_secret(SecretSeed, path, "")
 
 
 def holder_kind(directory: Path, name: str) -> KeyKind:

@@ -107,25 +107,19 @@ def read_secret(
     Raises:
         KitError: missing, readable by others, damaged, or under another passphrase.
     """
-    data = read(path, absent, forbidden=0o077, remedy="chmod 600")
+    data = read(path, absent, forbidden=0o077)
     try:
         return parse((passphrases or Passphrases()).unlock(path, data))
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
-def read(
-    path: Path,
-    absent: str,
-    forbidden: int = 0o022,
-    remedy: str = "chmod 644",
-    most: int = _MAX_FILE,
-) -> bytes:
+def read(path: Path, absent: str, forbidden: int = 0o022, most: int = _MAX_FILE) -> bytes:
     """A file's bytes; its permissions are those of the very file that is read.
 
     Args:
         absent: how "... is missing" ends.
-        forbidden: bits that the file's mode must not have; `remedy` mends that.
+        forbidden: bits that the file's mode must not have.
         most: bytes that it may have.
     Raises:
         KitError: it is missing, open to others, or too long.
@@ -133,7 +127,8 @@ def read(
     try:
         with open_to_read(path, opener=os.open) as file:
             if open_to_others(os.fstat(file.fileno()), forbidden):
-                raise KitError(f"{path} is open to others: {remedy} {path}")
+                mode = 0o666 & ~forbidden & ~0o022
+                raise KitError(f"{path} is open to others: chmod {mode:o} {path}")
             data = file.read(most + 1)  # of a device too, whose size says nothing
     except (FileNotFoundError, NotADirectoryError):
         raise KitError(f"{path} is missing{absent}") from None

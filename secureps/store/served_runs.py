@@ -89,9 +89,7 @@ class ServedJournal(WrappedJournal):
             return
         text = "".join(f"{id.hex()}\n" for id in sorted(known | {run}))
         try:
-            write_durably(
-                self._path, [text.encode()], beside=self._path.with_name(f".{self._path.name}.new")
-            )
+            write_durably(self._path, [text.encode()])
         except OSError as error:
             raise KitError(
                 f"cannot write {self._path}, in which a key holder keeps the runs that its key has "

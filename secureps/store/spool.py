@@ -18,7 +18,7 @@ from typing import Protocol
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
 from secureps.messages.encoding import payload_digest, payload_hasher
-from secureps.store.atomic_file import make_directory, put_in_place, sync, written
+from secureps.store.atomic_file import hashing, make_directory, put_in_place, sync, written
 from secureps.store.durability import open_to_read, waiting
 
 KEY_LIMIT = 250
@@ -151,16 +151,9 @@ class DiskSpool:
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
-        hasher, length = payload_hasher(), 0
-
-        def read() -> Iterator[bytes | memoryview]:
-            nonlocal length
-            for piece in pieces:
-                hasher.update(piece)
-                length += len(piece)
-                yield piece
-
-        with self._written(read()) as fresh:
+        hasher = payload_hasher()
+        with self._written(hashing(pieces, hasher)) as fresh:
+            length = fresh.stat().st_size
             put_in_place(fresh, self.path(f"{name}/{hasher.digest().hex()}"))
         return length, hasher.digest()
 

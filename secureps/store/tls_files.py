@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -25,12 +24,12 @@ from secureps.crypto.tls import (
     certify_tls,
     check_authority,
     check_certificate,
+    check_time,
     expiry_of,
     make_authority,
     public_key_of,
-    untimely,
 )
-from secureps.errors import ClientError, KitError
+from secureps.errors import ClientError, KitError, Unsigned
 from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 
 log = logging.getLogger("secureps")
@@ -123,9 +122,12 @@ def untimely_certificate(kit: Path, name: str) -> str:
     What is missing or damaged is told where it is loaded (`load_credentials`).
     """
     for path in (_authority(kit), certificate_file(kit, name)):
-        with suppress(ClientError, KitError):
-            if why := untimely(read(path, "")):
-                return f"{path}: {why}"
+        try:
+            check_time(read(path, ""))
+        except Unsigned as error:
+            return f"{path}: {error}"
+        except (ClientError, KitError):
+            continue
     return ""
 
 

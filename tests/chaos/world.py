@@ -370,7 +370,7 @@ class World(Simulation):
     @staticmethod
     def _owner(path: Path) -> str:
         """Who writes this into a folder of checkpoints; nobody alone makes the folder itself."""
-        name = path.name.removesuffix(".tmp")
+        name = path.name.removesuffix(".new")
         return COORDINATOR if name == MANIFEST else name.removesuffix(".safetensors")
 
     def _gate(self, operation: str) -> None:

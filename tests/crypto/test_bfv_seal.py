@@ -118,16 +118,6 @@ def test_the_noise_is_what_the_formula_foretells(keys: Keys) -> None:
     assert abs(budget - math.log2(DATA_PRIME / (2 * t * greatest))) <= 1
 
 
-def test_seal_itself_says_128_bits(keys: Keys) -> None:
-    encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
-    encryption.set_poly_modulus_degree(DEGREE)
-    for bits, good in (([60, 49], True), ([60, 50], False)):
-        encryption.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREE, bits))
-        encryption.set_plain_modulus(plain_modulus(32))
-        context = sealapi.SEALContext(encryption, True, sealapi.SEC_LEVEL_TYPE.TC128)
-        assert context.parameters_set() is good
-
-
 def test_another_key_does_not_open(keys: Keys) -> None:
     for levels in (100, most_levels(32)):
         parameters = CipherParameters("bfv", 32, levels)

@@ -7,7 +7,6 @@ import hashlib
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,12 +178,12 @@ def test_an_envelope_altered_in_any_byte_does_not_open() -> None:
 def test_sizes_are_checked_first() -> None:
     sealed, size = seal(KEY.public, bytes(96), b""), 96 + OVERHEAD
     for short in (b"", sealed[:31], sealed[:-1], sealed[1:]):
-        with pytest.raises(Malformed, match=f"{len(short)} bytes, not {size}"):
+        with pytest.raises(Malformed, match=f"{len(short)} bytes; it must have exactly {size}"):
             envelope.open(KEY, short, b"", 96)
-    with pytest.raises(Oversized, match=f"{size + 1} bytes, not {size}"):
+    with pytest.raises(Oversized, match=f"{size + 1} bytes; it must have exactly {size}"):
         envelope.open(KEY, sealed + b"\0", b"", 96)
     for other in (95, 97):
-        with pytest.raises((Malformed, Oversized), match=f"{size} bytes, not"):
+        with pytest.raises((Malformed, Oversized), match=f"{size} bytes; it must"):
             envelope.open(KEY, sealed, b"", other)
 
 
@@ -256,25 +255,6 @@ def test_keys_are_checked_before_anything_reads_them() -> None:
         for length in (0, 32, len(data) - 32, len(data)):
             with pytest.raises(Malformed, match=f"has {len(data) - 31} bytes"):
                 kind(bytes(length))
-
-
-def test_public_and_secret_keys_are_not_mistaken_for_each_other() -> None:
-    with pytest.raises(Malformed, match="not an envelope public key"):
-        EnvelopePublicKey.from_bytes(KEY.to_bytes())
-    with pytest.raises(Oversized, match="an envelope secret key has 1247 bytes"):
-        EnvelopeKey.from_bytes(KEY.public.to_bytes())
-    assert repr(KEY.public) != repr(OTHER.public)
-
-
-def test_keys_are_the_operating_systems() -> None:
-    assert len({EnvelopeKey.from_os().to_bytes() for _ in range(20)}) == 20
-
-
-def test_the_public_key_is_that_of_the_primitives() -> None:
-    mlkem = MLKEM768PrivateKey.from_seed_bytes(SECRET[:64]).public_key().public_bytes_raw()
-    point = X25519PrivateKey.from_private_bytes(SECRET[64:]).public_key()
-    assert isinstance(point, X25519PublicKey)
-    assert KEY.public.key == mlkem + point.public_bytes_raw()
 
 
 KNOWN = base64.b64decode(

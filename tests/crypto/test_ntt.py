@@ -17,7 +17,7 @@ from secureps.crypto import ntt as by_numba
 from secureps.crypto import numpy_kernels as by_numpy
 from secureps.crypto.ntt import WIDTH, companion, root_of_unity, tables
 from secureps.crypto.ring import RINGS
-from tests.kits.rlwe_kit import exponents, product, transformed
+from tests.kits.rlwe_kit import product, transformed
 
 U32 = NDArray[np.uint32]
 
@@ -149,11 +149,6 @@ def test_shoups_product_is_the_product(y: int, w: int, prime: int) -> None:
 def test_a_prime_without_roots_is_none() -> None:
     with pytest.raises(ValueError, match="no root of unity"):
         root_of_unity(2048, 97)
-
-
-def test_exponents_are_all_the_odd_ones() -> None:
-    for ring in RINGS:
-        assert sorted(exponents(ring.degree)) == list(range(1, 2 * ring.degree, 2))
 
 
 @every_prime

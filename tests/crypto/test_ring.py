@@ -24,7 +24,7 @@ from secureps.crypto.ring import (
 )
 from secureps.crypto.suite import cipher
 from secureps.errors import PlanRefused
-from tests.kits.cipher_kit import STANDARD_LOG_Q
+from tests.kits.cipher_kit import STANDARD_LOG_Q, is_prime
 
 PUBLISHED = {
     # Bossuat et al. 2024, table 5.2: 128 bits, classical.
@@ -33,10 +33,6 @@ PUBLISHED = {
 }
 
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
-
-
-def is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
 
 
 @every_ring
@@ -97,26 +93,6 @@ def test_the_cheapest_encoding_is_chosen(
     assert one_more.delta < 2 * error_bound(capacity, 1)
 
 
-@pytest.mark.parametrize(
-    ("slots", "degree", "digits", "size"),
-    [
-        (16, 2048, 1, 13_568),
-        (4_096, 2048, 1, 27_136),
-        (8_192, 2048, 1, 54_272),
-        (8_193, 4096, 4, 54_272),
-        (16_384, 4096, 4, 54_272),
-        (1 << 18, 4096, 4, 868_352),
-    ],
-)
-def test_small_blocks_take_the_ring_that_they_fill(
-    slots: int, degree: int, digits: int, size: int
-) -> None:
-    """16 bits of 64 members: one value a coefficient of the small ring, four of the large one."""
-    chosen = choose(CipherParameters("rlwe", 64, 65_534, slots=slots))
-    assert (chosen.ring.degree, chosen.digits) == (degree, digits)
-    assert chosen.block_bytes(slots) == size
-
-
 @given(
     slots=st.integers(1, 1 << 19),
     capacity=st.integers(1, 4096),
@@ -154,11 +130,6 @@ def test_the_conservative_rings_take_the_bytes_that_are_documented(
 def test_other_ciphers_have_no_conservative_parameters(name: str) -> None:
     with pytest.raises(PlanRefused, match=f"cipher.security: {name} has one set"):
         cipher(CipherParameters(name, 4, 100, security="conservative"))
-
-
-def test_16_bits_of_32_members_take_at_most_3_4_bytes() -> None:
-    enc = choose(CipherParameters("rlwe", 32, 65_534))
-    assert enc.elements(1 << 18) * enc.element_bytes / (1 << 18) <= 3.4
 
 
 @pytest.mark.parametrize(

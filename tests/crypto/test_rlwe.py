@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
-import pickle
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ from secureps.crypto.ring import ETA, SIGMA, choose
 from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import InternalError, Malformed, Refused
 from tests.kits.nursery import ROOT
-from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
+from tests.kits.rlwe_kit import Ints, cohort, place, public_element, sealed
 
 of_both = pytest.mark.usefixtures("kernel_kind")
 NARROW = CipherParameters("rlwe", 32, 65_534)
@@ -79,22 +77,6 @@ def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) 
         ]
         total, key, clear = cohort(parameters, place(slots), members)
         assert np.array_equal(opened(parameters, total, key, slots), clear)
-
-
-@pytest.mark.parametrize("parameters", [NARROW, WIDE, LARGE, PARAMETERS[5]], ids=named)
-def test_full_cohorts_of_extremes_over_ten_million_values(parameters: CipherParameters) -> None:
-    """A member's block is added until the capacity is full: digits and the noise at their most."""
-    slots, heaviest = 1 << 18, parameters.most_weight
-    top = np.full(slots, parameters.levels, np.int64)
-    turns = np.where(np.arange(slots) % 2 == 0, top, 0)
-    values = 0
-    for kind in (top, turns):
-        weights = [heaviest] * (parameters.capacity // heaviest)
-        total, key, clear = cohort(parameters, place(slots), [(kind, w) for w in weights])
-        assert np.array_equal(clear, kind * parameters.capacity)
-        assert np.array_equal(opened(parameters, total, key, slots), clear)
-        values += slots * len(weights)
-    assert values >= (16 << 20 if heaviest == 1 else 4 << 20)
 
 
 def test_thousands_of_members_are_reduced_in_time() -> None:
@@ -258,45 +240,6 @@ def words(parameters: CipherParameters, payload: bytes) -> npt.NDArray[np.uint64
     sums = adder.zero(slots * (len(payload) // adder.block_bytes(slots)))
     adder.add(sums, payload, 1)
     return sums.sums.view(np.uint64)
-
-
-@each_ring
-def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) -> None:
-    """Differences of ciphertexts of the same values, and ciphertexts of zeros, are uniform."""
-    enc = choose(parameters)
-    slots = 16 * enc.values
-    zeros = np.zeros(slots, np.int64)
-    one, other = RlweSealing(parameters, place(slots)), RlweSealing(parameters, place(slots))
-    first, second = words(parameters, one.seal(0, zeros)), words(parameters, one.seal(1, zeros))
-    third = words(parameters, other.seal(0, zeros))
-    moduli = np.array(enc.ring.moduli, np.uint64)
-    rows = (-1, len(enc.ring.words), enc.ring.degree)
-
-    def difference(a: npt.NDArray[np.uint64], b: npt.NDArray[np.uint64]) -> Ints:
-        q = moduli[None, :, None]
-        mixed = ((a.reshape(rows) + q - b.reshape(rows)) % q) / q
-        return np.bincount((mixed * 64).astype(np.int64).reshape(-1), minlength=64)
-
-    uniform = [1 / 64] * 64
-    nothing = np.zeros_like(first)
-    elements = first.reshape(rows)
-    for a, b in ((first, second), (first, third), (second, third), (first, nothing)):
-        assert abs(misfit(difference(a, b), uniform)) < 5
-    assert abs(misfit(difference(elements[1:], elements[:-1]), uniform)) < 5
-    same = words(parameters, one.seal(2, zeros))
-    assert abs(misfit(difference(same, same), uniform)) > 1000  # the test sees what is not
-
-
-# --- secrets ----------------------------------------------------------------------
-
-
-def test_secrets_are_hidden_and_not_copied() -> None:
-    sealing = RlweSealing(NARROW, place(10))
-    for secret in (sealing, sealing.key, sealing._noise):
-        assert repr(secret) == f"<{type(secret).__name__}: hidden>"
-        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="never pickled or copied"):
-                copied(secret)
 
 
 # --- bytes ------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from secureps import compiled
 from secureps.crypto.numpy_kernels import decode_wide as by_numpy
-from secureps.crypto.pack import capacity_base
 from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
 from secureps.crypto.rlwe_kernels import decode_wide as by_numba
 from secureps.crypto.rlwe_tables import constants, scale
@@ -28,7 +27,7 @@ def _kind(request: pytest.FixtureRequest) -> None:
 
 
 def widely(ring: Ring, capacity: int, levels: int) -> Encoding:
-    base = capacity_base(capacity, levels)
+    base = capacity * levels + 1
     return Encoding(ring, base, most_digits(ring, base, error_bound(capacity, 1)))
 
 

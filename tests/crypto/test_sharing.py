@@ -82,12 +82,6 @@ def test_who_holds_which_seed(t: int, n: int) -> None:
         assert us.seed_bytes == 32 * len(held)
 
 
-def test_the_least_committee_has_one_empty_subset() -> None:
-    one = committee(1, 1)
-    assert one.subsets == ((),)
-    assert one.held_by(0) == (0,)
-
-
 @pytest.mark.parametrize(
     ("holders", "threshold", "reason"),
     [
@@ -377,63 +371,15 @@ def test_commitments_say_which_seed_is_wrong(t: int, n: int) -> None:
         holder.check(shared.commitments[:-1])
 
 
-def test_an_inconsistent_seed_is_found_by_whoever_got_it() -> None:
-    """A client that gives two holders two seeds for one subset: one of them sees it, by name."""
-    us = committee(3, 4)
-    shared = share(ID, some_key(4), us)
-    honest = shared.seeds_of(3)
-    position = us.held_by(3)[1]
-    altered = honest[:32] + bytes([honest[32] ^ 128]) + honest[33:]
-    with pytest.raises(Malformed) as caught:
-        HolderShare(us, 3, ID, altered).check(shared.commitments)
-    assert us.names(us.subsets[position]) in str(caught.value)
-    assert "at holder-03" in str(caught.value)
-    swapped = honest[32:64] + honest[:32] + honest[64:]
-    for id, holder, seeds in ((ID, 3, swapped), (b"another", 3, honest), (ID, 2, honest)):
-        with pytest.raises(Malformed, match="committed to"):
-            HolderShare(us, holder, id, seeds).check(shared.commitments)
-
-
 def test_seeds_of_another_length_are_refused() -> None:
     us = committee(3, 4)
-    with pytest.raises(Malformed, match="192 bytes, not 191"):
+    with pytest.raises(Malformed, match="191 bytes; it must have exactly 192"):
         HolderShare(us, 0, ID, bytes(191))
-    with pytest.raises(Oversized, match="192 bytes, not 224"):
+    with pytest.raises(Oversized, match="224 bytes; it must have exactly 192"):
         HolderShare(us, 0, ID, bytes(224))
     for nobody in (-1, 4):
         with pytest.raises(InternalError, match="no holder"):
             HolderShare(us, nobody, ID, bytes(192))
-
-
-def test_one_seed_gives_unrelated_streams_to_each_id_and_subset() -> None:
-    seed, length = bytes(range(32)), 4096
-    cases = [
-        (b"a", (0, 1)),
-        (b"b", (0, 1)),
-        (b"a", (0, 2)),
-        (b"a", (1,)),
-        (b"a\0", (1,)),
-        (b"a", ()),
-    ]
-    streams = [sharing._pseudorandom(id, subset, seed, length) for id, subset in cases]
-    for one, two in itertools.combinations(streams, 2):
-        assert np.count_nonzero(one == two) < 2
-        assert abs(np.corrcoef(one, two)[0, 1]) < 5 / math.sqrt(length)
-    for id, subset in cases:
-        key = sharing._pseudorandom(id, subset, seed, 8).astype("<u4").tobytes()
-        assert key != sharing._commitment(id, subset, seed)
-
-
-def test_streams_are_uniform_below_p() -> None:
-    """Chi-square over 256 classes of the high bits and of the low ones, 2^20 values."""
-    values = sharing._pseudorandom(ID, (0, 1), bytes(32), 1 << 20)
-    assert int(values.max()) < P
-    expected = values.size / 256
-    for classes in (values >> np.uint32(23), values & np.uint32(255)):
-        counts = np.bincount(classes, minlength=256)
-        assert counts.size == 256
-        square = float(((counts - expected) ** 2 / expected).sum())
-        assert abs(square - 255) < 5 * math.sqrt(2 * 255)
 
 
 def test_words_that_are_p_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

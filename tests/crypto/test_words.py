@@ -13,7 +13,7 @@ from secureps.crypto.ring import RINGS
 from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words, reduce_words
 from secureps.crypto.rlwe_tables import RUN
 
-pytestmark = pytest.mark.usefixtures("kernel_kind")
+of_both = pytest.mark.usefixtures("kernel_kind")
 TOP = (1 << 53) - 1
 U64 = NDArray[np.uint64]
 
@@ -33,6 +33,7 @@ def packed(words: list[int]) -> U64:
 
 
 @pytest.mark.slow
+@of_both
 @settings(deadline=None)
 @given(words=words_of_runs)
 def test_packing_is_one_long_integer(words: list[int]) -> None:
@@ -42,6 +43,7 @@ def test_packing_is_one_long_integer(words: list[int]) -> None:
 
 
 @pytest.mark.slow
+@of_both
 @settings(deadline=None)
 @given(words=words_of_runs, weight=st.sampled_from(WEIGHTS), before=st.integers(0, 2**60))
 def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, before: int) -> None:
@@ -53,6 +55,7 @@ def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, b
 MODULI = sorted({q for ring in RINGS for q in ring.moduli})
 
 
+@of_both
 @pytest.mark.parametrize("modulus", MODULI)
 def test_reduction_at_all_edges(modulus: int) -> None:
     most = (2**64 - 1) // modulus

@@ -20,35 +20,20 @@ from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import Permit, check
 from secureps.run.initial_schema import initial_schema
-from tests.kits.object_stores import s3_bucket
+from tests.kits.object_stores import STORES, empty_place
 from tests.run.test_check import PLAN, write
 
 MODEL = save({"a": np.arange(12, dtype=np.float32).reshape(3, 4)})
 
 
-@pytest.fixture(autouse=True)
-def _nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_fetched", {})
-
-
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=STORES)
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """A place of every kind that has the model."""
-
-    def filled(place: str) -> str:
+    with empty_place(request.param, tmp_path, monkeypatch) as place:
         ObjectStore(place).create("v0.safetensors", MODEL)
-        return f"{place}/v0.safetensors"
-
-    match request.param:
-        case "memory":
-            yield filled(f"memory://{uuid.uuid4()}")
-        case "file":
-            yield filled(f"file://{tmp_path}/store")
-        case "s3":
-            with s3_bucket(monkeypatch) as bucket:
-                yield filled(f"{bucket}/models")
+        yield f"{place}/v0.safetensors"
 
 
 def plan_of(tmp_path: Path, url: str) -> Path:

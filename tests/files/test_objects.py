@@ -13,24 +13,18 @@ from secureps.errors import ConfigError, DamagedStore, DiskFailed, OperatorError
 from secureps.files import objects
 from secureps.files.objects import ObjectStore, is_url, shown
 from secureps.run.export import export
-from tests.kits.object_stores import content, s3_bucket
+from tests.kits.object_stores import STORES, content, empty_place, s3_bucket
 
 PASSWORD = "s3cr3t/with+slash"
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=STORES)
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """An empty place, of every kind of store."""
-    match request.param:
-        case "memory":
-            yield f"memory://{uuid.uuid4()}/run"
-        case "file":
-            yield f"file://{tmp_path}/run"
-        case "s3":
-            with s3_bucket(monkeypatch) as bucket:
-                yield f"{bucket}/run"
+    with empty_place(request.param, tmp_path, monkeypatch) as place:
+        yield place
 
 
 def test_an_object_is_written_once_and_the_same_again_is_harmless(url: str) -> None:

@@ -20,9 +20,8 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.holder.ledger import HolderFold
 from secureps.roles.member.member import MemberState
 from secureps.roles.shard.state import ShardFold
-from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile, Tally
-from secureps.store.journal_rows import RECORDS
+from secureps.store.journal_rows import RECORDS, SCHEMA
 from secureps.wire.msgpack import SENT
 from tests.golden.values import kinds
 
@@ -40,7 +39,7 @@ def schema() -> dict[str, Any]:
         "classes": classes((*kinds().values(), *FILES, *FOLDS)),
         "sent": sorted(SENT),
         "journalled": sorted(RECORDS),
-        "journal": journal._SCHEMA.split(),
+        "journal": SCHEMA.split(),
     }
 
 

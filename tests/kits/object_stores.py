@@ -37,6 +37,19 @@ def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield f"s3://{name}"
 
 
+STORES = ("memory", "file", "s3")
+
+
+@contextmanager
+def empty_place(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty place, of one of STORES."""
+    if kind == "s3":
+        with s3_bucket(monkeypatch) as bucket:
+            yield f"{bucket}/run"
+    else:
+        yield f"memory://{uuid.uuid4()}/run" if kind == "memory" else f"file://{folder}/run"
+
+
 def s3_environment() -> dict[str, str]:
     """What a process needs to find the server."""
     return {

@@ -12,7 +12,7 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.errors import DamagedStore, OperatorError
 from secureps.messages.encoding import file_digest
-from secureps.store.act_lines import DOMAIN, FILE, ActLine, ActLines, read_acts
+from secureps.store.act_lines import DOMAIN, FILE, ActLines, read_acts
 from secureps.store.atomic_file import write_durably
 
 ME = Identity(bytes(range(32)))
@@ -22,23 +22,17 @@ def lines(folder: Path) -> ActLines:
     return ActLines(folder, "client-00", ME, lambda: 1_700_000_000.0)
 
 
-def known(acts: ActLines) -> tuple[ActLine, ...]:
-    return acts.done
-
-
 def test_what_is_noted_is_read_again_in_order(tmp_path: Path) -> None:
     acts = lines(tmp_path)
-    assert acts.done == ()
+    assert lines(tmp_path).done == ()
     for what in ("pause", "go-on", "lower-budget 3.5"):
         acts.note(what)
-    assert [(each.number, each.what) for each in known(acts)] == [
+    assert [(each.number, each.what) for each in acts.done] == [
         (1, "pause"),
         (2, "go-on"),
         (3, "lower-budget 3.5"),
     ]
-    assert {(each.date, each.who) for each in known(acts)} == {
-        ("2023-11-14T22:13:20Z", "client-00")
-    }
+    assert {(each.date, each.who) for each in acts.done} == {("2023-11-14T22:13:20Z", "client-00")}
 
 
 def test_what_was_changed_moved_added_or_signed_by_another_is_found(tmp_path: Path) -> None:

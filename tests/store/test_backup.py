@@ -14,10 +14,9 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Refused
 from secureps.messages.encoding import payload_digest
-from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import CopyPart
 from secureps.roles.machine import Fold
-from secureps.run.cli import app
 from secureps.store import journal_rows
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
@@ -34,35 +33,37 @@ from secureps.store.backup import (
     restore,
     set_aside,
 )
-from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal, read_rows
-from secureps.store.journal_height import Mark, height_path, read_height
+from secureps.store.journal_height import Mark, height_path
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.golden.values import full
-from tests.kits.command import said
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 PLAN = make_plan()
 PINNED = RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES)
 
 
+def ruled(state: Path, *numbers: int) -> None:
+    """A coordinator journals that it began, and ends."""
+    state.mkdir(exist_ok=True)
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        journal.append(0.0, [Incarnated(number) for number in numbers])
+
+
 def grow(state: Path, rows: int) -> None:
     """A party runs, journals, spools, and ends."""
     state.mkdir(exist_ok=True)
-    journal, spool = SqliteJournal(state / "journal.db"), DiskSpool(state / "spool")
-    for number in range(journal.mark.seq, journal.mark.seq + rows):
-        spool.put(f"payload/{number}", bytes([number % 256]) * 10)
-        journal.append(float(number), [Incarnated(number)])
-    journal.close()
+    spool = DiskSpool(state / "spool")
+    with closing(SqliteJournal(state / "journal.db")) as journal:
+        for number in range(journal.mark.seq, journal.mark.seq + rows):
+            spool.put(f"payload/{number}", bytes([number]) * 10)
+            journal.append(float(number), [Incarnated(number)])
 
 
 def numbers(state: Path) -> list[int]:
-    journal = SqliteJournal(state / "journal.db")
-    try:
+    with closing(SqliteJournal(state / "journal.db")) as journal:
         return [record.number for _, record in journal.replay()]
-    finally:
-        journal.close()
 
 
 def payloads(state: Path) -> dict[str, bytes]:
@@ -75,6 +76,7 @@ def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
     grow(state, 5)
     (state / "seed").write_bytes(b"secret")
     (state / "address").write_text("host:1")
+    number = folder_number(state)
     assert backup(state, copy) == 5
     whole = payloads(state)
     (state / "spool" / "payload~3").write_bytes(b"damaged!!!")
@@ -86,6 +88,7 @@ def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
     assert restore(copy, fresh, "coordinator", tmp_path) == 5
     assert (fresh / "seed").read_bytes() == b"secret"
     assert not (fresh / "address").exists()
+    assert folder_number(fresh) != number == folder_number(state)
     modes = {path.stat().st_mode & 0o77 for path in (copy, fresh, *fresh.rglob("*"))}
     assert modes == {0}
 
@@ -118,22 +121,7 @@ def test_a_copy_of_a_party_that_writes_is_whole(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_what_is_spooled_while_the_journal_is_copied_is_in_the_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state, real = tmp_path / "state", _copy_journal
-    grow(state, 2)
-
-    def meanwhile(source: Path, target: Path) -> None:
-        grow(state, 1)
-        real(source, target)
-
-    monkeypatch.setattr("secureps.store.backup._copy_journal", meanwhile)
-    assert backup(state, tmp_path / "copy") == 3
-    assert payloads(tmp_path / "copy") == payloads(state)
-
-
-def test_an_act_that_is_journalled_while_the_journal_is_copied_is_in_the_copy(
+def test_what_comes_while_the_journal_is_copied_is_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, real = tmp_path / "state", _copy_journal
@@ -148,6 +136,7 @@ def test_an_act_that_is_journalled_while_the_journal_is_copied_is_in_the_copy(
 
     monkeypatch.setattr("secureps.store.backup._copy_journal", meanwhile)
     assert backup(state, tmp_path / "copy") == 3
+    assert payloads(tmp_path / "copy") == payloads(state)
     assert (tmp_path / "copy" / ACTS).read_bytes() == (state / ACTS).read_bytes()
     assert not (tmp_path / "copy" / "acts.turn").exists()
 
@@ -159,10 +148,9 @@ def test_the_log_of_another_journal_is_not_read_into_the_one_that_comes_back(
     grow(state, 2)
     backup(state, tmp_path / "copy")
     other.mkdir()
-    journal = SqliteJournal(other / "journal.db")
-    journal.append(0.0, [Incarnated(number) for number in range(7, 12)])
-    log = (other / "journal.db-wal").read_bytes()
-    journal.close()
+    with closing(SqliteJournal(other / "journal.db")) as journal:
+        journal.append(0.0, [Incarnated(number) for number in range(7, 12)])
+        log = (other / "journal.db-wal").read_bytes()
     assert len(log) > 4096
     (state / "journal.db-wal").write_bytes(log)
     assert restore(tmp_path / "copy", state, "shard", tmp_path) == 2
@@ -188,7 +176,7 @@ def test_a_copy_with_other_rows_than_the_party_wrote_is_refused(tmp_path: Path) 
     """As long, and of the same party: it went on from an older copy by other means."""
     state, other = tmp_path / "state", tmp_path / "other"
     grow(state, 3)
-    ruled(other)
+    ruled(other, 7)
     grow(other, 2)
     backup(other, tmp_path / "copy")
     with pytest.raises(ConfigError, match="is not the one that this holder wrote"):
@@ -220,11 +208,8 @@ def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
     private.mkdir()
 
     def serve(*rows: Incarnated | RunPinned) -> None:
-        inner = SqliteJournal(state / "journal.db")
-        try:
+        with closing(SqliteJournal(state / "journal.db")) as inner:
             ServedJournal(inner, private / "runs").append(0.0, rows)
-        finally:
-            inner.close()
 
     serve(PINNED)
     backup(state, tmp_path / "older")
@@ -260,9 +245,9 @@ def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
     assert not (state / "copy").exists()
 
 
-def test_a_copy_that_was_cut_short_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_was_cut_short_is_none(tmp_path: Path) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
-    grow(state, 2)
+    ruled(state, 1)
     backup(state, copy)
     height_path(copy / "journal.db").unlink()
     with pytest.raises(ConfigError, match="is no whole copy of a state folder"):
@@ -273,53 +258,16 @@ def test_a_copy_that_was_cut_short_is_none(tmp_path: Path, monkeypatch: pytest.M
         backup(tmp_path / "nothing", tmp_path / "other")
 
 
-def test_a_copy_with_a_damaged_journal_is_none(tmp_path: Path) -> None:
-    state, copy = tmp_path / "state", tmp_path / "copy"
-    grow(state, 300)
-    whole = (state / "journal.db").read_bytes()
-    at = whole.index(b'"number":150')
-    (state / "journal.db").write_bytes(whole[:at] + b'"number":151' + whole[at + 12 :])
-    with pytest.raises(DamagedStore, match="does not match its digest"):
-        backup(state, copy)
-    assert read_height(height_path(copy / "journal.db")) is None
-
-
 def test_nothing_is_restored_under_a_party_that_runs(tmp_path: Path) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     grow(state, 2)
-    journal = SqliteJournal(state / "journal.db")
-    backup(state, copy)
-    with pytest.raises(OperatorError, match="in use by this process"):
-        restore(copy, state, "shard", tmp_path)
-    journal.close()
-
-
-def test_by_the_command_line(tmp_path: Path) -> None:
-    kit, state, copy = tmp_path / "kit", tmp_path / "state", tmp_path / "copy"
-    create_kit(kit, PLAN.cipher_parameters)
-    issue(kit, "shard", "shard-0")
-    state.mkdir()
-    with closing(SqliteJournal(state / "journal.db")) as journal:
-        journal.append(0.0, [Dated(0.0, "shard-0", "shard"), Incarnated(1)])
-
-    def run(*arguments: str | Path) -> str:
-        return " ".join(said(app, *arguments).split())
-
-    assert run("backup", state, "--out", copy) == f"copied {state} to {copy}: 2 rows of its journal"
-    shutil.rmtree(state)
-    back = run("restore", copy, "--state", state, "--kit", kit, "--name", "shard-0")
-    assert back == f"restored {state}: 2 rows of its journal"
-    rows = [row.record for row in read_rows(state / "journal.db")]
-    assert rows == [Dated(0.0, "shard-0", "shard"), Incarnated(1)]
+    with closing(SqliteJournal(state / "journal.db")):
+        backup(state, copy)
+        with pytest.raises(OperatorError, match="in use by this process"):
+            restore(copy, state, "shard", tmp_path)
 
 
 # --- a journal that is set aside ------------------------------------------------------
-
-
-def ruled(state: Path, number: int = 7) -> None:
-    state.mkdir(exist_ok=True)
-    with closing(SqliteJournal(state / "journal.db")) as journal:
-        journal.append(0.0, [Incarnated(number)])
 
 
 def check(state: Path, kept: Path, number: int = 7) -> None:
@@ -332,14 +280,13 @@ def check(state: Path, kept: Path, number: int = 7) -> None:
 
 def test_its_journal_is_kept_and_the_folder_is_empty(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    ruled(state)
+    ruled(state, 7)
     assert not is_numbered(state)
     kept = set_aside(state)
     assert kept == state / "superseded-1"
     check(state, kept)
     number = folder_number(state)
-    with closing(SqliteJournal(state / "journal.db")) as journal:
-        journal.append(0.0, [Incarnated(8)])
+    ruled(state, 8)
     again = set_aside(state)
     assert again == state / "superseded-2"
     check(state, again, 8)
@@ -347,7 +294,7 @@ def test_its_journal_is_kept_and_the_folder_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
-    ruled(tmp_path / "state")
+    ruled(tmp_path / "state", 7)
     with (
         closing(SqliteJournal(tmp_path / "state" / "journal.db")),
         pytest.raises(OperatorError, match="in use"),
@@ -374,18 +321,6 @@ def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "folder-number").write_text(content)
     with pytest.raises(OperatorError, match="damaged: start this standby with a new"):
         folder_number(tmp_path)
-
-
-def test_a_copy_of_a_folder_has_a_number_of_its_own(tmp_path: Path) -> None:
-    state, copy, again = (tmp_path / name for name in ("state", "copy", "again"))
-    state.mkdir()
-    with closing(SqliteJournal(state / "journal.db")) as journal:
-        journal.append(0.0, [Incarnated(1)])
-    number = folder_number(state)
-    backup(state, copy)
-    restore(copy, again, "coordinator", tmp_path)
-    assert folder_number(again) != number
-    assert folder_number(state) == number
 
 
 # --- a copy that comes in parts -------------------------------------------------------
@@ -419,7 +354,10 @@ def come(state: Path, whole: bytes) -> None:
         assert copy.keep(part) == part.offset + len(part.part)
 
 
-def test_a_folder_begins_from_a_copy(whole: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [(), (1,)])
+def test_a_folder_begins_from_a_copy(rows: tuple[int, ...], whole: bytes, tmp_path: Path) -> None:
+    """Also one that is behind, and goes on from it."""
+    ruled(tmp_path, *rows)
     come(tmp_path, whole)
     assert has_copy(tmp_path)
     assert begin_from_copy(tmp_path, tmp_path) == ROWS
@@ -435,21 +373,12 @@ def test_a_folder_begins_from_a_copy(whole: bytes, tmp_path: Path) -> None:
     assert records == [Incarnated(number) for number in (*range(1, ROWS + 1), 99)]
 
 
-def test_one_that_is_behind_goes_on_from_a_copy(whole: bytes, tmp_path: Path) -> None:
-    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
-        journal.append(1.0, [Incarnated(1)])
-    come(tmp_path, whole)
-    assert begin_from_copy(tmp_path, tmp_path) == ROWS
-    assert sum(1 for _ in read_rows(tmp_path / "journal.db")) == ROWS
-
-
 def test_one_that_has_more_or_another_run_keeps_what_it_has(whole: bytes, tmp_path: Path) -> None:
     more, other = tmp_path / "more", tmp_path / "other"
     for state in (more, other):
         state.mkdir()
         come(state, whole)
-    with closing(SqliteJournal(more / "journal.db")) as journal:
-        journal.append(1.0, [Incarnated(number) for number in range(ROWS + 1)])
+    ruled(more, *range(ROWS + 1))
     with pytest.raises(DamagedStore, match="has come to row 31"):
         begin_from_copy(more, tmp_path)
     with closing(SqliteJournal(other / "journal.db")) as journal:

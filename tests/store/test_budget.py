@@ -34,7 +34,6 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import UpdateReleased
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import SubmissionId
-from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.tasks import Aim, Contribute
@@ -153,18 +152,16 @@ def test_without_a_budget_it_is_counted_for_a_run_that_has_one(tmp_path: Path) -
         charge(BudgetLedger(path, cost(3)), TWO, spent(0))
 
 
-def test_a_smaller_delta_of_the_plan_counts(tmp_path: Path) -> None:
-    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
+def test_a_smaller_delta_of_the_plan_counts_and_a_larger_makes_nothing_cheaper(
+    tmp_path: Path,
+) -> None:
+    poor, ledger = (BudgetLedger(tmp_path / f"{x}.db", cost(1) * x) for x in (0.9999, 1.0001))
+    with pytest.raises(PlanRefused):
+        charge(poor, ONE, spent(0), delta=0.1)
+    assert poor.facts() == []
     with pytest.raises(PlanRefused):
         charge(ledger, ONE, spent(0), delta=1e-9)
     charge(ledger, ONE, spent(0), delta=0.1)
-
-
-def test_a_larger_delta_of_the_plan_makes_nothing_cheaper(tmp_path: Path) -> None:
-    ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 0.9999)
-    with pytest.raises(PlanRefused):
-        charge(ledger, ONE, spent(0), delta=0.1)
-    assert ledger.facts() == []
 
 
 def test_units_do_not_add_up(tmp_path: Path) -> None:
@@ -266,25 +263,28 @@ def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Pa
     assert len(BudgetLedger(path).facts()) == 8
 
 
-def pinned_by(plan: Plan) -> Pinned:
+def pinned_by(**keys: Any) -> Pinned:
+    plan = make_plan("plain", **keys)
     run = make_run(plan)
     return Pinned(None, run, None, plan, plan.layout(run.schema))  # type: ignore[arg-type]
 
 
-def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
-    plan = make_plan("plain", **PRIVATE)
-    pinned = pinned_by(plan)
-    outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
+def sealer_of(ledger: BudgetLedger, outbox: MemorySpool | None = None) -> OutboxSealer:
+    """A sealer that encrypts nothing."""
 
     def nobody(group: str, version: int) -> KeyCommittee:
         raise AssertionError("it came to sealing")
 
-    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, ledger)
+    return OutboxSealer(Identity.generate(), {}, nobody, outbox or MemorySpool(), ledger)
+
+
+def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> None:
+    pinned, ledger = pinned_by(**PRIVATE), BudgetLedger(tmp_path / "own.db", 1e-9)
+    sealer = sealer_of(ledger)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
         sealer.release(pinned, [row(pinned.run.id, spent(0))])
     assert ledger.facts() == []
-    plan = make_plan("plain")
-    pinned = pinned_by(plan)
+    pinned = pinned_by()
     with pytest.raises(BudgetSpent, match="trains without privacy"):
         sealer.release(pinned, [UpdateReleased(pinned.run.id, "c0", "all", 0, 0, b"", b"")])
 
@@ -292,10 +292,8 @@ def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> N
 def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     """A client that lost its state has nothing else that says what the run has spent."""
     privacy = PRIVATE["privacy"] | {"budget": cost(2)}
-    plan = make_plan("plain", **PRIVATE | {"privacy": privacy})
-    pinned = pinned_by(plan)
-    ledger = BudgetLedger(tmp_path / "own.db")
-    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, MemorySpool(), ledger)  # type: ignore[arg-type]
+    pinned = pinned_by(**PRIVATE | {"privacy": privacy})
+    sealer = sealer_of(BudgetLedger(tmp_path / "own.db"))
     own = [row(pinned.run.id, spent(version)) for version in (0, 1)]
     others = [row(TWO, spent(2)), row(pinned.run.id, dataclasses.replace(spent(2), party="b"))]
     assert sealer.release(pinned, [*own[:1], *others]) == [""] * 3
@@ -307,17 +305,16 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     wanted = f"another version would bring {reason}: this client stops"
     assert sealer.excess(pinned, "client-00", tasks[2]) == wanted
     poor = BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001)
-    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, MemorySpool(), poor)  # type: ignore[arg-type]
+    sealer = sealer_of(poor)
     assert sealer.release(pinned, own[:1]) == [""]
     assert "the budget is 1.9" in sealer.excess(pinned, "client-00", tasks[1]), "of its own"
 
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
     """Not even a ledger with a budget counts it; later it might be what was trained."""
-    plan = make_plan("plain", **PRIVATE)
-    pinned = pinned_by(plan)
+    pinned = pinned_by(**PRIVATE)
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
-    sealer = OutboxSealer(Identity.generate(), {}, lambda *_: None, outbox, ledger)  # type: ignore[arg-type]
+    sealer = sealer_of(ledger, outbox)
     group = pinned.layout.groups[0]
 
     def offered(sequence: int) -> int:

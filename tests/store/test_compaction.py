@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from secureps.audit.entries import NOT_TOLD
 from secureps.errors import (
     ConfigError,
     Conflict,
@@ -25,14 +24,13 @@ from secureps.errors import (
 )
 from secureps.messages.coordinator_records import MemberAsked, VersionCommitted
 from secureps.messages.member_records import Sealed
-from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.records import Dated, ReceivedBefore, RunPinned, SealedBefore
 from secureps.messages.requests import Examined, Submit
 from secureps.roles.machine import Fold
 from secureps.store import journal_rows
 from secureps.store.backup import backup, demand_owner, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark
-from secureps.store.journal_rows import read_only
 from tests.golden.values import full
 
 RUN: RunPinned = full(RunPinned)
@@ -152,10 +150,6 @@ def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
         received.receipt.fact,
     )
     assert archived[2].flaw == "bad", "a look that found nothing is not kept"
-
-
-def test_what_is_not_archived_is_told_to_no_auditor() -> None:
-    assert journal_rows.UNTOLD <= NOT_TOLD
 
 
 class Torn:
@@ -337,18 +331,6 @@ def test_tampering_is_recognised(twins: Twins, edit: str, named: str) -> None:
         read_all(twins.path)
 
 
-def test_an_older_copy_is_refused_though_its_fold_is_sound(twins: Twins, tmp_path: Path) -> None:
-    twice_compacted(twins)
-    shutil.copytree(twins.path.parent, tmp_path / "copy")
-    twins.append(3.0, [told(5)])
-    twins.compacted.compact(fold(10))
-    twins.compacted.close()
-    for suffix in ("", "-wal"):
-        shutil.copy(tmp_path / "copy" / f"journal.db{suffix}", f"{twins.path}{suffix}")
-    with pytest.raises(DamagedStore, match="ends at row 9, and 10 rows were written"):
-        SqliteJournal(twins.path)
-
-
 def test_a_copy_has_the_fold_and_the_archive(twins: Twins, tmp_path: Path) -> None:
     twice_compacted(twins)
     copy, again = tmp_path / "copy", tmp_path / "again"
@@ -440,19 +422,6 @@ def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
     twins.compacted.close()
     with pytest.raises(InternalError, match="closed"):
         twins.compacted.compact(fold(2))
-
-
-def test_a_journal_of_another_format_is_refused_whatever_its_tables(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    with closing(SqliteJournal(path)) as journal:
-        journal.append(0.0, [Incarnated(1)])
-    with closing(sqlite3.connect(path)) as base, base:
-        base.execute("PRAGMA user_version = 3")
-        base.execute("DROP TABLE fold")
-    with pytest.raises(ConfigError, match="format 3"):
-        SqliteJournal(path)
-    with read_only(path) as base:
-        assert journal_rows.kept(path, base) is None
 
 
 @pytest.mark.parametrize("seed", range(3))

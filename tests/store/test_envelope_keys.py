@@ -23,10 +23,10 @@ from secureps.store.envelope_keys import ABANDONED, EnvelopeKeyFiles, EnvelopeKe
 from secureps.store.issuing import approve, create_kit, issue, make_keys
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import ENVELOPE
-from secureps.store.kit_files import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, ledger_height, run_folder, served_runs
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench
+from tests.kits.party_kits import phrase
 from tests.kits.roles_kit import make_plan
 
 
@@ -183,19 +183,14 @@ def test_a_link_is_not_followed_to_what_it_names(kit: Path, tmp_path: Path) -> N
 
 
 def test_under_a_passphrase_the_next_keys_are_too(tmp_path: Path) -> None:
-    def words() -> Passphrases:
-        read, write = os.pipe()
-        os.write(write, b"six words\n")
-        os.close(write)
-        return Passphrases(read)
-
-    kit, own = tmp_path / "kit", tmp_path / "own"
+    kit, words = tmp_path / "kit", phrase("six words")
     create_kit(kit, CipherParameters("rlwe", 32, 65_534))
-    approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words())])
-    made = EnvelopeKeyFiles(kit, "keys-0", words()).of(RUN).make(1)
+    approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words)])
+    made = EnvelopeKeyFiles(kit, "keys-0", words).of(RUN).make(1)
     assert made.to_bytes()[-96:] not in (folder(kit) / "envelope-1.key").read_bytes()
-    assert EnvelopeKeyFiles(kit, "keys-0", words()).of(RUN).make(1).public == made.public
-    assert not own.exists()
+    assert (
+        EnvelopeKeyFiles(kit, "keys-0", phrase("six words")).of(RUN).make(1).public == made.public
+    )
 
 
 # --- runs that a key has served -------------------------------------------------------
@@ -256,55 +251,43 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
     assert not machine.configured
 
 
-def test_a_plan_of_a_lower_threshold_than_its_own_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("strict", "lenient", "reason", "insists"),
+    [
+        (
+            HolderRules(2, threshold=4),
+            HolderRules(2, threshold=3),
+            "by the plan 3 of 4 key holders open a sum together, and this party insists on 4",
+            "this party insists on 4",
+        ),
+        (
+            HolderRules(3),
+            HolderRules(2),
+            "by the plan 2 members of all may be a cohort, and this holder opens none of fewer "
+            "than 3: ask for a plan with a minimum of 3 or more in each rule, or lower this "
+            "holder's own: `minimum` in its file, or in its site's policy under `secureps join "
+            "--hold`",
+            "opens none of fewer than 3",
+        ),
+    ],
+    ids=["threshold", "minimum"],
+)
+def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
+    strict: HolderRules, lenient: HolderRules, reason: str, insists: str
+) -> None:
     """Nor is it served after a restart: what is on record binds no holder that insists on more."""
     bench = Bench()
-    public = bench.kit.public
+    name, roster = bench.names[0], bench.kit.public.roster
     order = Configure(1, bench.run, bench.placement, bench.addresses)
-
-    def insists(threshold: int) -> CommitteeHolder:
-        rules = HolderRules(2, threshold=threshold)
-        return CommitteeHolder(bench.names[0], public.roster, rules)
-
-    machine = insists(4)
-    step = machine.handle(0.0, COORDINATOR, order)
-    halt = last_word(machine, step)
-    assert halt.error is PlanRefused
-    assert halt.reason.startswith(
-        "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
-        "and this party insists on 4"
-    )
-    assert (step.records, machine.configured) == ([], False)
-    step = insists(3).handle(0.0, COORDINATOR, order)
-    pin = pinned(bench)
-    assert pin in step.records
-    with pytest.raises(PlanRefused, match="this party insists on 4"):
-        insists(4).apply(0.0, pin)
-
-
-def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
-    """It would refuse cohorts, and weights, that were made for the plan's minimum."""
-    bench = Bench()
-    public = bench.kit.public
-    order = Configure(1, bench.run, bench.placement, bench.addresses)
-
-    def opens(minimum: int) -> CommitteeHolder:
-        rules = HolderRules(minimum)
-        return CommitteeHolder(bench.names[0], public.roster, rules)
-
-    machine = opens(3)
+    machine = CommitteeHolder(name, roster, strict)
     step = machine.handle(0.0, COORDINATOR, order)
     halt = last_word(machine, step)
     assert (halt.error, step.records, machine.configured) == (PlanRefused, [], False)
-    assert halt.reason == (
-        "this holder takes no part in the run: by the plan 2 members of all may be a cohort, and "
-        "this holder opens none of fewer than 3: ask for a plan with a minimum of 3 or more in "
-        "each rule, or lower this holder's own: `minimum` in its file, or in its site's policy "
-        "under `secureps join --hold`"
-    )
-    assert pinned(bench) in opens(2).handle(0.0, COORDINATOR, order).records
-    with pytest.raises(PlanRefused, match="opens none of fewer than 3"):
-        opens(3).apply(0.0, pinned(bench))
+    assert halt.reason.startswith(f"this holder takes no part in the run: {reason}")
+    pin = pinned(bench)
+    assert pin in CommitteeHolder(name, roster, lenient).handle(0.0, COORDINATOR, order).records
+    with pytest.raises(PlanRefused, match=insists):
+        CommitteeHolder(name, roster, strict).apply(0.0, pin)
 
 
 def test_cohorts_of_metrics_are_no_smaller_than_its_own_minimum_either() -> None:

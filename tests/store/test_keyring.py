@@ -67,16 +67,6 @@ def kit(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "kit"))
 
 
-def test_a_kit_holds_everybody(kit: Path) -> None:
-    public = load_public(kit)
-    assert sorted((c.role, c.name) for c in public.roster.certificates) == sorted(PARTIES)
-    assert list(public.holder_keys) == ["keys"]
-    digest = public.roster.find("keys").cipher_key_digest
-    assert digest == file_digest(public.holder_keys["keys"])
-    for _, name in PARTIES:
-        assert load_private(kit, name).public == public.roster.find(name).identity
-
-
 def test_a_party_needs_only_its_own_part(kit: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     shutil.copytree(kit / "public", own / "public")

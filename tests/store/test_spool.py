@@ -105,12 +105,6 @@ class SpoolContract:
         assert not spool.has("a/b")
         spool.delete("a/b")
 
-    def test_one_key_may_begin_another(self, spool: Spool) -> None:
-        spool.put("a", b"1")
-        spool.put("a/b", b"2")
-        spool.put("a/b/c.tmp", b"3")
-        assert [spool.get(k) for k in ("a", "a/b", "a/b/c.tmp")] == [b"1", b"2", b"3"]
-
     def test_keys_are_sorted_and_filtered(self, spool: Spool) -> None:
         for key in ("update/b/1", "update/a/2", "sum/x", "update/a/10", "up"):
             spool.put(key, b"")
@@ -187,10 +181,6 @@ class TestDiskSpool(SpoolContract):
     @pytest.fixture
     def spool(self, tmp_path: Path) -> Spool:
         return DiskSpool(tmp_path / "deep" / "spool")
-
-    def test_it_opens_again(self, tmp_path: Path) -> None:
-        DiskSpool(tmp_path).put("a/b", b"x")
-        assert DiskSpool(tmp_path).get("a/b") == b"x"
 
     def test_stale_files_go_and_others_stay(self, tmp_path: Path) -> None:
         DiskSpool(tmp_path).put("a.tmp", b"x")

@@ -66,7 +66,7 @@ def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
     Fewer clients stop nothing: each of them could say so without end.
     """
     lately = {p for p, at in tx.sessions.elsewhere.items() if tx.now - at < tx.plan.section.lease}
-    clients = {certificate.name for certificate in settings.roster.clients()}
+    clients = settings.roster.names("client")
     if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
         raise NotReady(
             f"the run is not founded: {', '.join(sorted(lately)[:5])} take part in one already, "

@@ -68,7 +68,7 @@ def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
     private = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.is_symlink():
-            data = read(path, "", forbidden=0o077, remedy="chmod 600")
+            data = read(path, "", forbidden=0o077)
             if under_passphrase(data):
                 raise ConfigError(
                     f"{path} is under a passphrase, and in a cluster nobody types it: make this "
