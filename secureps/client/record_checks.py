@@ -12,7 +12,6 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -257,26 +256,25 @@ def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -
 
 
 class Kept:
-    """The values of buffers and parameters that nothing may change without noise.
+    """The values of a model's tensors, which nothing but the optimizer may change.
 
-    Trained parameters are among them until the first step.
+    What a forward pass writes would leave without noise. Values are compared, because autograd
+    does not count writes to `.data`.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._trained = module, True
+        self._module = module
         self._values = {name: each.detach().clone() for name, each in self._now()}
-
-    def leave_trained(self) -> None:
-        """Lets trained parameters change from now on, and drops their copies."""
-        self._trained = False
-        left = [name for name, _ in self._now() if name in self._values]
-        self._values = {name: self._values[name] for name in left}
 
     def _now(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_buffers()
+        yield from self._module.named_parameters()
+
+    def accept_step(self) -> None:
+        """Keeps what the optimizer made of the trained parameters."""
         for name, each in self._module.named_parameters():
-            if self._trained or not each.requires_grad:
-                yield name, each
+            if each.requires_grad:
+                self._values[name] = each.detach().clone()
 
     def refuse_changes(self) -> None:
         """Refuses a new or changed tensor: it could be a statistic, without clip and noise."""
@@ -290,7 +288,8 @@ class Kept:
                 raise PlanRefused(
                     f"record privacy: training {'makes' if before is None else 'changes'} {kind} "
                     f"{name!r}, which would leave without noise; use a layer that keeps no "
-                    "statistics (GroupNorm), and make what a model needs in its constructor"
+                    "statistics (GroupNorm), make what a model needs in its constructor, and let "
+                    "the optimizer alone change parameters"
                 )
 
 
@@ -298,19 +297,3 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
-
-
-@contextmanager
-def nothing_written(module: nn.Module) -> Iterator[None]:
-    """Refuses writes to trained parameters inside, where only gradients are made (PlanRefused).
-
-    Values are compared, because autograd does not count writes to `.data`.
-    """
-    before = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
-    yield
-    for name, each in module.named_parameters():
-        if name in before and not _equal(each, before[name]):
-            raise PlanRefused(
-                f"record privacy: the model's forward writes parameter {name!r}, which would leave "
-                "without noise; only the optimizer may change it"
-            )

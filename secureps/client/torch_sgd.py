@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.private_sum import made_records, private_sum, zeros
-from secureps.client.record_checks import Kept, Measure, nothing_written, refuse_model
+from secureps.client.record_checks import Kept, Measure, refuse_model
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
 from secureps.wording import meant
@@ -115,7 +115,6 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in made_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    kept.leave_trained()
     records = len(task.x)
     optimizer = _noisy(sgd, privacy, records, noise)
     with warnings.catch_warnings():
@@ -124,12 +123,12 @@ def descend_privately(
             index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
             optimizer.zero_grad()
             sums = zeros(optimizer.params)
-            with nothing_written(module):
-                gradients.add(task.batch, index, sums)
+            gradients.add(task.batch, index, sums)
+            kept.refuse_changes()  # at every step, because a later one may undo a change
             for each in optimizer.params:
                 each.grad = sums[each].to(each.dtype)
             optimizer.step()
-            kept.refuse_changes()  # at every step, because a later one may undo a change
+            kept.accept_step()
     if gradients.left_out:
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from secureps.client.private_sum import made_records, private_sum
 from secureps.client.record_checks import (
-    nothing_written,
+    Kept,
     record_losses,
     refuse_mixing_loss,
     refuse_model,
@@ -110,7 +110,7 @@ class Writes(nn.Module):
     ("where", "reason"),
     [
         ("still", "changes parameter 'still'"),
-        ("own", "forward (writes parameter 'own.weight'|must do the same)"),
+        ("own", "changes parameter 'own.weight'|must do the same"),
         ("data", "changes parameter 'own.weight'"),
         ("made", "makes buffer 'made'"),
         ("table", None),
@@ -136,10 +136,12 @@ def test_weights_that_are_no_numbers_count_as_unchanged() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight[0, 0] = torch.nan
-    with nothing_written(model):
-        model(torch.ones(2, 2))
-    with pytest.raises(PlanRefused, match="writes parameter 'weight'"), nothing_written(model):
-        model.weight.data[0, 0] = 1.0
+    kept = Kept(model)
+    model(torch.ones(2, 2))
+    kept.refuse_changes()
+    model.weight.data[0, 0] = 1.0
+    with pytest.raises(PlanRefused, match="changes parameter 'weight'"):
+        kept.refuse_changes()
 
 
 STEPS = 4
