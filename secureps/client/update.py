@@ -66,16 +66,6 @@ EXACT = ("float32", "float64")
 """Types that every float32 passes through unchanged."""
 
 
-class DeviceSteps(Protocol):
-    """An update in whole grid steps on a device."""
-
-    def block(self, block: int) -> NDArray[np.int32]:
-        """z of a block, before any noise."""
-
-    def noised(self, hidden: Stream) -> list[Integers]:
-        """u of all blocks, with this client's noise; `hidden` has the words of the noise."""
-
-
 class DeviceValues(Protocol):
     """The values of an update in a device's memory (`client.device_update`)."""
 
@@ -94,14 +84,21 @@ class DeviceValues(Protocol):
             NotFinite: a value is not finite.
         """
 
-    def steps(
+    def noised(
         self,
         mechanism: ClientMechanism,
         blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
         coded: bool,
         stream: Stream,
-    ) -> DeviceSteps:
-        """All values in whole grid steps; `coded` says that a codec may have lengthened them."""
+        hidden: Callable[[Iterator[Integers]], Stream],
+    ) -> list[Integers]:
+        """The integers of all blocks, with this client's noise.
+
+        Args:
+            coded: a codec may have lengthened the values.
+            stream: words for the rounding.
+            hidden: gives the words of the noise for the rounded integers of all blocks.
+        """
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
@@ -579,15 +576,14 @@ class UpdateIntegers:
         section, kept = self.plan.group(self.layout.name), list[Integers]()
         blocks = [(code, place) for code, place, _ in parts]
         words = self.stream("round", *self._labels)
-        steps = device.steps(mechanism, blocks, bool(section.codec), words)
 
-        def rounded() -> Iterator[Integers]:
-            for block in range(len(parts)):
-                yield (z := steps.block(block))
-                if section.feedback:
-                    kept.append(z)
+        def hidden(rounded: Iterator[Integers]) -> Stream:
+            if not section.feedback:
+                return self._noise_words(rounded)
+            kept.extend(rounded)
+            return self._noise_words(kept)
 
-        return kept, steps.noised(self._noise_words(rounded()))
+        return kept, device.noised(mechanism, blocks, bool(section.codec), words, hidden)
 
     def _noise_words(self, integers: Iterable[Integers]) -> Stream:
         return self.stream("noise", *self._labels, *self._digests(integers))

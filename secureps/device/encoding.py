@@ -281,10 +281,6 @@ class DeviceRounding:
                 return
         raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
 
-    @property
-    def blocks(self) -> int:
-        return len(self._blocks)
-
     def steps(self, block: int) -> Iterator[Tensor]:
         """Yields z of a block's values before any noise, a few at a time: int64."""
         at = self._tried * self._starts[-1] + self._starts[block]
