@@ -15,7 +15,6 @@ from secureps.errors import ConfigError
 from secureps.flower import aggregator, post, simulated_holder
 from secureps.flower.aggregator import Holders
 from secureps.flower.federation import simulated_kit
-from secureps.flower.node_settings import NodeSettings
 from secureps.flower.trainer import FORM, ModelForm
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import holder_names
@@ -40,14 +39,11 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each wave of a node waits for the disk."""
     found = list[bool]()
 
-    class Noting:
-        def __init__(self, settings: NodeSettings) -> None: ...
+    def noting(*given: object) -> tuple[bytes, str]:
+        found.append(durability.waits())
+        return b"", ""
 
-        def wave(self, *given: object) -> tuple[bytes, str]:
-            found.append(durability.waits())
-            return b"", ""
-
-    monkeypatch.setattr("secureps.flower.mod.Node", Noting)
+    monkeypatch.setattr("secureps.flower.mod.play_as_client", noting)
     return found
 
 
