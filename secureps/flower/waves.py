@@ -223,7 +223,7 @@ class Waves:
         entries, payloads = tuple[Entry, ...](), dict[bytes, bytes]()
         if node.name:
             orders = self._servers.relay.orders(node.name)
-            ahead, blocks = self._servers.foreseen(node.name, orders)
+            ahead, blocks = self._servers.foreseen(orders)
             own, answers = self._servers.relay.goes(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
