@@ -16,7 +16,6 @@ import random
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -51,6 +50,7 @@ from secureps.errors import (
 from secureps.files.objects import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
+from secureps.tracebacks import told, where
 
 log = logging.getLogger("secureps")
 
@@ -162,10 +162,8 @@ class FlowerTrainer:
         Any other message is sent to the app, with the model and no settings; only numbers of its
         answer count, and changes to `context.state` are dropped.
         """
-        number, state = (
-            max(versions.values(), default=0),
-            self._states.before(sum(versions.values()), True),
-        )
+        number = max(versions.values(), default=0)
+        state = self._states.before(sum(versions.values()), True)
         fitted = state.pop(FITTED, MetricRecord())
         if message == "train":
             told = {n: float(v) for n, v in fitted.items() if isinstance(v, int | float)}
@@ -175,9 +173,8 @@ class FlowerTrainer:
         if self._app.legacy or not self._app.has(message):
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
-        said, count, key = self._read_metrics(
-            self._ask(message, content, self._context(state), 0), ""
-        )
+        reply = self._ask(message, content, self._context(state), 0)
+        said, count, key = self._read_metrics(reply, "")
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = whole_number(f"{self._app.where}: {message}: {key}", count)
@@ -281,17 +278,20 @@ class FlowerTrainer:
         return RecordDict({**said, served.arrays: arrays, served.config: settings})
 
     def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
-        where = f"{self._app.where}: {kind} failed"
+        failed = f"{self._app.where}: {kind} failed"
         try:
             with seeded(seed):
                 reply = self._app.client(message(content, kind, context.node_id), context)
         except SecurepsError:
             raise
         except Exception as error:
-            whose = ConfigError if _lacks_partition(error) else ScriptFailed
-            raise whose(f"{where}: {told(error)}") from error
+            text = f"{failed}: {told(error)} ({where(error)})"
+            if isinstance(error, KeyError) and error.args and error.args[0] in NODE.values():
+                hint = "the settings partition and partitions say it, such as 0 and 6"
+                raise ConfigError(f"{text}; {hint}") from error
+            raise ScriptFailed(text) from error
         if reply.has_error():
-            raise ScriptFailed(f"{where}: {' '.join(str(reply.error.reason).split())}")
+            raise ScriptFailed(f"{failed}: {' '.join(str(reply.error.reason).split())}")
         return reply.content
 
     # --- answers ------------------------------------------------------------------
@@ -335,8 +335,8 @@ class FlowerTrainer:
         kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
             return None
-        at = 0 if versions is None else sum(versions.values())
-        number = 0 if versions is None else max(versions.values(), default=0)
+        known = (versions or {}).values()
+        at, number = sum(known), max(known, default=0)
         content = self._content("evaluateins", parameters, {}, number)
         state = self._states.newest() if versions is None else self._states.before(at, True)
         state.pop(FITTED, None)
@@ -430,21 +430,6 @@ def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
         digest.update(len(header).to_bytes(8, "big") + header)
         digest.update(payload_digest(single_bytes(array)))
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
-
-
-def told(error: Exception) -> str:
-    """One line about an error in the app, with file and line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    at = (own or frames)[-1]
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hint = "; the settings partition and partitions say it, such as 0 and 6"
-    place = f"({Path(at.filename).name}, line {at.lineno})"
-    return f"{text} {place}{hint if _lacks_partition(error) else ''}"
-
-
-def _lacks_partition(error: Exception) -> bool:
-    return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -318,7 +318,7 @@ REPLY = 'content = RecordDict({"arrays"'
         (NUMPY_FIT, "return [weights * 1e300, bias], 1, {}", NotFinite, "'arr_0' NaN or infinite"),
         (NUMPY_FIT, "return [weights, bias], -1, {}", Malformed, "num-examples is -1, and must be"),
         (NUMPY_FIT, "return [weights, bias]", ScriptFailed, "TypeError: NumPyClient.fit did not"),
-        (NUMPY_FIT, "return 1 / 0", ScriptFailed, r"ZeroDivisionError: .* \(client.py, line 18\)"),
+        (NUMPY_FIT, "return 1 / 0", ScriptFailed, r"ZeroDivisionError: .* \(client.py:18 in fit\)"),
         ("def fit", "def train", ScriptFailed, "was not OK: FIT_NOT_IMPLEMENTED"),
     ],
 )
