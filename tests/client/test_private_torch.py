@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from secureps.client.torch import TorchTrainer, noise_generators, noise_seeds
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy
@@ -16,17 +16,11 @@ from secureps.errors import ConfigError
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
 
 
-class Bias(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1, width)
-        with torch.no_grad():
-            self.layer.weight.zero_()
-            self.layer.bias.zero_()
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layer(x)
-        return found
+def biases(width: int) -> nn.Module:
+    layer = nn.Linear(1, width)
+    for each in layer.parameters():
+        nn.init.zeros_(each)
+    return nn.Sequential(layer)
 
 
 def drift(
@@ -40,7 +34,7 @@ def drift(
 ) -> Array:
     """The private update of `width` biases in one step of lr 1; `scale` sizes the gradients."""
     holder = TorchTrainer(
-        lambda: Bias(width),
+        lambda: biases(width),
         (np.ones((50, 1), np.float32), np.full(50, record, np.float32)),
         (np.ones((1, 1), np.float32), np.ones(1, np.float32)),
         loss=lambda out, y: scale * (out[:, 0] * y).mean(),
@@ -50,7 +44,7 @@ def drift(
     start = holder.parameters(0)
     privacy = RecordPrivacy(multiplier, 3.0, rate, 1e-5)
     config = FitConfig({}, seed, {"lr": 1.0, "local_steps": 1}, privacy, secret=secret)
-    found: Array = holder.fit(start, config).parameters["layer.bias"]
+    found: Array = holder.fit(start, config).parameters["0.bias"]
     return found
 
 

@@ -21,9 +21,10 @@ from secureps.client.record_checks import (
     refuse_model,
 )
 from secureps.errors import PlanRefused
-from tests.client.test_private_sum import Between, summed
+from tests.client.test_private_sum import between, summed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
 from tests.client.test_torch_sgd import one_by_one
+from tests.kits.torch_models import Built
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -68,9 +69,9 @@ def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() 
     x, y = torch.randn(3, 6), torch.tensor([0, 1, 2])
     inside, loss = nn.Linear(6, 6), functional.cross_entropy
 
-    def model(between: Callable[[Tensor], Tensor]) -> nn.Module:
+    def model(function: Callable[[Tensor], Tensor]) -> nn.Module:
         torch.manual_seed(1)
-        made = Between(between)
+        made = between(function)
         made.inside = inside
         return made
 
@@ -82,27 +83,28 @@ def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() 
     assert torch.allclose(found, plain, atol=1e-6)
 
 
-class Writes(nn.Module):
+def writes(where: str) -> nn.Module:
     """Keeps a record where it should not."""
+    calls = list[int]()
 
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.own, self.where, self.calls = nn.Linear(6, 3), where, 0
-        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        late = self.calls > 20
+    def forward(model: Any, x: Tensor) -> Any:
+        calls.append(1)
         with torch.no_grad():
-            if self.where == "still":
-                self.still.copy_(x[0])
-            if self.where == "own" and late:
-                self.own.weight[0] = x[0]
-            if self.where == "data":
-                self.own.weight.data[0] = x[0]
-        if self.where in ("made", "table") and not hasattr(self, "made"):
-            self.register_buffer("made", torch.ones(6), persistent=self.where == "made")
-        return self.own(x)  # type: ignore[no-any-return]
+            if where == "still":
+                model.still.copy_(x[0])
+            if where == "own" and len(calls) > 20:
+                model.own.weight[0] = x[0]
+            if where == "data":
+                model.own.weight.data[0] = x[0]
+        if where in ("made", "table") and not hasattr(model, "made"):
+            model.register_buffer("made", torch.ones(6), persistent=where == "made")
+        return model.own(x)
+
+    return Built(forward, own=nn.Linear(6, 3), still=still())
+
+
+def still() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(6), requires_grad=False)
 
 
 @pytest.mark.parametrize("way", ["ghost", "per record"])
@@ -121,7 +123,7 @@ def test_what_leaves_without_noise_may_not_be_written(
 ) -> None:
     if way == "per record":
         one_by_one(monkeypatch)
-    holder = trainer(lambda: Writes(where))
+    holder = trainer(lambda: writes(where))
     config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": 20})
     start = holder.parameters(1)
     if reason is None:
@@ -147,23 +149,20 @@ def test_weights_that_are_no_numbers_count_as_unchanged() -> None:
 STEPS = 4
 
 
-class WritesLate(nn.Module):
+def writes_late(where: str, when: int, passes: bool, done: list[int]) -> nn.Module:
     """Changes one tensor while a step's gradients are made, and may put it back in the next."""
+    written = [0.0]
 
-    def __init__(self, where: str, when: int, passes: bool, done: list[int]) -> None:
-        super().__init__()
-        self.own = nn.Linear(6, 3)
-        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
-        self.register_buffer("seen", torch.zeros(6))
-        self.where, self.when, self.passes, self.done = where, when, passes, done
-        self.written = 0.0
+    def forward(model: Any, x: Tensor) -> Any:
+        place = model.own.weight.data[0] if where == "own" else getattr(model, where).data
+        wanted = float(len(done) == when if passes else len(done) >= when)
+        place += wanted - written[0]
+        written[0] = wanted
+        return model.own(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        place = self.own.weight.data[0] if self.where == "own" else getattr(self, self.where).data
-        wanted = float(len(self.done) == self.when if self.passes else len(self.done) >= self.when)
-        place += wanted - self.written
-        self.written = wanted
-        return self.own(x)  # type: ignore[no-any-return]
+    made = Built(forward, own=nn.Linear(6, 3), still=still())
+    made.register_buffer("seen", torch.zeros(6))
+    return made
 
 
 @pytest.mark.parametrize("passes", [False, True], ids=["stays", "passes"])
@@ -181,11 +180,11 @@ def test_what_only_a_later_step_writes_is_refused_too(
 
     monkeypatch.setattr(torch.optim.SGD, "step", counted)
     config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": STEPS})
-    never = trainer(lambda: WritesLate(where, STEPS, passes, done))
+    never = trainer(lambda: writes_late(where, STEPS, passes, done))
     never.fit(never.parameters(1), config)
     assert len(done) == STEPS
     done.clear()
-    holder = trainer(lambda: WritesLate(where, when, passes, done))
+    holder = trainer(lambda: writes_late(where, when, passes, done))
     kind, name = ("buffer", "seen") if where == "seen" else ("parameter", where)
     with pytest.raises(PlanRefused, match=rf"{kind} '{name}"):
         holder.fit(holder.parameters(1), config)

@@ -17,6 +17,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import Task, descend_privately, refuse_compiled
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ScriptFailed
+from tests.kits.torch_models import Built
 
 PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
@@ -77,23 +78,18 @@ def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
 ) -> None:
     """Of a layer whose gradients are made, 6 values each; products are cut in slices instead."""
 
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(6))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.scale
+    def scale() -> nn.Module:
+        return Built(lambda own, x: x * own.scale, scale=nn.Parameter(torch.ones(6)))
 
     def at_a_time(module: nn.Module) -> int:
         made = private_sum.made_records(torch.randn(3, 6), torch.zeros(3).long())
         return private_sum.private_sum(module, own_mean, made, 1.0).most
 
     monkeypatch.setattr(private_sum, "VALUES", 60)
-    assert at_a_time(Scale()) == 10
+    assert at_a_time(scale()) == 10
     assert at_a_time(nn.Linear(6, 3, bias=False)) == 60
     monkeypatch.setattr(private_sum, "VALUES", 5)
-    assert at_a_time(Scale()) == 1
+    assert at_a_time(scale()) == 1
 
 
 def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -109,14 +105,12 @@ def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.Mon
         assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
 
 
-class Embedded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(200, 50)
-        self.head = nn.Linear(50, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.table(x).mean(dim=1))  # type: ignore[no-any-return]
+def embedded() -> nn.Module:
+    return Built(
+        lambda own, x: own.head(own.table(x).mean(dim=1)),
+        table=nn.Embedding(200, 50),
+        head=nn.Linear(50, 3),
+    )
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
@@ -126,7 +120,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         (4, 3, 3),
         "0.",
     ),
-    "embedding": (Embedded, (), "table."),
+    "embedding": (embedded, (), "table."),
     "layer norm": (lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)), (5000,), "0."),
     "group norm": (lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)), (5000,), "0."),
 }
