@@ -65,8 +65,7 @@ ALLOWS = Terms(8.0, 3, "", 6, (DIGEST,), False, 4, "values", ("query.ages",))
 def test_no_option_is_forgotten() -> None:
     assert {each.name for each in dataclasses.fields(Joining)} == GUARDED | FREE
     held = {line.partition(" ")[0] for line in POLICY.splitlines()}
-    # These two are looked at before a script is run: see `test_site_policy`.
-    # `records` is held by `test_site_policy`: it guards nothing of the site's privacy budget.
+    # `test_site_policy` holds these.
     assert held | {"scripts", "network", "records"} == set(SiteSection.model_fields)
 
 

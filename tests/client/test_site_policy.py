@@ -17,40 +17,16 @@ import secureps as ps
 from secureps.client.runner import Joining
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, script_digest
 from secureps.errors import ConfigError
-from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.roles.member.terms import Terms
 from secureps.run.join import join
 from tests.kits.nursery import ROOT
 from tests.kits.processes import PLAN
-
-WHOLE = """minimum = 6
-threshold = 3
-budget = 8
-ledger = "../ledgers/site.db"
-plans = ["{digest}"]
-scripts = ["{digest}"]
-evaluation = false
-records = 500
-updates_per_hour = 4
-network = false
-reveal = "values"
-""".format(digest="ab" * 32)
 
 
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "site.toml"
     path.write_text(text)
     return path
-
-
-def test_every_key_is_read(tmp_path: Path) -> None:
-    policy = read_site(written(tmp_path, WHOLE))
-    digests = ("ab" * 32,)
-    assert policy.terms == Terms(8.0, 3, "", 6, digests, False, 4, "values")
-    assert policy.scripts == digests
-    assert policy.records == 500
-    assert not policy.network
-    assert policy.ledger == (tmp_path / "../ledgers/site.db").absolute()
-    assert read_site(written(tmp_path, "")).terms == NO_TERMS
 
 
 def test_the_example_is_sound() -> None:
