@@ -147,7 +147,6 @@ class Aggregator:
         return self._parties[COORDINATOR].run
 
     def sign(self, domain: bytes, data: bytes) -> bytes:
-        """Signs as the coordinator."""
         return self._identity.sign(domain, data)
 
     @property

@@ -122,14 +122,12 @@ class SecureFedAvg(FedAvg):
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:
-        """Logs what the plan and the strategy say."""
         log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
         self._flowers.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Configures a round as the strategy does."""
         return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
@@ -143,7 +141,6 @@ class SecureFedAvg(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Aggregates the nodes' metrics as the strategy does."""
         return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(

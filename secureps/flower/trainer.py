@@ -111,7 +111,6 @@ class AppTrainer:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the app's model."""
         return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:
@@ -188,9 +187,7 @@ class AppTrainer:
         return FitResult(tensors, examples, numbers, steps=0)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Never asked: Flower's own messages evaluate."""
         raise InternalError("inside Flower's engine its own messages evaluate")
 
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of running statistics, by name."""
         return statistics_in(self._form.model)

@@ -105,7 +105,6 @@ class FlowerModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, by name."""
         return {name: array.shape for name, array in self.tensors.items()}
 
 

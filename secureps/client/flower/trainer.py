@@ -181,16 +181,13 @@ class FlowerTrainer:
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of running statistics, by name."""
         return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        """Further names of tensors in the file `initial`."""
         self._load()
         return self._ties
 
     def initial_digest(self) -> str:
-        """The hex digest of the file that `initial` names; empty if there is none."""
         self._load()
         return self._digest
 
