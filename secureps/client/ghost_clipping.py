@@ -402,7 +402,8 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
         if within:
             return None
         given = (*args, *kwargs.values())
-        alone = len(given) == 1 and (not kwargs or _first_argument(layer) in kwargs)
+        first = next(iter(inspect.signature(layer.module.forward).parameters), None)
+        alone = len(given) == 1 and (not kwargs or first in kwargs)
         if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
             raise PlanRefused(
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
@@ -422,10 +423,6 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
             handle = each.module.register_forward_hook(partial(note, each), with_kwargs=True)
             hooks.callback(handle.remove)
         yield uses
-
-
-def _first_argument(layer: Layer) -> str | None:
-    return next(iter(inspect.signature(layer.module.forward).parameters), None)
 
 
 def clipped_sum(

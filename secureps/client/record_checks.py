@@ -102,7 +102,9 @@ def _no_mean(what: str) -> PlanRefused:
 def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     """Refuses a loss whose gradients, of all records, are not those of each alone."""
     refuse_other_rows(outputs, len(targets))
-    apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
+    apart = of_tensors(
+        outputs, lambda each: each.detach().clone().requires_grad_(not is_whole(each))
+    )
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
     own, whole = _leave_records_apart(loss)
     try:
@@ -172,8 +174,9 @@ def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
     )
 
 
-def _floats(each: Tensor) -> bool:
-    return each.is_floating_point() or each.is_complex()
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor has integers or booleans."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 _OF_OPACUS = (

@@ -281,7 +281,7 @@ class ClientWorker(Worker):
     def _begin(self, trainer: AheadTrainer, task: Task) -> None:
         match task:
             case Contribute():
-                if self._early is None or self._labels(self._early[0]) != self._labels(task):
+                if not self._is_trained(task):
                     trainer.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
                 model = self._assemble(task, self._load_staying(task))
@@ -417,18 +417,20 @@ class ClientWorker(Worker):
 
     def _rest(self, task: Contribute) -> float:
         """Seconds until the site lets a training begin; one that is done already needs no leave."""
-        pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
-        if ledger.updates_per_hour is None:
-            return 0.0
-        if early is not None and self._labels(early[0]) == self._labels(task):
+        pinned, ledger = self._machine.pinned, self._site.ledger
+        if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
         self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
         return ledger.begin(pinned.run.id)
 
+    def _is_trained(self, task: Contribute) -> bool:
+        """Whether this training was done before, for an update that the disk refused."""
+        return self._early is not None and self._labels(self._early[0]) == self._labels(task)
+
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
-        early, self._early = self._early, None
-        if early is not None and self._labels(early[0]) == self._labels(task):
+        early, self._early = (self._early if self._is_trained(task) else None), None
+        if early is not None:
             return early[1:]
         began = time.perf_counter()
         result = self._fit(task, staying)

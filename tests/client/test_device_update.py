@@ -96,7 +96,7 @@ def updated(
     tensors: Tensors,
     **more: Any,
 ) -> Update:
-    return updated(plan, layout, blocks, tensors, **more)
+    return trained_update(Trained("c0", plan, layout, blocks, tensors, **more))
 
 
 def both(

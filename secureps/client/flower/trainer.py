@@ -210,7 +210,10 @@ class FlowerTrainer:
 
     def _make_initial(self, seed: int) -> FlowerModel:
         if self._settings.initial is not None:
-            path = _find_initial(self._settings.initial)
+            try:
+                path = initial_path(self._settings.initial)
+            except DamagedStore as error:
+                raise ConfigError(f"initial: {error}") from None
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             model = FlowerModel.of_file(tensors, names)
@@ -394,13 +397,6 @@ def made(content: RecordDict, metadata: Metadata) -> Message:
 def statistics_in(model: FlowerModel) -> dict[str, Kind]:
     """The kinds of running statistics, by PyTorch's names; unknown for arrays without names."""
     return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
-
-
-def _find_initial(initial: str) -> Path:
-    try:
-        return initial_path(initial)
-    except DamagedStore as error:
-        raise ConfigError(f"initial: {error}") from None
 
 
 def lighter(config: FitConfig) -> dict[str, Setting]:
