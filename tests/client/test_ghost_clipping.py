@@ -216,19 +216,16 @@ def by_record(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]
 
 
 def clipped(
-    model: nn.Module, x: Tensor, y: Tensor, bound: float, parts: int = 1
+    model: nn.Module, x: Tensor, y: Tensor, bound: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Norms and clipped sums by ghost clipping, in so many parts."""
+    """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     gradients = private_sum(model, functional.cross_entropy, made_records(x, y), bound).gradients
     assert isinstance(gradients, Together)
-    sums, norms = zeros(trained.values()), []
-    for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
-        losses, found = gradients(xs, ys)
-        own, add = clipped_sum(found, losses, bound)
-        add(sums)
-        norms.append(own)
-    return torch.cat(norms), {name: sums[each] for name, each in trained.items()}
+    sums, (losses, found) = zeros(trained.values()), gradients(x, y)
+    norms, add = clipped_sum(found, losses, bound)
+    add(sums)
+    return norms, {name: sums[each] for name, each in trained.items()}
 
 
 @pytest.mark.parametrize("way", ["ghost", "whole", "chosen"])
@@ -270,16 +267,6 @@ def test_in_single_precision_norms_are_the_same_within_a_thousandth(kind: str) -
         _, sums = clipped(model, x[each : each + 1], y[each : each + 1], 0.1)
         length = torch.cat([found.flatten() for found in sums.values()]).double().norm()
         assert float(length) <= 0.1 * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("parts", [2, 6])
-def test_parts_of_a_sample_add_up_to_the_sample(parts: int) -> None:
-    model, x, y = example("attention", 6)
-    norms, sums = clipped(model, x, y, 0.5)
-    again, found = clipped(model, x, y, 0.5, parts)
-    assert torch.allclose(norms, again)
-    for name, each in sums.items():
-        assert torch.allclose(each, found[name])
 
 
 @pytest.mark.parametrize("kind", ["attention", "convolution", "tied", "without a formula"])

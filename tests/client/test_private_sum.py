@@ -25,13 +25,12 @@ from secureps.client.private_sum import (
     zeros,
 )
 from secureps.client.torch import TorchTrainer
-from secureps.client.torch_sgd import Task, descend_privately
+from secureps.client.torch_sgd import Task
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import PlanRefused
 from tests.client.test_ghost_clipping import MODELS, WORDS, example, narrow
 from tests.client.test_torch import PRIVATE
-from tests.client.test_torch_sgd import one_by_one
-from tests.kits.torch_models import Built
+from tests.kits.torch_models import CPU, Built, moved, one_by_one, own_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -143,10 +142,6 @@ def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -
     assert torch.equal(with_it, summed(model, x[good], y[good], way, loss)[0])
 
 
-def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets)
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("kind", "loss", "bad"),
@@ -241,17 +236,10 @@ def test_what_is_tried_before_the_first_step_sees_no_record(
 
 # --- models that mix records ----------------------------------------------------------
 
-CPU = torch.device("cpu")
-
 
 def step(module: nn.Module, task: Task, rate: float = 1.0, bound: float = 0.3) -> Tensor:
-    """How far one private step of lr 1 moves a model, with next to no noise."""
-    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
-    generators = (np.random.default_rng(1), (torch.Generator().manual_seed(4),))
-    privacy = RecordPrivacy(1e-9, bound, rate, 1e-5, records=1)
-    descend_privately(module, sgd, privacy, task, 1, generators)
-    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+    """How far one private step moves a model, with next to no noise."""
+    return moved(module, task, RecordPrivacy(1e-9, bound, rate, 1e-5, records=1), seed=1)
 
 
 def between(function: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -332,11 +320,11 @@ def test_a_record_moves_a_step_by_one_clip_whatever_the_model_does_with_a_batch(
     model = MIXING[kind]().train()
     state = {name: each.clone() for name, each in model.state_dict().items()}
     x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
-    moved = []
+    changes = []
     for first in (0, 1):
         model.load_state_dict(state)
-        moved.append(step(model, Task(x[first:], y[first:], functional.cross_entropy, CPU)))
-    assert float((moved[0] - moved[1]).norm()) <= 0.3 * (1 + 1e-4)
+        changes.append(step(model, Task(x[first:], y[first:], functional.cross_entropy, CPU)))
+    assert float((changes[0] - changes[1]).norm()) <= 0.3 * (1 + 1e-4)
     model.load_state_dict(state)
     apart = torch.cat([model(each[None]) for each in x])
     mixes = not torch.allclose(model(x), apart, atol=1e-3)

@@ -106,23 +106,6 @@ def test_noise_is_new_for_whatever_else_the_server_asks_under_one_seed() -> None
     assert np.abs(correlation).max() < 0.5
 
 
-def test_gradients_are_clipped_per_record_and_divided_by_the_expected_batch() -> None:
-    # every record's gradient is (100 on the first bias, 100 on its weight): clipped to 3 in all
-    total = drift(rate=1.0, scale=100.0, seed=4, multiplier=1e-6)[0] * 50
-    assert total == pytest.approx(-50 * 3 / 2**0.5, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_batches_are_poisson_samples() -> None:
-    sizes = [
-        -drift(rate=0.2, scale=1.0, seed=seed, multiplier=1e-6, width=2)[0] * (0.2 * 50)
-        for seed in range(200)
-    ]
-    assert np.allclose(sizes, np.rint(sizes), atol=1e-3)
-    assert np.mean(sizes) == pytest.approx(10, abs=0.8)
-    assert np.var(sizes) == pytest.approx(50 * 0.2 * 0.8, rel=0.4)
-
-
 # --- noise is as hard to guess as its key, on every device ---------------------------
 
 

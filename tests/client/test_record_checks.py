@@ -23,8 +23,7 @@ from secureps.client.record_checks import (
 from secureps.errors import PlanRefused
 from tests.client.test_private_sum import between, summed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
-from tests.client.test_torch_sgd import one_by_one
-from tests.kits.torch_models import Built
+from tests.kits.torch_models import Built, one_by_one, own_loss
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -202,10 +201,6 @@ def example(records: int = 6) -> tuple[Tensor, Tensor]:
     return outputs, torch.tensor([2, 0, 1, 0, 1, 0])[:records]
 
 
-def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets)
-
-
 def masked(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     kept = targets != 2
     return functional.cross_entropy(outputs[kept], targets[kept], reduction=reduction)
@@ -237,7 +232,7 @@ SAFE: dict[str, Any] = {
     "class with weights": nn.CrossEntropyLoss(weight=WEIGHT),
     "ignoring class": nn.CrossEntropyLoss(ignore_index=1),
     "partial": partial(functional.cross_entropy, weight=WEIGHT),
-    "own": own_cross_entropy,
+    "own": own_loss,
     "drawing": drawing,
 }
 
