@@ -37,12 +37,12 @@ from tests.kits.flower_grid import Fault, LocalGrid, Reply
 OTHER_RUN = bytes(range(32))
 
 
-def of_another_run(content: RecordDict, kit: Path, signer: str) -> RecordDict:
-    """A message whose batch its sender has signed in another run, and has all else of this one."""
+def signed(content: RecordDict, kit: Path, signer: str, **changes: Any) -> RecordDict:
+    """A message whose batch somebody has signed, after a change."""
     data = content.array_records[post.BATCH]["batch"].data
-    batch = opened(data, len(data), lambda *signed: None)
+    batch = replace(opened(data, len(data), lambda *signed: None), **changes)
     identity = load_private(kit, signer)
-    again = sealed(replace(batch, run=OTHER_RUN), lambda own: identity.sign(WAVE_DOMAIN, own))
+    again = sealed(batch, lambda own: identity.sign(WAVE_DOMAIN, own))
     return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
 
 
@@ -51,7 +51,7 @@ def test_a_reply_of_another_run_is_none(
 ) -> None:
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
-        reply.content = of_another_run(reply.content, tmp_path / "run" / "kit", "client-01")
+        reply.content = signed(reply.content, tmp_path / "run" / "kit", "client-01", run=OTHER_RUN)
         return [reply]
 
     grid = simulated(faults={(1, 1): fault})
@@ -66,7 +66,7 @@ def test_a_node_hears_nothing_of_another_run(
 
     def fault(message: Message, play: Reply) -> list[Message]:
         kit = tmp_path / "run" / "kit"
-        message.content = of_another_run(message.content, kit, "coordinator")
+        message.content = signed(message.content, kit, "coordinator", run=OTHER_RUN)
         reply = play(message)
         assert post.BATCH not in reply.content
         return [reply]
@@ -74,14 +74,6 @@ def test_a_node_hears_nothing_of_another_run(
     grid = simulated(faults={(1, 2): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
-
-
-def signed_by(content: RecordDict, kit: Path, author: str, signer: str) -> RecordDict:
-    """A message whose batch says that it is the author's, and that the signer has signed."""
-    data = content.array_records[post.BATCH]["batch"].data
-    batch = replace(opened(data, len(data), lambda *signed: None), sender=author)
-    again = sealed(batch, lambda own: load_private(kit, signer).sign(WAVE_DOMAIN, own))
-    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
 
 
 def others(*own: str) -> list[tuple[str, str]]:
@@ -98,7 +90,7 @@ def test_a_node_obeys_the_coordinator_alone(tmp_path: Path, unharmed: Tensors) -
     def fault(message: Message, play: Reply) -> list[Message]:
         whole, kit, replies = message.content, tmp_path / "run" / "kit", list[Message]()
         for author, signer in others("coordinator"):
-            message.content = signed_by(whole, kit, author, signer)
+            message.content = signed(whole, kit, signer, sender=author)
             replies = [play(message)]
             if post.BATCH not in replies[0].content:
                 refused.append((author, signer))
@@ -133,7 +125,7 @@ def test_the_servers_hear_of_a_node_what_its_own_client_signed(
         def changed(message: Message, play: Reply) -> list[Message]:
             reply = play(message)
             kit = tmp_path / "run" / "kit"
-            reply.content = signed_by(reply.content, kit, author, signer)
+            reply.content = signed(reply.content, kit, signer, sender=author)
             return [reply]
 
         return changed
