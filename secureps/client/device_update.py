@@ -184,12 +184,6 @@ class DeviceVector:
         values -= decode(code, carried.double() * step)
         return True
 
-    def beyond(self, part: slice, share: float, most: float) -> int:
-        return sum(
-            int(((piece.double() * share).abs() > most).sum())
-            for piece in pieces(self._there[part])
-        )
-
 
 def _difference(made: Trained, device: torch.device) -> Tensor:
     """`client.update.difference`, float32 (size,).

@@ -105,9 +105,6 @@ class DeviceValues(Protocol):
     ) -> bool:
         """Subtracts what integers, times a step, decode to; all of a block or nothing."""
 
-    def beyond(self, part: slice, share: float, most: float) -> int:
-        """How many values of a part are beyond `most`, times `share`."""
-
 
 @dataclass(frozen=True)
 class Update:
@@ -149,10 +146,6 @@ class Update:
 
     def beyond(self, part: slice, share: float, most: float) -> int:
         """How many values of a part are beyond `most`, times `share` in float64."""
-        if self.device is not None:
-            found = self.device.attempt(partial(self.device.beyond, part, share, most))
-            if found is not None:
-                return found
         return sum(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
             for values in pieces(self.part, part.start, part.stop)

@@ -98,9 +98,7 @@ class Waves:
         self._news = time.monotonic()
         self._longest = 0.0
         self._arrays: dict[bytes, Array] = {}
-        section = servers.plan.section
         self._told = set[tuple[str, int]]()
-        self._lease = section.lease
         self.sent = 0
         """Messages so far."""
 
@@ -159,7 +157,7 @@ class Waves:
                 node = self._nodes.setdefault(id, _Node(id))
                 if node.waiting:  # it was away, and its message is lost
                     self._tell_again(node)
-        if now - self._beaten >= min(LOOK, self._lease / 3):
+        if now - self._beaten >= min(LOOK, self._servers.plan.section.lease / 3):
             self._beaten = now
             for node in self._nodes.values():
                 if node.name in self._clients and node.id in self._here and not node.ended:

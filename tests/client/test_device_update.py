@@ -277,10 +277,6 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     there = updated(plan, layout, blocks, mixed, kinds=MEAN)
     assert there.whole().tobytes() == here.whole().tobytes()
     assert dataclasses.replace(there, part=here.part, device=None) == here
-    parts = dict(layout.parts())
-    for name in ("mean", "weight"):
-        counts = [each.beyond(parts[name], 0.5, 1e-4) for each in (here, there)]
-        assert counts[0] == counts[1] > 0
 
 
 def test_an_update_is_few_operations() -> None:
@@ -381,8 +377,8 @@ FULL = (
 
 def made_on_a_full_device(
     plan: Plan, part: str, calls: int, folder: Path, caplog: pytest.LogCaptureFixture
-) -> tuple[Update, Update]:
-    """An update on the host and on the device, whose memory is full after so many calls."""
+) -> None:
+    """An update on the device, whose memory is full after so many calls, is that of the host."""
     caplog.set_level(logging.INFO, logger="secureps")
     own = worker(plan, folder, UnsafeSeed(2))
     layout = own._layout().group("all")
@@ -393,7 +389,6 @@ def made_on_a_full_device(
         assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
-    return here, there
 
 
 @pytest.mark.parametrize("calls", range(4))
@@ -411,9 +406,7 @@ def test_without_memory_for_noise_all_of_it_is_the_hosts(
     part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
-    here, there = made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
-    every = slice(0, here.size)
-    assert there.beyond(every, 1.0, 0.01) == here.beyond(every, 1.0, 0.01)
+    made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
 
 
 def test_a_federation_ends_in_the_same_bits(
