@@ -40,20 +40,16 @@ def judge(
     parameters: dict[str, Array],
     section: EvaluationSection,
     model: tuple[GroupVersion, ...],
-    alike: bool = False,
+    alike: bool,
 ) -> Judgement:
     """Calls the data holder's `report_at` for each of the plan's reports, then `evaluate_at`.
 
-    Or `evaluate` where there is no `evaluate_at`. A holder who lacks a report sends nothing at all:
-    a mean over the members of a cohort that have it could be of one client alone.
+    Or `evaluate` where there is no `evaluate_at`; it may change the arrays. A holder who lacks a
+    report sends nothing at all: a mean over the members of a cohort that have it could be of one
+    client alone. If clients count `alike`, so do a client's evaluation and reports.
 
-    Args:
-        parameters: the evaluator may change the arrays.
-        model: has the base version of every group.
-        alike: clients count as 1 each, and so do a client's evaluation and reports.
-    Raises:
-        ScriptFailed: the holder's code raised, or has nothing to report; or a metric of the plan is
-            missing or no number.
+    Raises ScriptFailed if the holder's code raised, or has nothing to report, or if a metric of the
+    plan is missing or no number.
     """
     versions = {at.group: at.version for at in model}
     reports = dict[str, Said]()
@@ -100,11 +96,7 @@ class PooledEvaluation:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Evaluates as `Evaluator.evaluate` does; `examples` is the total.
-
-        Raises:
-            WrongShape: no evaluator has held-out records; or as `taken_evaluation`.
-        """
+        """Raises WrongShape if no evaluator has held-out records; else as `taken_evaluation`."""
         told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
         results = [result for result in told if result.examples]
         if not results:

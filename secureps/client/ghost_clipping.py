@@ -430,12 +430,8 @@ def clipped_sum(
 ) -> tuple[Tensor, Callable[[Sums], None]]:
     """Measures records' gradients, and prepares their sum, each clipped to `bound` (L2).
 
-    Args:
-        parts: of these records' gradients, by parameter.
-        losses: of these records; [records].
-    Returns:
-        The norms of the records' gradients before they are clipped [records], and a function that
-        adds the clipped gradients to sums; use it if all norms are finite.
+    Returns the norms of the records' gradients before they are clipped [records], and a function
+    that adds the clipped gradients to sums; use it if all norms are finite.
     """
     with torch.no_grad():
         room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
@@ -459,9 +455,8 @@ def clipped_sum(
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
     """Counts the values of gradients that one record needs at once, without slices.
 
-    Raises:
-        PlanRefused: a layer does not have the records first, has no gradients by record, or its
-            input was changed afterwards.
+    Raises PlanRefused if a layer does not have the records first, has no gradients by record, or
+    its input was changed afterwards.
     """
     edges = [each.edge for each in uses if each.edge is not None]
     grads = iter(torch.autograd.grad(loss, edges, allow_unused=True) if edges else ())
@@ -496,8 +491,7 @@ def by_parameter(
 ) -> dict[nn.Parameter, list[Part]]:
     """The parts of records' gradients, by parameter; PlanRefused if a layer has none.
 
-    Args:
-        seen: for each use of a layer its input, and the loss's gradient by its output.
+    `seen` has the input of each use of a layer, and the loss's gradient by the layer's output.
     """
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:

@@ -117,12 +117,7 @@ class OutboxSealer:
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> Sealed:
-        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear.
-
-        Raises:
-            Refused: this client has sent updates of the run. Its `parameters` may be a trained
-                model by then, which would leave without clip, noise and encryption.
-        """
+        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear."""
         if self._ledger.has_trained(pinned.run.id, id.client):
             raise Refused(
                 "the coordinator asks for a founding model of a run to which this client has sent "

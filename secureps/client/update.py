@@ -229,10 +229,7 @@ def keep(
     """Keeps what an update did not carry, durably, under the name of the update.
 
     The outbox has it before the record with the name is written: the journal then says which of
-    them counts (`roles.member.outbox`).
-
-    Args:
-        rest: float32 (values of the group,), in units of `scale`; it may change.
+    them counts. `rest` is float32 (values of the group,), in units of `scale`, and may change.
     """
     if scale is not None:  # the next update will have another scale
         rest *= np.float32(scale)
@@ -350,11 +347,8 @@ def tell_cuts(
     """Tells the client in one line what the clip and then the range cut off its update.
 
     The range is measured after the clip. So the line names a range for the clipped update, and a
-    clip with a range for the whole one.
-
-    Args:
-        update, share: the grid gets `share` times the update's values, in float64.
-        most: the range; None where noise or a codec decides what values become.
+    clip with a range for the whole one. The range, `most`, is of `share` times the values, and None
+    where noise or a codec decides what values become.
     """
     said = list[str]()
     if update.uncut is not None:

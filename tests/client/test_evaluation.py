@@ -24,7 +24,7 @@ MODEL = (GroupVersion("body", 3), GroupVersion("head", 5))
 
 def judged(result: Any, **more: Any) -> Judgement:
     evaluator: Any = SimpleNamespace(evaluate=lambda parameters: result, **more)
-    return judge(evaluator, {}, SECTION, MODEL)
+    return judge(evaluator, {}, SECTION, MODEL, alike=False)
 
 
 def test_metrics_travel_within_their_magnitudes_and_are_told_as_they_are() -> None:

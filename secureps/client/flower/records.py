@@ -72,11 +72,8 @@ class FlowerModel:
 
         Floating-point numbers of another width are cast back. Integers and booleans beside them
         stay as they were given: BatchNorm counts steps in them, which in an update's norm would
-        leave the weights no room under the clip.
-
-        Raises:
-            WrongShape: other names, shapes or kinds of numbers; says which.
-            NotFinite: a value is NaN, or infinite, perhaps only in the model's own width.
+        leave the weights no room under the clip. Raises WrongShape for another model, NotFinite
+        for a value that is not finite, perhaps only in the model's own width.
         """
         found = FlowerModel.of_record(record).tensors
         reason = check_like(found, self.shapes)

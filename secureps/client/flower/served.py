@@ -86,12 +86,7 @@ class Served:
 def write_served(
     path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] = NO_TIES
 ) -> None:
-    """Writes the file of version 0; `ties` are further names of tensors, with the names meant.
-
-    Raises:
-        ConfigError: the settings of all rounds are longer than MOST_BYTES.
-        OperatorError: the disk refuses.
-    """
+    """Writes the file of version 0; `ties` are further names of tensors, with the names meant."""
     text = json.dumps(asdict(served))
     if len(text) > MOST_BYTES:
         raise ConfigError(

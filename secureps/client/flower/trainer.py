@@ -113,13 +113,7 @@ class FlowerTrainer:
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
         the part. These override the ServerApp's settings for that round. The app's metrics are in
         the result, and in the next report "train", and leave this client in no other way. An app's
-        steps are not counted: they are 0.
-
-        Raises:
-            PlanRefused: under record privacy.
-            ScriptFailed: the app failed, or its answer cannot be used.
-            WrongShape: it answered with another model; names the first tensor that differs.
-            NotFinite: a tensor that it trained is NaN or infinite.
+        steps are not counted: they are 0. PlanRefused under record privacy.
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
