@@ -290,13 +290,13 @@ def test_another_models_parameters_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate'; known are lr, mom"),
-        ({"lr": "0.1"}, "type float"),
-        ({"lr": 0.0}, "out of range"),
-        ({"lr": float("nan")}, "out of range"),
-        ({"batch_size": 8.0}, "type int"),
-        ({"local_steps": True}, "type int"),
-        ({"local_epochs": 0}, "out of range"),
+        ({"learning_rate": 0.1}, "learning_rate: unknown key; known are lr, mom"),
+        ({"lr": "0.1"}, "lr: must be a number"),
+        ({"lr": 0.0}, "lr: must be above 0"),
+        ({"lr": float("nan")}, "lr: must be a finite number"),
+        ({"batch_size": 8.0}, "batch_size: must be a whole number"),
+        ({"local_steps": True}, "local_steps: must be a whole number"),
+        ({"local_epochs": 0}, "local_epochs: must be 1 or more"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float | str], reason: str) -> None:
