@@ -170,17 +170,6 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def labels_of(task: Contribute, content: bytes) -> tuple[Label, ...]:
-    """The labels that a training's randomness derives from, besides the client's name.
-
-    Args:
-        content: digest of the model that it trains from.
-    """
-    labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
-    labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-    return (*labels, content)
-
-
 def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
@@ -515,7 +504,10 @@ class ClientWorker(Worker):
         return result.copied() if self._site.shared else result
 
     def _labels(self, task: Contribute) -> tuple[Label, ...]:
-        return labels_of(task, self._content(task))
+        """The labels that a training's randomness derives from, besides the client's name."""
+        labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
+        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
+        return (*labels, self._content(task))
 
     def _content(self, task: Pulled) -> bytes:
         """One digest of a task's model, whatever its version is called.

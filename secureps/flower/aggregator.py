@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
-from secureps.crypto.sampling import Seed, UnsafeSeed
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import NotReady, SecurepsError, from_wire
 from secureps.flower.post import log
 from secureps.messages.orders import Published
@@ -62,7 +62,7 @@ from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import InProcessNetwork
-from secureps.wire.waves.batch import Entry, about
+from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, about
 from secureps.wire.waves.relay import Relay, answering
 
 ANSWER, LOOK = 600.0, 1.0
@@ -146,8 +146,8 @@ class Aggregator:
         """The run's id; empty before it is founded."""
         return self._parties[COORDINATOR].run
 
-    def sign(self, domain: bytes, data: bytes) -> bytes:
-        return self._identity.sign(domain, data)
+    def sign_wave(self, data: bytes) -> bytes:
+        return self._identity.sign(WAVE_DOMAIN, data)
 
     @property
     def update_bytes(self) -> int:
@@ -296,12 +296,9 @@ class Aggregator:
             return assemble.make_coordinator(run, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         folders = ShardFolders(stores.folder / "states", checkpoints)
-        seed = self._seed(stores.folder)
-        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
-
-    def _seed(self, state: Path) -> Seed:
         unsafe = self._unsafe_seed
-        return own_seed(state / "seed") if unsafe is None else UnsafeSeed(unsafe)
+        seed = own_seed(stores.folder / "seed") if unsafe is None else UnsafeSeed(unsafe)
+        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
 
 
 # --- key holders --------------------------------------------------------------------

@@ -226,14 +226,11 @@ class Waves:
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
-        parcel = post.Parcel(self._said, sealed(batch, self._sign), payloads)
+        parcel = post.Parcel(self._said, sealed(batch, self._servers.sign_wave), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
         content = RecordDict({**records, **post.packed(parcel, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
-
-    def _sign(self, data: bytes) -> bytes:
-        return self._servers.sign(WAVE_DOMAIN, data)
 
     # --- replies ------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, magnitude
-from secureps.client.worker import ClientWorker, Site, labels_of
+from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused
 from secureps.messages import records
@@ -313,14 +313,14 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
     assert done.figures == (Figure("training_seconds", 2.0), Figure("encryption_seconds", 2.0))
 
 
-def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
+def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own(tmp_path: Path) -> None:
     """Else a client that runs ahead would repeat its step, and what it drew for it."""
-    model = (GroupVersion("all", 3),)
-    steps = [Contribute(model, (b"one",), (Aim("all", 3, 7, step=step),)) for step in range(3)]
-    assert len({labels_of(task, b"one") for task in steps}) == 3
-    moved = Contribute((GroupVersion("all", 4),), (b"one",), steps[0].aims)
-    others = labels_of(moved, b"one"), labels_of(steps[0], b"another")
-    assert labels_of(steps[0], b"one") not in others
+    model, aims = (GroupVersion("all", 3),), [(Aim("all", 3, 7, step=k),) for k in range(3)]
+    tasks = [Contribute(model, (b"one",), each) for each in aims]
+    tasks.append(Contribute((GroupVersion("all", 4),), (b"one",), aims[0]))
+    tasks.append(Contribute(model, (b"another",), aims[0]))
+    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
+    assert len({own._labels(task) for task in tasks}) == len(tasks)
 
 
 @pytest.mark.parametrize("values", [15, 17])
