@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -50,7 +50,6 @@ from secureps.device.encoding import (
 )
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
-from secureps.messages.schema import TensorSpec
 from secureps.model.layout import SCALE
 from secureps.policy.groups import moved
 from secureps.privacy.adaptive import AdaptiveClip
@@ -211,24 +210,12 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for at, own in _subtract(spec, flat, published, ends, part):
-            values[at : at + own.size].copy_(torch.from_numpy(own))
+        for block, first, last in runs(ends, part.start, part.stop):
+            own = np.empty(last - first, np.float32)
+            was = published[block][first - ends[block] : last - ends[block]]
+            subtract(spec, flat[first - part.start : last - part.start], was, own)
+            values[first:last].copy_(torch.from_numpy(own))
     return values
-
-
-def _subtract(
-    spec: TensorSpec,
-    now: NDArray[Any],
-    published: Sequence[NDArray[np.float32]],
-    ends: Sequence[int],
-    part: slice,
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yields the difference of a tensor on the host, in pieces, each with its place."""
-    for block, first, last in runs(ends, part.start, part.stop):
-        out = np.empty(last - first, np.float32)
-        before = published[block][first - ends[block] : last - ends[block]]
-        subtract(spec, now[first - part.start : last - part.start], before, out)
-        yield first, out
 
 
 def _clipped(made: Trained, values: Tensor) -> Update:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
 from tests.kits.engine_apps import CONFIG, initial, make_app, play, record, simulated, write_plan
 from tests.kits.flower_grid import Fault, LocalGrid
+from tests.kits.party_kits import part
 
 
 def played(folder: Path, cipher: str) -> Result:
@@ -57,14 +57,6 @@ def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
 
 
 # --- key holders behind nodes -----------------------------------------------------
-
-
-def part(whole: Path, folder: Path, *names: str) -> Path:
-    """A kit with the private keys of these parties, and of no other."""
-    shutil.copytree(whole / "public", folder / "public")
-    for name in names:
-        shutil.copytree(whole / "private" / name, folder / "private" / name)
-    return folder
 
 
 @contextmanager

@@ -80,9 +80,8 @@ class FlowerModel:
         if reason is not None:
             raise WrongShape(f"the app's fit returned another model: {reason}")
         trained = {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
-        if not any(_real(array) for array in trained.values()):
-            return trained
-        return {n: each if _real(each) else given[n].copy() for n, each in trained.items()}
+        real = {name for name, each in trained.items() if each.dtype.kind == "f"}
+        return {n: given[n].copy() if real and n not in real else trained[n] for n in trained}
 
     def refuse_unsummable(self, where: str) -> None:
         """Refuses a model without numbers to average, such as serialized trees (ConfigError)."""
@@ -103,10 +102,6 @@ class FlowerModel:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: array.shape for name, array in self.tensors.items()}
-
-
-def _real(array: NumpyArray) -> bool:
-    return array.dtype.kind == "f"
 
 
 def _ours(name: str, nameless: bool) -> str:
