@@ -105,7 +105,7 @@ class Script:
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
-        return self._app and self._app.found(settings, versions, seed, clients)
+        return None if self._app is None else self._app.found(settings, versions, seed, clients)
 
     @property
     def takes_initial(self) -> bool:
@@ -126,7 +126,9 @@ class Script:
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Makes the evaluator of the federation's held-out records; None if there is none."""
-        build = (self._app and self._app.make_evaluator) or self._functions.get("make_evaluator")
+        build = self._functions.get("make_evaluator")
+        if self._app is not None:
+            build = self._app.make_evaluator
         with blamed("make_evaluator(settings)"):
             made: Evaluator | None = None if build is None else build(Asked(settings))
         return made

@@ -39,7 +39,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
-from tests.kits.federations import finished, same, small_plan
+from tests.kits.federations import finished, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
 from tests.kits.sealed_blocks import drawn
 from tests.kits.torch_device import DEVICE
@@ -392,35 +392,20 @@ def test_without_memory_for_noise_all_of_it_is_the_hosts(
     made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
 
 
-def test_a_federation_ends_in_the_same_bits(
+def test_clients_of_a_federation_make_their_updates_where_they_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three clients, two versions, every stage; what is kept is added to the second update."""
-    codec = ["rotate", {"name": "round", "length": "mean_norm"}]
-    group = {
-        "clip": 2.0,
-        "bits": 5,
-        "feedback": True,
-        "codec": [{"name": "support", "one_in": 2}, *codec],
-        "most_examples": 64,
-        "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0},
-    }
-    steps = {"lr": 0.1, "local_steps": 3}
-    plan = small_plan(versions=2, local=[], group=[group], training=steps)
-    models, made = [], list[bool]()
-    whole_update = device_update.device_update
+    made, own = list[Update | None](), device_update.device_update
 
-    def counted(*given: Any) -> Update | None:
-        update = whole_update(*given)
-        made.append(update is not None)
-        return update
+    def noted(*given: Any) -> Update | None:
+        made.append(own(*given))
+        return made[-1]
 
-    monkeypatch.setattr(device_update, "device_update", counted)
-    for kind in ("cuda", "cpu"):
-        monkeypatch.setattr(torch_trainer, "HELD_ON", {kind})
-        trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
-        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / kind)
-        simulation.run(lambda: finished(simulation))  # noqa: B023
-        models.append(simulation.model())
-    assert made == [True] * 6
-    assert same(*models)
+    monkeypatch.setattr(device_update, "device_update", noted)
+    monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
+    plan = small_plan(versions=1, local=[], clients=3, training={"lr": 0.1, "local_steps": 3})
+    trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    assert len(made) == 3
+    assert None not in made

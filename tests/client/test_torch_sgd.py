@@ -117,7 +117,7 @@ def test_the_noise_of_every_layer_has_the_promised_variance(
     task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, CPU)
     lr, steps, privacy = 1e-6 if rate < 1e-6 else 0.1, 2, RecordPrivacy(50.0, 0.3, rate, 1e-5)
     found = moved(module, task, privacy, steps, lr=lr) / (lr / (rate * len(x)))
-    parts = found.double().split([each.numel() for each in module.parameters()])
+    parts = torch.split(found.double(), [each.numel() for each in module.parameters()])
     names = [name for name, _ in module.named_parameters()]
     noise = [part for name, part in zip(names, parts, strict=True) if name.startswith(layer)]
     promised = steps * (50.0 * 0.3) ** 2

@@ -494,7 +494,7 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
         if "fits" in grid.nodes[12].state:  # on a loaded machine it may miss the first round
             grid.gone.add(12)
 
-    own = {"min_available_nodes": 3, "fraction_evaluate": 1.0}
+    own: dict[str, Any] = {"min_available_nodes": 3, "fraction_evaluate": 1.0}
     result = play(tmp_path, grid, 3, plan, judge=leaves, **own)
     assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
     *there, left = [node.state["fits"]["n"] for node in grid.nodes.values()]
