@@ -17,8 +17,6 @@ from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
 
-LOSS = "loss"
-
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
@@ -82,7 +80,7 @@ def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> S
         result = taken_evaluation(returned, wanted)
         if result.examples < 1:
             raise Malformed(f"{result.examples} examples: at least 1 is needed")
-        loss = {} if result.loss is None else {LOSS: result.loss}
+        loss = {} if result.loss is None else {"loss": result.loss}
         return Said(1 if alike else result.examples, loss | result.metrics)
 
 

@@ -27,7 +27,6 @@ def drift(
     rate: float,
     scale: float,
     seed: int,
-    multiplier: float = 2.0,
     width: int = 20000,
     secret: bytes = bytes(32),
     record: float = 1.0,
@@ -42,7 +41,7 @@ def drift(
         device="cpu",
     )
     start = holder.parameters(0)
-    privacy = RecordPrivacy(multiplier, 3.0, rate, 1e-5)
+    privacy = RecordPrivacy(2.0, 3.0, rate, 1e-5)
     config = FitConfig({}, seed, {"lr": 1.0, "local_steps": 1}, privacy, secret=secret)
     found: Array = holder.fit(start, config).parameters["0.bias"]
     return found
