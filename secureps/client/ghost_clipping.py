@@ -28,7 +28,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-from secureps.client.record_checks import graph_nodes
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -520,3 +519,18 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
                 "or what came out of its layer is changed in place; call the layer itself, and use "
                 "ReLU without inplace"
             )
+
+
+def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
+    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
+    waiting, known, passed = list(roots), set[Any](), passed or {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node in passed:
+            waiting.append(passed[node])
+            continue
+        yield node
+        waiting.extend(each for each, _ in node.next_functions)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.loss import _Loss
 
+from secureps.client.ghost_clipping import graph_nodes
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -241,21 +242,6 @@ def refuse_reentrant(outputs: Any) -> None:
                 "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "
                 "under which no layer in it has gradients by record; take use_reentrant=False"
             )
-
-
-def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
-    waiting, known, passed = list(roots), set[Any](), passed or {}
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        if node in passed:
-            waiting.append(passed[node])
-            continue
-        yield node
-        waiting.extend(each for each, _ in node.next_functions)
 
 
 class Kept:

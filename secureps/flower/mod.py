@@ -29,8 +29,8 @@ from secureps.errors import (
 )
 from secureps.flower import post
 from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
-from secureps.flower.post import outermost, refusal
-from secureps.flower.trainer import FORM, AppTrainer, ModelForm
+from secureps.flower.post import FORM, ModelForm, outermost, refusal
+from secureps.flower.trainer import AppTrainer
 from secureps.roles.member.settings import MemberSettings
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor

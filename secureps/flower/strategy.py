@@ -28,9 +28,7 @@ from secureps.client.flower.server import flowers_name
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.flower.aggregator import Aggregator, Holders
 from secureps.flower.federation import find_plan, found_run, simulated_kit
-from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
-from secureps.flower.post import Said, log
-from secureps.flower.trainer import FORM, ModelForm
+from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
 from secureps.messages.schema import TRAIN_METRICS

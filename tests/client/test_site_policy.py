@@ -19,8 +19,8 @@ from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, script
 from secureps.errors import ConfigError
 from secureps.roles.member.terms import Terms
 from secureps.run.join import join
+from tests.kits import processes
 from tests.kits.nursery import ROOT
-from tests.kits.processes import PLAN
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -145,7 +145,7 @@ def test_a_script_that_is_started_by_itself_is_held_against_the_policy_too(tmp_p
 
 
 def test_a_loop_of_ones_own_is_held_against_it_too(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN.format(cipher="plain", versions=1))
+    (tmp_path / "plan.toml").write_text(processes.PLAN.format(cipher="plain", versions=1))
     for text, told in (
         (f'scripts = ["{"ab" * 32}"]', "scripts: "),
         ("network = false", "network = false: this script runs in the client's own process"),
@@ -181,7 +181,7 @@ OF_A_FOLDER = (
 )
 
 
-def app(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Path:
     """A project whose files say that they ran, with names that sort otherwise as paths."""
     folder = tmp_path / "app"
     for name in ("hospital", "hospital-old", ".git", "Ä b"):
@@ -198,7 +198,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     said = subprocess.run(
         OF_A_FOLDER, shell=True, cwd=folder, capture_output=True, text=True, check=True
     )
@@ -207,7 +207,7 @@ def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     own = script_digest(folder)
     (folder / ".git" / "index").write_bytes(b"x")
     (folder / ".env").write_bytes(b"x")
@@ -232,7 +232,7 @@ def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", ["link to a file", "link to a folder", "pipe", "name"])
 def test_a_folder_with_what_has_no_digest_is_refused(made: str, tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     match made:
         case "link to a file":
             (folder / "task.py").symlink_to(folder / "hospital" / "task.py")
@@ -248,7 +248,7 @@ def test_a_folder_with_what_has_no_digest_is_refused(made: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("network", ["true", "false"])
 def test_an_allowed_app_runs_and_is_allowed_again(network: str, tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     text = f'network = {network}\nscripts = ["{{}}"]'
     refused = read_site(written(tmp_path, text.format("ab" * 32)))
     with pytest.raises(ConfigError, match="nothing of it was run"):

@@ -18,7 +18,7 @@ from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ScriptFailed
 from tests.kits.torch_models import CPU, Built, moved, one_by_one, own_loss
 
-PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
+HARDLY_NOISY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
 
 
@@ -31,7 +31,7 @@ def stepped(loss: Any, steps: int) -> Tensor:
     data = torch.Generator().manual_seed(2)
     x = torch.randn(40, 6, generator=data)
     y = torch.randint(0, 3, (40,), generator=data)
-    return moved(mlp(), Task(x, y, loss, CPU), PRIVACY, steps, lr=0.5, momentum=0.9)
+    return moved(mlp(), Task(x, y, loss, CPU), HARDLY_NOISY, steps, lr=0.5, momentum=0.9)
 
 
 def assert_same(one: Tensor, other: Tensor) -> None:

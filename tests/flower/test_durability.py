@@ -16,7 +16,7 @@ from secureps.errors import ConfigError
 from secureps.flower import aggregator, post, simulated_holder
 from secureps.flower.aggregator import Holders
 from secureps.flower.federation import simulated_kit
-from secureps.flower.trainer import FORM, ModelForm
+from secureps.flower.post import FORM, ModelForm
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import holder_names
 from secureps.store import durability

@@ -14,7 +14,8 @@ from secureps.client.flower.records import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
 from secureps.flower import post, secureps_mod, waves
-from secureps.flower.trainer import AppTrainer, ModelForm
+from secureps.flower.post import ModelForm
+from secureps.flower.trainer import AppTrainer
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON

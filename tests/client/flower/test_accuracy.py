@@ -29,7 +29,7 @@ from tests.kits.flower_apps import write
 CLIENTS, ROUNDS = 5, 6
 SEED = UnsafeSeed(3)
 
-APP = """
+CONVOLUTION = """
 import functools
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ def answer(app: Any, model: Tensors, number: int, context: Context) -> tuple[lis
 
 @pytest.mark.slow
 def test_a_minimal_plan_is_within_a_point_of_float_averaging(tmp_path: Path) -> None:
-    path = write(tmp_path, APP)
+    path = write(tmp_path, CONVOLUTION)
     script = Script(path)
     trainers = {
         name: script.make({"partition": i, "partitions": CLIENTS}, tmp_path / name)
