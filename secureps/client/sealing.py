@@ -9,6 +9,7 @@ memory until nobody can ask for its update again: after a burnt cohort the integ
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -279,7 +280,7 @@ class OutboxSealer:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
                 header = BlockHeader(*place, length=0, digest=b"")
-                sealed = in_order(self._threads, _run, pieces)
+                sealed = in_order(self._threads, operator.call, pieces)
                 length, digest = self._outbox.keep(header.name, sealed)
                 header = dataclasses.replace(header, length=length, digest=digest)
                 put.append(header.key)
@@ -328,7 +329,3 @@ class OutboxSealer:
 
     def _sign(self, record: BlockHeader | Receipt) -> bytes:
         return self._identity.sign(*signing_bytes(record))
-
-
-def _run(piece: Piece) -> Payload:
-    return piece()

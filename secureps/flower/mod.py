@@ -47,9 +47,9 @@ from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
 
-APP = "the app's own code failed; the node's log says where"
+APP_FAILED = "the app's own code failed; the node's log says where"
 """Replaces the app's words, which may quote records and so stay at the node."""
-OURS = "the node failed (our own fault); its log says how"
+NODE_FAILED = "the node failed (our own fault); its log says how"
 
 
 def secureps_mod(
@@ -96,9 +96,9 @@ def _report(error: SecurepsError) -> str:
     """Logs an error here; returns what the server may hear of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
-        return APP
+        return APP_FAILED
     if isinstance(error, InternalError):  # its words may quote what the app answered
-        return OURS
+        return NODE_FAILED
     return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 

@@ -283,7 +283,7 @@ class _Rounds(Grid):
                 raise OperatorError(f"{found} nodes are there, and {least} are waited for")
             words = "Waiting for nodes to connect: %d connected (minimum required: %d)."
             log.info(words, found, least)
-            time.sleep(LOOK)
+            time.sleep(NODES_LOOK)
         return found
 
     def _said(self, kit: Path) -> Said:
@@ -406,7 +406,7 @@ class _Rounds(Grid):
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 
 
-LOOK = 1.0
+NODES_LOOK = 1.0
 """Seconds between two looks at which nodes there are, before the run begins."""
 
 FORM_KEYS = {

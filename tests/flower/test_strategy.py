@@ -506,7 +506,7 @@ def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flwr")
-    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.01)
+    monkeypatch.setattr("secureps.flower.strategy.NODES_LOOK", 0.01)
     monkeypatch.setattr(waves, "QUIET", 0.1)
     monkeypatch.setattr(waves, "AGAIN", 0.5)
     grid = simulated()

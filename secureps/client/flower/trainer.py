@@ -37,7 +37,8 @@ from secureps.client.flower.app import NODE, FlowerApp, Settings
 from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
 from secureps.client.returned import number, whole_number
-from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.client.trainer import SEED_BITS, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.client.trainer import Array as NumpyArray
 from secureps.errors import (
     ConfigError,
     DamagedStore,
@@ -99,7 +100,7 @@ class FlowerTrainer:
 
     # --- Trainer ------------------------------------------------------------------
 
-    def parameters(self, seed: int) -> dict[str, Array]:
+    def parameters(self, seed: int) -> dict[str, NumpyArray]:
         """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
@@ -107,7 +108,7 @@ class FlowerTrainer:
             self._initial = seed, self._make_initial(seed)
         return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
-    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+    def fit(self, parameters: dict[str, NumpyArray], config: FitConfig) -> FitResult:
         """Sends one train message; its config is the plan's `[training]` and server-round.
 
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
@@ -134,12 +135,12 @@ class FlowerTrainer:
         self._states.keep(at, context.state)
         return result
 
-    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+    def evaluate(self, parameters: dict[str, NumpyArray]) -> EvaluateResult:
         """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
-        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
+        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int] | None
     ) -> EvaluateResult:
         """Evaluates a published version; changes to `context.state` are kept for the next fit."""
         result = self._evaluate(parameters, versions)
@@ -148,7 +149,7 @@ class FlowerTrainer:
         return result
 
     def report_at(
-        self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
+        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
         """The app's report on a version, beside its evaluation; ConfigError if it has none.
 
@@ -257,7 +258,11 @@ class FlowerTrainer:
         return int.from_bytes(name, "big") >> 1 or 1
 
     def _content(
-        self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
+        self,
+        legacy: str,
+        parameters: Mapping[str, NumpyArray],
+        config: Mapping[str, Setting],
+        at: int,
     ) -> RecordDict:
         """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
@@ -307,7 +312,7 @@ class FlowerTrainer:
         return said, said.pop(key, None), key
 
     def _read_fit(
-        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, Array]
+        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, NumpyArray]
     ) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
@@ -324,7 +329,7 @@ class FlowerTrainer:
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
-        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
+        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
         kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
@@ -405,7 +410,7 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
     return {**told, "work": config.work}
 
 
-def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
+def bound_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
     An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
