@@ -34,7 +34,7 @@ from flwr.app import (
 from flwr.common import Code
 
 from secureps.client.flower.app import NODE, FlowerApp, Settings
-from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
+from secureps.client.flower.records import FlowerModel, States, Tensors, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
 from secureps.client.returned import number, whole_number
 from secureps.client.trainer import SEED_BITS, EvaluateResult, FitConfig, FitResult, Setting
@@ -100,7 +100,7 @@ class FlowerTrainer:
 
     # --- Trainer ------------------------------------------------------------------
 
-    def parameters(self, seed: int) -> dict[str, NumpyArray]:
+    def parameters(self, seed: int) -> Tensors:
         """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
@@ -108,7 +108,7 @@ class FlowerTrainer:
             self._initial = seed, self._make_initial(seed)
         return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
-    def fit(self, parameters: dict[str, NumpyArray], config: FitConfig) -> FitResult:
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
         """Sends one train message; its config is the plan's `[training]` and server-round.
 
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
@@ -118,7 +118,7 @@ class FlowerTrainer:
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
-        model, versions = self.model, config.versions.values()
+        versions = config.versions.values()
         number = max(versions, default=0) + 1
         content = self._content("fitins", parameters, lighter(config), number)
         at = sum(versions)  # grows with every group's version
@@ -127,7 +127,7 @@ class FlowerTrainer:
         context = self._context(state)
         kind, seed = self._app.action("train") or "train", bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._read_fit(reply, model, parameters)
+        result = self._read_fit(reply, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -135,12 +135,12 @@ class FlowerTrainer:
         self._states.keep(at, context.state)
         return result
 
-    def evaluate(self, parameters: dict[str, NumpyArray]) -> EvaluateResult:
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
         """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
-        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int] | None
+        self, parameters: Tensors, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
         """Evaluates a published version; changes to `context.state` are kept for the next fit."""
         result = self._evaluate(parameters, versions)
@@ -149,7 +149,7 @@ class FlowerTrainer:
         return result
 
     def report_at(
-        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int], message: str
+        self, parameters: Tensors, versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
         """The app's report on a version, beside its evaluation; ConfigError if it has none.
 
@@ -258,11 +258,7 @@ class FlowerTrainer:
         return int.from_bytes(name, "big") >> 1 or 1
 
     def _content(
-        self,
-        legacy: str,
-        parameters: Mapping[str, NumpyArray],
-        config: Mapping[str, Setting],
-        at: int,
+        self, legacy: str, parameters: Tensors, config: Mapping[str, Setting], at: int
     ) -> RecordDict:
         """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
@@ -311,9 +307,7 @@ class FlowerTrainer:
         key = self._served.weighted_by
         return said, said.pop(key, None), key
 
-    def _read_fit(
-        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, NumpyArray]
-    ) -> FitResult:
+    def _read_fit(self, reply: RecordDict, given: Tensors) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -324,12 +318,12 @@ class FlowerTrainer:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
-        tensors = model.read(arrays, given)
+        tensors = self.model.read(arrays, given)
         examples = whole_number(f"{where}: {key}", count)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
-        self, parameters: dict[str, NumpyArray], versions: Mapping[str, int] | None
+        self, parameters: Tensors, versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
         kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
