@@ -55,8 +55,8 @@ def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> Fit
     """Gives a trained model the run's names and types; WrongShape if it is another model."""
     given, run = result.parameters, schema.untied.telling({})
     for name, own in ties.items():
-        both = [given[each] for each in (name, own) if each in given]
-        if len(both) == 2 and both[0] is not both[1] and not np.array_equal(*both):
+        apart = name in given and own in given and given[name] is not given[own]
+        if apart and not np.array_equal(given[name], given[own]):
             raise WrongShape(
                 f"{name} and {own} are two names of one tensor (tied), and came back different"
             )

@@ -59,15 +59,6 @@ def test_what_it_may_not_say_is_named_with_its_line(text: str, told: str, tmp_pa
     assert f"{path}: {told}" in str(caught.value)
 
 
-def test_messages_of_an_app_are_allowed_by_name(tmp_path: Path) -> None:
-    allowed = read_site(written(tmp_path, 'messages = ["query.ages", "train.fast"]')).terms
-    assert allowed.tightened(None, None, "").of(["train.fast", "query.ages"]) == ""
-    assert "the run uses query.other, train.own of the app" in allowed.of(
-        ["query.other", "query.ages", "train.own"]
-    )
-    assert read_site(written(tmp_path, "")).terms.of(["query"])
-
-
 def test_an_option_says_no_other_number_than_the_site(tmp_path: Path) -> None:
     policy = read_site(written(tmp_path, "records = 500"))
     assert policy.records_of(None) == policy.records_of(500) == 500
