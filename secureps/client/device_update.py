@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -50,7 +50,6 @@ from secureps.device.encoding import (
 )
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
-from secureps.messages.schema import TensorSpec
 from secureps.model.layout import SCALE
 from secureps.policy.groups import moved
 from secureps.privacy.adaptive import AdaptiveClip
@@ -135,13 +134,14 @@ class DeviceVector:
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
-    def steps(
+    def noised(
         self,
         mechanism: ClientMechanism,
         blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
         coded: bool,
         stream: Stream,
-    ) -> DeviceSteps:
+        hidden: Callable[[Iterator[Integers]], Stream],
+    ) -> list[Integers]:
         def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
             return encode(code, self._there[slice(*place)]).float()
 
@@ -160,7 +160,20 @@ class DeviceVector:
 
         starts = [0, *itertools.accumulate(code.sent for code, _ in blocks)]
         makers = [partial(block, *each) for each in blocks]
-        return DeviceSteps(mechanism, DeviceRounding(mechanism, makers, starts, stream))
+        rounding = DeviceRounding(mechanism, makers, starts, stream)
+        own, most = range(len(blocks)), mechanism.most
+        rounded = ([z.to(torch.int32).cpu().numpy() for z in rounding.steps(k)] for k in own)
+        words_of_noise = hidden(map(np.concatenate, rounded))
+        noise = None
+        if mechanism.placement != "aggregator":
+            noise = DeviceSkellam(mechanism.sampler, words_of_noise, self._there.device)
+
+        def made(z: Tensor) -> Integers:
+            if noise is not None:
+                z = z + noise.next(z.numel())
+            return _to_host(z.clamp(-most, most) + most, 2 * most)
+
+        return [np.concatenate([made(z) for z in rounding.steps(k)]) for k in own]
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
@@ -169,38 +182,6 @@ class DeviceVector:
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)
         return True
-
-    def beyond(self, part: slice, share: float, most: float) -> int:
-        return sum(
-            int(((piece.double() * share).abs() > most).sum())
-            for piece in pieces(self._there[part])
-        )
-
-
-class DeviceSteps:
-    """An update in whole grid steps on a device."""
-
-    def __init__(self, mechanism: ClientMechanism, rounding: DeviceRounding) -> None:
-        self._mechanism, self._rounding = mechanism, rounding
-
-    def block(self, block: int) -> NDArray[np.int32]:
-        return np.concatenate(
-            [z.to(torch.int32).cpu().numpy() for z in self._rounding.steps(block)]
-        )
-
-    def noised(self, hidden: Stream) -> list[Integers]:
-        mechanism, most = self._mechanism, self._mechanism.most
-        sampler = cache(partial(DeviceSkellam, mechanism.sampler, hidden))
-
-        def made(z: Tensor) -> Integers:
-            if mechanism.placement != "aggregator":
-                z = z + sampler(z.device).next(z.numel())
-            return _to_host(z.clamp(-most, most) + most, 2 * most)
-
-        return [
-            np.concatenate([made(z) for z in self._rounding.steps(block)])
-            for block in range(self._rounding.blocks)
-        ]
 
 
 def _difference(made: Trained, device: torch.device) -> Tensor:
@@ -229,24 +210,12 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for at, own in _subtract(spec, flat, published, ends, part):
-            values[at : at + own.size].copy_(torch.from_numpy(own))
+        for block, first, last in runs(ends, part.start, part.stop):
+            own = np.empty(last - first, np.float32)
+            was = published[block][first - ends[block] : last - ends[block]]
+            subtract(spec, flat[first - part.start : last - part.start], was, own)
+            values[first:last].copy_(torch.from_numpy(own))
     return values
-
-
-def _subtract(
-    spec: TensorSpec,
-    now: NDArray[Any],
-    published: Sequence[NDArray[np.float32]],
-    ends: Sequence[int],
-    part: slice,
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yields the difference of a tensor on the host, in pieces, each with its place."""
-    for block, first, last in runs(ends, part.start, part.stop):
-        out = np.empty(last - first, np.float32)
-        before = published[block][first - ends[block] : last - ends[block]]
-        subtract(spec, now[first - part.start : last - part.start], before, out)
-        yield first, out
 
 
 def _clipped(made: Trained, values: Tensor) -> Update:

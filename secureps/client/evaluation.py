@@ -17,8 +17,6 @@ from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
 from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
 
-LOSS = "loss"
-
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
@@ -40,20 +38,16 @@ def judge(
     parameters: dict[str, Array],
     section: EvaluationSection,
     model: tuple[GroupVersion, ...],
-    alike: bool = False,
+    alike: bool,
 ) -> Judgement:
     """Calls the data holder's `report_at` for each of the plan's reports, then `evaluate_at`.
 
-    Or `evaluate` where there is no `evaluate_at`. A holder who lacks a report sends nothing at all:
-    a mean over the members of a cohort that have it could be of one client alone.
+    Or `evaluate` where there is no `evaluate_at`; it may change the arrays. A holder who lacks a
+    report sends nothing at all: a mean over the members of a cohort that have it could be of one
+    client alone. If clients count `alike`, so do a client's evaluation and reports.
 
-    Args:
-        parameters: the evaluator may change the arrays.
-        model: has the base version of every group.
-        alike: clients count as 1 each, and so do a client's evaluation and reports.
-    Raises:
-        ScriptFailed: the holder's code raised, or has nothing to report; or a metric of the plan is
-            missing or no number.
+    Raises ScriptFailed if the holder's code raised, or has nothing to report, or if a metric of the
+    plan is missing or no number.
     """
     versions = {at.group: at.version for at in model}
     reports = dict[str, Said]()
@@ -86,7 +80,7 @@ def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> S
         result = taken_evaluation(returned, wanted)
         if result.examples < 1:
             raise Malformed(f"{result.examples} examples: at least 1 is needed")
-        loss = {} if result.loss is None else {LOSS: result.loss}
+        loss = {} if result.loss is None else {"loss": result.loss}
         return Said(1 if alike else result.examples, loss | result.metrics)
 
 
@@ -100,11 +94,7 @@ class PooledEvaluation:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Evaluates as `Evaluator.evaluate` does; `examples` is the total.
-
-        Raises:
-            WrongShape: no evaluator has held-out records; or as `taken_evaluation`.
-        """
+        """Raises WrongShape if no evaluator has held-out records; else as `taken_evaluation`."""
         told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
         results = [result for result in told if result.examples]
         if not results:

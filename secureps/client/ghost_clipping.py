@@ -28,7 +28,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-from secureps.client.record_checks import graph_nodes
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -402,7 +401,8 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
         if within:
             return None
         given = (*args, *kwargs.values())
-        alone = len(given) == 1 and (not kwargs or _first_argument(layer) in kwargs)
+        first = next(iter(inspect.signature(layer.module.forward).parameters), None)
+        alone = len(given) == 1 and (not kwargs or first in kwargs)
         if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
             raise PlanRefused(
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
@@ -424,21 +424,13 @@ def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> It
         yield uses
 
 
-def _first_argument(layer: Layer) -> str | None:
-    return next(iter(inspect.signature(layer.module.forward).parameters), None)
-
-
 def clipped_sum(
     parts: Mapping[nn.Parameter, Sequence[Part]], losses: Tensor, bound: float
 ) -> tuple[Tensor, Callable[[Sums], None]]:
     """Measures records' gradients, and prepares their sum, each clipped to `bound` (L2).
 
-    Args:
-        parts: of these records' gradients, by parameter.
-        losses: of these records; [records].
-    Returns:
-        The norms of the records' gradients before they are clipped [records], and a function that
-        adds the clipped gradients to sums; use it if all norms are finite.
+    Returns the norms of the records' gradients before they are clipped [records], and a function
+    that adds the clipped gradients to sums; use it if all norms are finite.
     """
     with torch.no_grad():
         room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
@@ -462,9 +454,8 @@ def clipped_sum(
 def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
     """Counts the values of gradients that one record needs at once, without slices.
 
-    Raises:
-        PlanRefused: a layer does not have the records first, has no gradients by record, or its
-            input was changed afterwards.
+    Raises PlanRefused if a layer does not have the records first, has no gradients by record, or
+    its input was changed afterwards.
     """
     edges = [each.edge for each in uses if each.edge is not None]
     grads = iter(torch.autograd.grad(loss, edges, allow_unused=True) if edges else ())
@@ -499,8 +490,7 @@ def by_parameter(
 ) -> dict[nn.Parameter, list[Part]]:
     """The parts of records' gradients, by parameter; PlanRefused if a layer has none.
 
-    Args:
-        seen: for each use of a layer its input, and the loss's gradient by its output.
+    `seen` has the input of each use of a layer, and the loss's gradient by the layer's output.
     """
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:
@@ -529,3 +519,18 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
                 "or what came out of its layer is changed in place; call the layer itself, and use "
                 "ReLU without inplace"
             )
+
+
+def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
+    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
+    waiting, known, passed = list(roots), set[Any](), passed or {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node in passed:
+            waiting.append(passed[node])
+            continue
+        yield node
+        waiting.extend(each for each, _ in node.next_functions)

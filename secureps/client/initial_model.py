@@ -55,7 +55,8 @@ def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> Fit
     """Gives a trained model the run's names and types; WrongShape if it is another model."""
     given, run = result.parameters, schema.untied.telling({})
     for name, own in ties.items():
-        if name in given and own in given and not _same(given[name], given[own]):
+        apart = name in given and own in given and given[name] is not given[own]
+        if apart and not np.array_equal(given[name], given[own]):
             raise WrongShape(
                 f"{name} and {own} are two names of one tensor (tied), and came back different"
             )
@@ -91,10 +92,6 @@ def shared_names(tensors: Mapping[str, Any]) -> dict[str, str]:
         if tensor is not each and 0 not in each.shape:
             ties[name] = own
     return ties
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or np.array_equal(np.asarray(one), np.asarray(other))
 
 
 def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:

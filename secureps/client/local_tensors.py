@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.initial_model import Tensors
 from secureps.errors import WrongShape
 from secureps.messages.encoding import digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.schema import TensorSpec
 from secureps.store.checkpoint import read_state, write_state
 
-Tensors = dict[str, NDArray[Any]]
 Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 

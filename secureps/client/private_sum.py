@@ -88,10 +88,7 @@ class Together:
     """Gradients of many records in one pass: each layer's output has a zero added by record.
 
     The loss's gradients by these zeros, `taps`, and the layers' inputs give the records' gradients
-    (`ghost_clipping`).
-
-    Args:
-        uses: of the layers in a pass of one record.
+    (`ghost_clipping`). `uses` are those of the layers in a pass of one record.
     """
 
     module: nn.Module
@@ -298,15 +295,10 @@ class PrivateSum:
 def private_sum(
     module: nn.Module, loss: Measure, made: tuple[Tensor, Tensor], bound: float
 ) -> PrivateSum:
-    """Tries a model and a loss on made records, and chooses how gradients are added up.
+    """Tries a model and a loss on `made_records`, and chooses how gradients are added up.
 
-    Args:
-        made: inputs and targets (`made_records`), on the model's device.
-        bound: on each record's gradient, L2.
-
-    Raises:
-        PlanRefused: the model or the loss fails, gives no row for a record, hides a gradient, or
-            mixes records.
+    Raises PlanRefused if the model or the loss fails, gives no row for a record, hides a gradient,
+    or mixes records.
     """
     x, y = made
     rewind = _make_rewind(x.device)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -23,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.loss import _Loss
 
+from secureps.client.ghost_clipping import graph_nodes
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -103,7 +103,9 @@ def _no_mean(what: str) -> PlanRefused:
 def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     """Refuses a loss whose gradients, of all records, are not those of each alone."""
     refuse_other_rows(outputs, len(targets))
-    apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
+    apart = of_tensors(
+        outputs, lambda each: each.detach().clone().requires_grad_(not is_whole(each))
+    )
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
     own, whole = _leave_records_apart(loss)
     try:
@@ -173,8 +175,9 @@ def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
     )
 
 
-def _floats(each: Tensor) -> bool:
-    return each.is_floating_point() or each.is_complex()
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor has integers or booleans."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 _OF_OPACUS = (
@@ -241,42 +244,26 @@ def refuse_reentrant(outputs: Any) -> None:
             )
 
 
-def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
-    waiting, known, passed = list(roots), set[Any](), passed or {}
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        if node in passed:
-            waiting.append(passed[node])
-            continue
-        yield node
-        waiting.extend(each for each, _ in node.next_functions)
-
-
 class Kept:
-    """The values of buffers and parameters that nothing may change without noise.
+    """The values of a model's tensors, which nothing but the optimizer may change.
 
-    Trained parameters are among them until the first step.
+    What a forward pass writes would leave without noise. Values are compared, because autograd
+    does not count writes to `.data`.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._trained = module, True
+        self._module = module
         self._values = {name: each.detach().clone() for name, each in self._now()}
-
-    def leave_trained(self) -> None:
-        """Lets trained parameters change from now on, and drops their copies."""
-        self._trained = False
-        left = [name for name, _ in self._now() if name in self._values]
-        self._values = {name: self._values[name] for name in left}
 
     def _now(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_buffers()
+        yield from self._module.named_parameters()
+
+    def accept_step(self) -> None:
+        """Keeps what the optimizer made of the trained parameters."""
         for name, each in self._module.named_parameters():
-            if self._trained or not each.requires_grad:
-                yield name, each
+            if each.requires_grad:
+                self._values[name] = each.detach().clone()
 
     def refuse_changes(self) -> None:
         """Refuses a new or changed tensor: it could be a statistic, without clip and noise."""
@@ -290,7 +277,8 @@ class Kept:
                 raise PlanRefused(
                     f"record privacy: training {'makes' if before is None else 'changes'} {kind} "
                     f"{name!r}, which would leave without noise; use a layer that keeps no "
-                    "statistics (GroupNorm), and make what a model needs in its constructor"
+                    "statistics (GroupNorm), make what a model needs in its constructor, and let "
+                    "the optimizer alone change parameters"
                 )
 
 
@@ -298,19 +286,3 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
-
-
-@contextmanager
-def nothing_written(module: nn.Module) -> Iterator[None]:
-    """Refuses writes to trained parameters inside, where only gradients are made (PlanRefused).
-
-    Values are compared, because autograd does not count writes to `.data`.
-    """
-    before = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
-    yield
-    for name, each in module.named_parameters():
-        if name in before and not _equal(each, before[name]):
-            raise PlanRefused(
-                f"record privacy: the model's forward writes parameter {name!r}, which would leave "
-                "without noise; only the optimizer may change it"
-            )

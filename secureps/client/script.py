@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from secureps.client.flower.served import Founded
 from secureps.client.returned import taken_evaluation
@@ -69,15 +69,16 @@ class Script:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._source: ModuleType | FlowerScript
+        self._app: FlowerScript | None = None
+        self._functions: dict[str, Any] = {}
         if speaks_flower(path):
             # flwr is an extra, and takes half a second
             from secureps.client.flower.script import FlowerScript
 
-            self._source = FlowerScript.at(path, _load)
+            self._app = FlowerScript.at(path, _load)
             return
-        self._source = _load(path)
-        if not callable(getattr(self._source, "make", None)):
+        self._functions = vars(_load(path))
+        if not callable(self._functions.get("make")):
             raise ConfigError(
                 f"{path}: has no function make(settings) that returns a trainer, and is no "
                 "Flower app"
@@ -91,12 +92,12 @@ class Script:
         Raises ConfigError for an unknown setting, ScriptFailed if the script raised.
         """
         with blamed("make(settings)"):
-            if not isinstance(self._source, ModuleType):
-                return self._source.make(settings, state, name)
-            refuse_unknown(settings, vars(self._source))
+            if self._app is not None:
+                return self._app.make(settings, state, name)
+            refuse_unknown(settings, self._functions)
             asked = Asked(settings)
             with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
-                made = cast(Trainer, self._source.make(asked))
+                made: Trainer = self._functions["make"](asked)
         asked.refuse_misspelt()
         return made
 
@@ -104,37 +105,37 @@ class Script:
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
-        if isinstance(self._source, ModuleType):
-            return None
-        return self._source.found(settings, versions, seed, clients)
+        return None if self._app is None else self._app.found(settings, versions, seed, clients)
 
     @property
     def takes_initial(self) -> bool:
         """Whether the script takes the file of version 0 as its setting `initial`."""
-        return not isinstance(self._source, ModuleType)
+        return self._app is not None
 
     @property
     def own_code(self) -> str:
         """Why the script must run in its clients alone; empty if anybody may run it."""
-        return "" if isinstance(self._source, ModuleType) else self._source.own_code
+        return "" if self._app is None else self._app.own_code
 
     @property
     def not_central(self) -> str:
         """Why there is no `central` baseline; empty if the script has one."""
-        if not isinstance(self._source, ModuleType):
+        if self._app is not None:
             return "a Flower app trains in its clients alone"
-        has = getattr(self._source, "central", None) is not None
-        return "" if has else "the script has no central(settings)"
+        return "" if self._functions.get("central") else "the script has no central(settings)"
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Makes the evaluator of the federation's held-out records; None if there is none."""
-        build = getattr(self._source, "make_evaluator", None)
+        build = self._functions.get("make_evaluator")
+        if self._app is not None:
+            build = self._app.make_evaluator
         with blamed("make_evaluator(settings)"):
-            return None if build is None else cast(Evaluator | None, build(Asked(settings)))
+            made: Evaluator | None = None if build is None else build(Asked(settings))
+        return made
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
         """Trains the baseline that holds all records; None if the script has none."""
-        train = getattr(self._source, "central", None)
+        train = self._functions.get("central")
         with blamed("central(settings)"):
             made = None if train is None else train(Asked(settings))
         with blamed("what central(settings) returned"):

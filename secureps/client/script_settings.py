@@ -143,12 +143,9 @@ def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
 
 
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
-    """Refuses a given key that is similar to a wanted one.
+    """Raises ConfigError for a given key that is similar to a wanted one, and names both.
 
     A key that is like none of them may be for code that has not asked yet.
-
-    Raises:
-        ConfigError: there is one; names both.
     """
     for key in sorted(given):
         for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):

@@ -9,6 +9,7 @@ memory until nobody can ask for its update again: after a burnt cohort the integ
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -117,12 +118,7 @@ class OutboxSealer:
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> Sealed:
-        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear.
-
-        Raises:
-            Refused: this client has sent updates of the run. Its `parameters` may be a trained
-                model by then, which would leave without clip, noise and encryption.
-        """
+        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear."""
         if self._ledger.has_trained(pinned.run.id, id.client):
             raise Refused(
                 "the coordinator asks for a founding model of a run to which this client has sent "
@@ -284,7 +280,7 @@ class OutboxSealer:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
                 header = BlockHeader(*place, length=0, digest=b"")
-                sealed = in_order(self._threads, _run, pieces)
+                sealed = in_order(self._threads, operator.call, pieces)
                 length, digest = self._outbox.keep(header.name, sealed)
                 header = dataclasses.replace(header, length=length, digest=digest)
                 put.append(header.key)
@@ -333,7 +329,3 @@ class OutboxSealer:
 
     def _sign(self, record: BlockHeader | Receipt) -> bytes:
         return self._identity.sign(*signing_bytes(record))
-
-
-def _run(piece: Piece) -> Payload:
-    return piece()

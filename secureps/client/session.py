@@ -614,26 +614,21 @@ class ExchangeTrainer:
         self._ties: Mapping[str, str] = {}
 
     def parameters(self, seed: int) -> Parameters:
-        """Version 0 as it was given to `join`."""
         initial = self._initial
         made = initial(seed) if callable(initial) else dict(initial)
         self._ties = shared_names(made)
         return made
 
     def tied(self) -> Mapping[str, str]:
-        """Names that share memory in version 0."""
         return self._ties
 
     def examples(self) -> int:
-        """The number of records that was given to `join`."""
         return self._examples
 
     def touches(self) -> Mapping[str, NDArray[np.int64]]:
-        """The rows that were given to `join`."""
         return self._touches
 
     def fit(self, parameters: Parameters, config: FitConfig) -> FitResult:
-        """Lets the caller train."""
         self.take_totals(parameters)
         return self.exchange.ask(PulledModel(parameters, config))
 
@@ -644,7 +639,6 @@ class ExchangeTrainer:
         self.exchange.newest = parameters
 
     def evaluate(self, parameters: Parameters) -> EvaluateResult:
-        """Calls the function that was given to `join`."""
         if self._judge is None:
             raise ScriptFailed("the plan evaluates, and join was called without evaluate=: give it")
         return self._judge(parameters)

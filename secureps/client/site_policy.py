@@ -66,7 +66,8 @@ class SitePolicy:
                 f"{self.where}: network = false: this script runs in the client's own process, "
                 "which needs the network: give it to secureps join, which runs it in another"
             )
-        self.demand_script(running_script())
+        file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
+        self.demand_script(Path(file) if file else None)
 
     def records_of(self, option: int | None) -> int | None:
         """The number to count by; ConfigError if the option contradicts this site's."""
@@ -145,9 +146,3 @@ def _files(folder: Path) -> Iterator[Path]:
                 )
             if path.is_file():
                 yield path
-
-
-def running_script() -> Path | None:
-    """The script that Python was started with; None for a console or a notebook."""
-    name = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(name) if name else None

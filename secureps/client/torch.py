@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
-from secureps.client.record_checks import Measure, refuse_model
+from secureps.client.record_checks import Measure, is_whole, refuse_model
 from secureps.client.torch_sgd import (
     LocalSgd,
     Task,
@@ -330,7 +330,7 @@ class TorchTrainer:
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
-            kept = {n: each.clone() for n, each in _tensors_of(module).items() if _whole(each)}
+            kept = {n: each.clone() for n, each in _tensors_of(module).items() if is_whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
                 lr=local.lr,
@@ -440,7 +440,7 @@ class TorchTrainer:
                 array, own = np.asarray(given[name]), state[name]
                 if not np.isfinite(array).all():
                     raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
-                if _whole(own) and array.dtype.kind == "f":
+                if is_whole(own) and array.dtype.kind == "f":
                     array = np.rint(array)
                 own.copy_(torch.from_numpy(np.array(array)))
         for layer in module.modules():
@@ -503,13 +503,9 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _classifies(outputs: Any, targets: Tensor) -> bool:
-    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not _whole(targets):
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or not is_whole(targets):
         return False
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]
-
-
-def _whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _array(tensor: Tensor) -> Array:

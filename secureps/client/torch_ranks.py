@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
     head = b"null"
     if given is not None:
         tensors = [(name, str(each.dtype), each.shape) for name, each in parameters.items()]
-        own = {"key": given.key.hex(), "local": asdict(given.local), "steps": given.steps}
+        own = {"key": given.key.hex(), "local": given.local.model_dump(), "steps": given.steps}
         head = json.dumps(own | {"tensors": tensors}).encode()
     _send(np.array([len(head)], np.int64))
     _send(np.frombuffer(head, np.uint8))

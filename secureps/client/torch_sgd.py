@@ -11,21 +11,22 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.private_sum import made_records, private_sum, zeros
-from secureps.client.record_checks import Kept, Measure, nothing_written, refuse_model
+from secureps.client.record_checks import Kept, Measure, refuse_model
 from secureps.client.trainer import RecordPrivacy, Setting
+from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed
-from secureps.wording import meant
 
 log = logging.getLogger("secureps")
 
@@ -115,7 +116,6 @@ def descend_privately(
     made = tuple(each.to(task.device) for each in made_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
-    kept.leave_trained()
     records = len(task.x)
     optimizer = _noisy(sgd, privacy, records, noise)
     with warnings.catch_warnings():
@@ -124,12 +124,12 @@ def descend_privately(
             index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
             optimizer.zero_grad()
             sums = zeros(optimizer.params)
-            with nothing_written(module):
-                gradients.add(task.batch, index, sums)
+            gradients.add(task.batch, index, sums)
+            kept.refuse_changes()  # at every step, because a later one may undo a change
             for each in optimizer.params:
                 each.grad = sums[each].to(each.dtype)
             optimizer.step()
-            kept.refuse_changes()  # at every step, because a later one may undo a change
+            kept.accept_step()
     if gradients.left_out:
         log.warning(
             "record privacy: in %d steps %d records that were drawn counted as nothing, because "
@@ -292,44 +292,28 @@ def shapes_agree() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class LocalSgd:
+class LocalSgd(Table):
     """The settings of local training that `FitConfig.settings` may name, and their defaults.
 
     `local_steps` above 0 overrides `local_epochs`. Under `RecordPrivacy` an epoch is 1 /
     sample_rate steps, a public number, and `batch_size` is refused.
     """
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 32
-    local_epochs: int = 1
-    local_steps: int = 0
+    lr: float = Field(default=0.1, gt=0)
+    momentum: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    batch_size: int = Field(default=32, ge=1)
+    local_epochs: int = Field(default=1, ge=1)
+    local_steps: int = Field(default=0, ge=0)
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], privacy: RecordPrivacy | None) -> LocalSgd:
         """Reads `settings`; ConfigError for an unknown name, a wrong type or range."""
-        kinds: dict[str, type] = {each.name: type(each.default) for each in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name not in kinds:
-                raise ConfigError(f"unknown training setting {name!r}; {meant(name, kinds)}")
-            if isinstance(value, bool | str) or not isinstance(value, kinds[name] | int):
-                raise ConfigError(
-                    f"training setting {name!r} must be of type {kinds[name].__name__}, "
-                    f"got {value!r}"
-                )
-            lowest = 1 if name in ("batch_size", "local_epochs") else 0
-            if not (math.isfinite(value) and value >= lowest) or (name == "lr" and value == 0):
-                raise ConfigError(f"training setting {name!r} is out of range: {value!r}")
-            values[name] = kinds[name](value)
-        if privacy is not None and "batch_size" in values:
+        if privacy is not None and "batch_size" in settings:
             raise ConfigError(
-                "training setting 'batch_size': under record privacy the sample "
-                "rate decides; remove it"
+                "training: batch_size: under record privacy the sample rate decides; remove it"
             )
-        return cls(**values)
+        return parse(cls, settings, "training")
 
     def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
         """Optimizer steps of one fit; under privacy the number of records does not count."""

@@ -66,16 +66,6 @@ EXACT = ("float32", "float64")
 """Types that every float32 passes through unchanged."""
 
 
-class DeviceSteps(Protocol):
-    """An update in whole grid steps on a device."""
-
-    def block(self, block: int) -> NDArray[np.int32]:
-        """z of a block, before any noise."""
-
-    def noised(self, hidden: Stream) -> list[Integers]:
-        """u of all blocks, with this client's noise; `hidden` has the words of the noise."""
-
-
 class DeviceValues(Protocol):
     """The values of an update in a device's memory (`client.device_update`)."""
 
@@ -94,22 +84,26 @@ class DeviceValues(Protocol):
             NotFinite: a value is not finite.
         """
 
-    def steps(
+    def noised(
         self,
         mechanism: ClientMechanism,
         blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
         coded: bool,
         stream: Stream,
-    ) -> DeviceSteps:
-        """All values in whole grid steps; `coded` says that a codec may have lengthened them."""
+        hidden: Callable[[Iterator[Integers]], Stream],
+    ) -> list[Integers]:
+        """The integers of all blocks, with this client's noise.
+
+        Args:
+            coded: a codec may have lengthened the values.
+            stream: words for the rounding.
+            hidden: gives the words of the noise for the rounded integers of all blocks.
+        """
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
         """Subtracts what integers, times a step, decode to; all of a block or nothing."""
-
-    def beyond(self, part: slice, share: float, most: float) -> int:
-        """How many values of a part are beyond `most`, times `share`."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +146,6 @@ class Update:
 
     def beyond(self, part: slice, share: float, most: float) -> int:
         """How many values of a part are beyond `most`, times `share` in float64."""
-        if self.device is not None:
-            found = self.device.attempt(partial(self.device.beyond, part, share, most))
-            if found is not None:
-                return found
         return sum(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
             for values in pieces(self.part, part.start, part.stop)
@@ -239,10 +229,7 @@ def keep(
     """Keeps what an update did not carry, durably, under the name of the update.
 
     The outbox has it before the record with the name is written: the journal then says which of
-    them counts (`roles.member.outbox`).
-
-    Args:
-        rest: float32 (values of the group,), in units of `scale`; it may change.
+    them counts. `rest` is float32 (values of the group,), in units of `scale`, and may change.
     """
     if scale is not None:  # the next update will have another scale
         rest *= np.float32(scale)
@@ -360,11 +347,8 @@ def tell_cuts(
     """Tells the client in one line what the clip and then the range cut off its update.
 
     The range is measured after the clip. So the line names a range for the clipped update, and a
-    clip with a range for the whole one.
-
-    Args:
-        update, share: the grid gets `share` times the update's values, in float64.
-        most: the range; None where noise or a codec decides what values become.
+    clip with a range for the whole one. The range, `most`, is of `share` times the values, and None
+    where noise or a codec decides what values become.
     """
     said = list[str]()
     if update.uncut is not None:
@@ -579,15 +563,14 @@ class UpdateIntegers:
         section, kept = self.plan.group(self.layout.name), list[Integers]()
         blocks = [(code, place) for code, place, _ in parts]
         words = self.stream("round", *self._labels)
-        steps = device.steps(mechanism, blocks, bool(section.codec), words)
 
-        def rounded() -> Iterator[Integers]:
-            for block in range(len(parts)):
-                yield (z := steps.block(block))
-                if section.feedback:
-                    kept.append(z)
+        def hidden(rounded: Iterator[Integers]) -> Stream:
+            if not section.feedback:
+                return self._noise_words(rounded)
+            kept.extend(rounded)
+            return self._noise_words(kept)
 
-        return kept, steps.noised(self._noise_words(rounded()))
+        return kept, device.noised(mechanism, blocks, bool(section.codec), words, hidden)
 
     def _noise_words(self, integers: Iterable[Integers]) -> Stream:
         return self.stream("noise", *self._labels, *self._digests(integers))

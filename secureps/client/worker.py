@@ -170,17 +170,6 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def labels_of(task: Contribute, content: bytes) -> tuple[Label, ...]:
-    """The labels that a training's randomness derives from, besides the client's name.
-
-    Args:
-        content: digest of the model that it trains from.
-    """
-    labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
-    labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-    return (*labels, content)
-
-
 def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
@@ -281,7 +270,7 @@ class ClientWorker(Worker):
     def _begin(self, trainer: AheadTrainer, task: Task) -> None:
         match task:
             case Contribute():
-                if self._early is None or self._labels(self._early[0]) != self._labels(task):
+                if not self._is_trained(task):
                     trainer.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
                 model = self._assemble(task, self._load_staying(task))
@@ -417,18 +406,20 @@ class ClientWorker(Worker):
 
     def _rest(self, task: Contribute) -> float:
         """Seconds until the site lets a training begin; one that is done already needs no leave."""
-        pinned, ledger, early = self._machine.pinned, self._site.ledger, self._early
-        if ledger.updates_per_hour is None:
-            return 0.0
-        if early is not None and self._labels(early[0]) == self._labels(task):
+        pinned, ledger = self._machine.pinned, self._site.ledger
+        if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
         self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
         return ledger.begin(pinned.run.id)
 
+    def _is_trained(self, task: Contribute) -> bool:
+        """Whether this training was done before, for an update that the disk refused."""
+        return self._early is not None and self._labels(self._early[0]) == self._labels(task)
+
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
-        early, self._early = self._early, None
-        if early is not None and self._labels(early[0]) == self._labels(task):
+        early, self._early = (self._early if self._is_trained(task) else None), None
+        if early is not None:
             return early[1:]
         began = time.perf_counter()
         result = self._fit(task, staying)
@@ -513,7 +504,10 @@ class ClientWorker(Worker):
         return result.copied() if self._site.shared else result
 
     def _labels(self, task: Contribute) -> tuple[Label, ...]:
-        return labels_of(task, self._content(task))
+        """The labels that a training's randomness derives from, besides the client's name."""
+        labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
+        labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
+        return (*labels, self._content(task))
 
     def _content(self, task: Pulled) -> bytes:
         """One digest of a task's model, whatever its version is called.

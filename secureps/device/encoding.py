@@ -1,29 +1,26 @@
 """Clips, encodes, rounds and noises an update where it lies, to the bits of `privacy` and `codec`.
 
-Support, rotation and rounding are gathers, additions and single operations of float64 in the order
-that the host has them; places and signs are the `codec.chain.BlockCode`'s. `first_difference` tries
-a device before an update is left to it: it may lack float64 (MPS), or round otherwise than IEEE 754
-says.
+Support, rotation and rounding are gathers, additions and single operations of float64 in the host's
+order. `first_difference` tries a device before an update is left to it: it may lack float64 (MPS),
+or round otherwise than IEEE 754 says.
 
-**Words.** The words of a stream, ChaCha20 (RFC 8439), are made on the device that uses them, by
-additions of int32, which wrap around, and rotations, which are two shifts and a mask. So every
-device makes the words that `crypto.sampling.Stream` makes on the host.
+**Words.** The device makes the words of a stream, ChaCha20 (RFC 8439), by additions of int32, which
+wrap around, and by rotations, which are two shifts and a mask.
 
 **Norms.** A sum of squares is made in the host's order: of each PIECE values pairwise as NumPy adds
 them, and of pieces exactly. NumPy halves a run until 128 values are left, adds these up in eight
 columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of
-floating point summation"). Products and sums are separate operations, so that none is fused. NumPy
-itself adds what is left after the last whole piece.
+floating point summation"). Products and sums are separate operations, so that none is fused.
 
-**Noise.** Nothing is kept that can be made again from values and words: rounding is repeated for
-the norm, for the digests that the noise is bound to, and for the noise.
+**Noise.** Rounding is repeated for the norm, for the digests that the noise is bound to, and for
+the noise, because nothing is kept that values and words can make again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -281,10 +278,6 @@ class DeviceRounding:
                 return
         raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
 
-    @property
-    def blocks(self) -> int:
-        return len(self._blocks)
-
     def steps(self, block: int) -> Iterator[Tensor]:
         """Yields z of a block's values before any noise, a few at a time: int64."""
         at = self._tried * self._starts[-1] + self._starts[block]
@@ -304,15 +297,9 @@ class DeviceSkellam:
 
     def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
         self._sampler, self._stream, self._device = sampler, stream, device
+        self._bounds = torch.from_numpy(sampler.table.bounds).to(device)
+        self._guide = torch.from_numpy(sampler.table.guide).to(device)
         self._read = 0
-
-    @cached_property
-    def _bounds(self) -> Tensor:
-        return torch.from_numpy(self._sampler.table.bounds).to(self._device)
-
-    @cached_property
-    def _guide(self) -> Tensor:
-        return torch.from_numpy(self._sampler.table.guide).to(self._device)
 
     def next(self, count: int) -> Tensor:
         """The next values, int64 (count,); InternalError if the words are not random."""

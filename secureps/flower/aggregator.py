@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
-from secureps.crypto.sampling import Seed, UnsafeSeed
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import NotReady, SecurepsError, from_wire
 from secureps.flower.post import log
 from secureps.messages.orders import Published
@@ -62,7 +62,7 @@ from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import InProcessNetwork
-from secureps.wire.waves.batch import Entry, about
+from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, about
 from secureps.wire.waves.relay import Relay, answering
 
 ANSWER, LOOK = 600.0, 1.0
@@ -146,9 +146,8 @@ class Aggregator:
         """The run's id; empty before it is founded."""
         return self._parties[COORDINATOR].run
 
-    def sign(self, domain: bytes, data: bytes) -> bytes:
-        """Signs as the coordinator."""
-        return self._identity.sign(domain, data)
+    def sign_wave(self, data: bytes) -> bytes:
+        return self._identity.sign(WAVE_DOMAIN, data)
 
     @property
     def update_bytes(self) -> int:
@@ -162,37 +161,33 @@ class Aggregator:
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._wait_for(COORDINATOR, told)
 
-    def foreseen(
-        self, client: str, orders: Iterable[object]
-    ) -> tuple[list[Entry], dict[bytes, bytes]]:
+    def foreseen(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
         """The answers, with payloads, to what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():
-            for block, owner in enumerate(self._owners(order.group)):
-                ask = GetBlock(self.run, order.group, order.version, block)
-                reply = self._block(owner, ask)
-                if reply is not None:
+            for owner, ask in self._asks(order.group, order.version):
+                with suppress(SecurepsError):  # the client hears it when it asks
+                    reply = self._block(owner, ask)
                     entries.append(answering(about(owner, encode(ask)), reply))
                     payloads[reply.digest] = bytes(reply.payload)
         return entries, payloads
 
-    def _block(self, owner: str, ask: GetBlock) -> Payload | None:
-        """A published block; None if its server has none."""
+    def _asks(self, group: str, version: int) -> list[tuple[str, GetBlock]]:
+        """The requests for all blocks of a version, each with the shard that owns the block."""
+        owners = enumerate(self._run_info().placement.of(group).owners)
+        return [(owner, GetBlock(self.run, group, version, block)) for block, owner in owners]
+
+    def _block(self, owner: str, ask: GetBlock) -> Payload:
+        """A published block, fetched and copied once for all clients."""
         place = (ask.group, ask.version, ask.block)
         if place not in self._blocks:
-            try:
-                found = self._fetch(owner, ask)
-            except SecurepsError:
-                return None
-            group, version, _ = place
+            found = self._ask(owner, ask)
+            assert isinstance(found, Payload)
             kept = self._blocks.items()
-            self._blocks = {k: v for k, v in kept if k[0] != group or k[1] >= version}
-            self._blocks[place] = found
+            self._blocks = {k: v for k, v in kept if k[0] != ask.group or k[1] >= ask.version}
+            self._blocks[place] = Payload(found.digest, bytes(found.payload))
         return self._blocks[place]
-
-    def _owners(self, group: str) -> tuple[str, ...]:
-        return self._run_info().placement.of(group).owners
 
     # --- how the run stands -------------------------------------------------------
 
@@ -219,24 +214,10 @@ class Aggregator:
         layout = Plan.from_text(run.plan).layout(run.schema)
 
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:
-            return [
-                np.frombuffer(self._published(group.name, versions[group.name], k, owner), "<f4")
-                for k, owner in enumerate(self._owners(group.name))
-            ]
+            asks = self._asks(group.name, versions[group.name])
+            return [np.frombuffer(self._block(*each).payload, "<f4") for each in asks]
 
         return layout.assemble(values)
-
-    def _published(self, group: str, version: int, block: int, owner: str) -> bytes:
-        found = self._block(owner, GetBlock(self.run, group, version, block))
-        if found is None:
-            raise NotReady(f"{owner} has no block {block} of version {version} of {group}")
-        return bytes(found.payload)
-
-    def _fetch(self, owner: str, ask: GetBlock) -> Payload:
-        """Fetches a block as bytes: it is copied once, and not for each client."""
-        found = self._ask(owner, ask)
-        assert isinstance(found, Payload)
-        return Payload(found.digest, bytes(found.payload))
 
     def _run_info(self) -> Welcome:
         if self._welcome is None:
@@ -315,12 +296,9 @@ class Aggregator:
             return assemble.make_coordinator(run, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         folders = ShardFolders(stores.folder / "states", checkpoints)
-        seed = self._seed(stores.folder)
-        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
-
-    def _seed(self, state: Path) -> Seed:
         unsafe = self._unsafe_seed
-        return own_seed(state / "seed") if unsafe is None else UnsafeSeed(unsafe)
+        seed = own_seed(stores.folder / "seed") if unsafe is None else UnsafeSeed(unsafe)
+        return assemble.make_shard(self.kit, address, seed, folders, stores, around)
 
 
 # --- key holders --------------------------------------------------------------------

@@ -54,16 +54,9 @@ def found_run(
 ) -> Plan:
     """Makes a run's folder with its plan and version 0, or continues an existing run.
 
-    Args:
-        plan: the app's own, to which the `strategy` adds its optimizer and how many nodes train.
-        model: version 0.
-        strategy: Flower's.
-        rounds: how many versions.
-        clients: how many nodes there are.
-        metrics: of training, by name: the largest magnitude of each.
-
-    Raises:
-        ConfigError, PlanRefused: the plan cannot be played inside Flower's engine.
+    To the app's own plan Flower's `strategy` adds its optimizer and how many nodes train. `metrics`
+    of training have the largest magnitude of each. Raises ConfigError or PlanRefused if the plan
+    cannot be played inside Flower's engine.
     """
     if (root / PLAN).exists():
         return load_plan(root / PLAN)
@@ -101,10 +94,9 @@ def _draw(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
 
 
 def _group_of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupSection:
-    """Makes the group of the metrics' tensor: it trains with the first group, and has no optimizer.
+    """Makes the group of the metrics' tensor, which trains with the first group.
 
-    Raises:
-        PlanRefused: the plan has noise, which would be charged for the metrics too.
+    Raises PlanRefused if the plan has noise: it would be charged for the metrics too.
     """
     if section.privacy is not None:
         raise PlanRefused(

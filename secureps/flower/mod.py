@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context, Message
 
 from secureps.client.runner import LOCAL, put_together
+from secureps.client.site_policy import SitePolicy
 from secureps.client.worker import Site
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.errors import (
@@ -28,8 +29,8 @@ from secureps.errors import (
 )
 from secureps.flower import post
 from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
-from secureps.flower.post import outermost, refusal
-from secureps.flower.trainer import FORM, AppTrainer, ModelForm
+from secureps.flower.post import FORM, ModelForm, outermost, refusal
+from secureps.flower.trainer import AppTrainer
 from secureps.roles.member.settings import MemberSettings
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -46,9 +47,9 @@ from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
 
-APP = "the app's own code failed; the node's log says where"
+APP_FAILED = "the app's own code failed; the node's log says where"
 """Replaces the app's words, which may quote records and so stay at the node."""
-OURS = "the node failed (our own fault); its log says how"
+NODE_FAILED = "the node failed (our own fault); its log says how"
 
 
 def secureps_mod(
@@ -95,9 +96,9 @@ def _report(error: SecurepsError) -> str:
     """Logs an error here; returns what the server may hear of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
-        return APP
+        return APP_FAILED
     if isinstance(error, InternalError):  # its words may quote what the app answered
-        return OURS
+        return NODE_FAILED
     return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 
@@ -123,65 +124,54 @@ def _seal(
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
-    tells = policy_of(settings.site).terms.evaluation
+    policy = policy_of(settings.site)
+    tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.simulated(settings.simulated):
-        batch, ended = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
+        batch, ended = play_as_client(settings, policy, parcel, trainer)
     return post.Parcel({"ended": ended} if ended else {"wave": 1}, batch)
 
 
-class Node:
-    """A client of `secureps join` in waves, by its node's kit.
+def play_as_client(
+    settings: NodeSettings, policy: SitePolicy, parcel: post.Parcel, trainer: AppTrainer
+) -> tuple[bytes, str]:
+    """Takes the servers' batch as the client of a node's kit, and answers it as `play_wave` does.
 
     Everything that outlives a wave lies in the node's state folder, nothing in Flower's context.
-    Raises KitError or ConfigError if its kit or its site's file cannot be used, or is for another
-    host.
+    Raises KitError or ConfigError if the kit cannot be used, or is for another host.
     """
+    kit, name = load_public(settings.kit), settings.name
+    demand_host(kit.roster, settings.kit)
+    identity = load_private(settings.kit, name, roster=kit.roster)
+    own(settings.state)
+    terms, records = policy.terms, policy.records
+    ledger = policy.ledger_of(None) or default_ledger(settings.kit, name)
+    site = Site(
+        name,
+        trainer,
+        identity,
+        _seed_of(settings),
+        kit.holder_keys,
+        settings.state / LOCAL,
+        records=records,
+        ledger=BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
+    )
+    # No digests of values: no plan in Flower's engine freezes a tensor.
+    member = MemberSettings(name, kit.roster, trainer.schema, terms, records=records)
+    # The party opens no connection, because Flower carries its messages.
+    party = Party(name, identity, PLAINTEXT, kit.roster, settings.state, settings.kit)
 
-    def __init__(self, settings: NodeSettings) -> None:
-        self._settings = settings
-        self._kit = load_public(settings.kit)
-        demand_host(self._kit.roster, settings.kit)
-        identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
-        folders = settings.state, settings.kit
-        # The party opens no connection, because Flower carries its messages.
-        self._party = Party(settings.name, identity, PLAINTEXT, self._kit.roster, *folders)
-        self._policy = policy_of(settings.site)
-        own(settings.state)
-        self._seed = self._own_seed()
+    def make(stores: Stores, around: Environment) -> Executor:
+        return put_together(member, site, stores, around)
 
-    def wave(
-        self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer
-    ) -> tuple[bytes, str]:
-        """Takes one batch of the servers' messages, and answers it as `play_wave` does."""
-        settings, policy = self._settings, self._policy
-        ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
-        site = Site(
-            settings.name,
-            trainer,
-            self._party.identity,
-            self._seed,
-            self._kit.holder_keys,
-            settings.state / LOCAL,
-            records=policy.records,
-            ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
-        )
-        # No digests of values: no plan in Flower's engine freezes a tensor.
-        terms, records = policy.terms, policy.records
-        member = MemberSettings(
-            settings.name, self._kit.roster, trainer.schema, terms, records=records
-        )
+    return play_wave(party, parcel.batch, parcel.payloads, make)
 
-        def make(stores: Stores, around: Environment) -> Executor:
-            return put_together(member, site, stores, around)
 
-        return play_wave(self._party, data, payloads, make)
-
-    def _own_seed(self) -> Seed:
-        if self._settings.unsafe_seed is None:
-            return own_seed(self._settings.state / "seed")
-        tell(self._settings.name, "Note", NO_PRIVACY)
-        return UnsafeSeed(self._settings.unsafe_seed)
+def _seed_of(settings: NodeSettings) -> Seed:
+    if settings.unsafe_seed is None:
+        return own_seed(settings.state / "seed")
+    tell(settings.name, "Note", NO_PRIVACY)
+    return UnsafeSeed(settings.unsafe_seed)
 
 
 def one_line(error: SecurepsError) -> str:

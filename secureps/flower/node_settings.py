@@ -15,6 +15,7 @@ from pathlib import Path
 
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.errors import ConfigError
+from secureps.flower.post import TOLD_KIT, TOLD_SEED
 from secureps.roles.member.terms import Terms
 from secureps.run.party_names import client_names
 from secureps.store.keyring import default_state
@@ -25,9 +26,6 @@ SITE, UNSAFE, HOLDER = "secureps-site", "secureps-unsafe-seed", "secureps-holder
 KNOWN = (KIT, NAME, STATE, SITE, UNSAFE, HOLDER)
 
 PREFIX = "secureps-"
-
-TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
-"""The marker's keys for what a simulation's ServerApp gives its nodes."""
 
 PARTITION, PARTITIONS = "partition-id", "num-partitions"
 

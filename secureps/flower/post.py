@@ -9,17 +9,23 @@ Names that Flower does not publish stand at the end.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.client.mod import utils
 from flwr.clientapp import ClientApp
 
+from secureps.client.flower.records import FlowerModel
+from secureps.client.trainer import Array as NumpyArray
 from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.schema import TRAIN_METRICS
 
 log = logging.getLogger("flwr.secureps")
 """Goes where Flower's own log goes."""
@@ -31,6 +37,12 @@ OURS = (MARKER, BATCH, PAYLOADS)
 
 STYPE = "secureps"
 """How our arrays are serialized: Flower's `numpy()` refuses them, so nothing adds them up."""
+
+FORM = "model"
+"""The marker's key for the form of the app's model."""
+
+TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
+"""The marker's keys for what a simulation's ServerApp gives its nodes."""
 
 Said = Mapping[str, str | int]
 
@@ -92,6 +104,57 @@ def _bytes(found: Array | None, most: int) -> bytes:
     if len(found.data) > most:
         raise Oversized(f"a wave's message of {len(found.data)} bytes; at most {most} are allowed")
     return found.data
+
+
+# --- the form of the app's model -----------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ModelForm:
+    """The form of the app's model, of zeros, and the names of records, as its ServerApp says."""
+
+    model: FlowerModel
+    arrays: str = "arrays"
+    config: str = "config"
+    weighted_by: str = "num-examples"
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, NumpyArray]:
+        """All that travels: the model, and the metrics in a tensor of their own."""
+        own = {TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
+        return {**self.model.tensors, **own}
+
+    def text(self) -> str:
+        """JSON, which `of_text` reads."""
+        tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
+        return json.dumps(
+            [
+                *(tensors, self.model.nameless, dict(self.metrics)),
+                *(self.arrays, self.config, self.weighted_by),
+            ]
+        )
+
+    @classmethod
+    def of_text(cls, text: str) -> ModelForm:
+        """Reads what `text` wrote; Malformed if it did not."""
+        try:
+            tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
+            zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
+            most = {name: float(value) for name, value in metrics.items()}
+            made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
+            sound = made.text() == text
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError):
+            sound = False
+        if not sound:
+            raise Malformed("a wave's message says nothing usable of the app's model")
+        return made
+
+
+def _zeros(kind: str, shape: Sequence[int]) -> NumpyArray:
+    if not re.fullmatch(r"(float|int|uint)\d\d?|bool", kind):
+        raise ValueError(kind)
+    return np.zeros(shape, kind)
 
 
 # --- what differs between flwr 1.41 and 1.42, or has no public name there ------------

@@ -28,9 +28,7 @@ from secureps.client.flower.server import flowers_name
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.flower.aggregator import Aggregator, Holders
 from secureps.flower.federation import find_plan, found_run, simulated_kit
-from secureps.flower.node_settings import TOLD_KIT, TOLD_SEED
-from secureps.flower.post import Said, log
-from secureps.flower.trainer import FORM, ModelForm
+from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.flower.waves import Waves
 from secureps.messages.requests import Status
 from secureps.messages.schema import TRAIN_METRICS
@@ -122,14 +120,12 @@ class SecureFedAvg(FedAvg):
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:
-        """Logs what the plan and the strategy say."""
         log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
         self._flowers.summary()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Configures a round as the strategy does."""
         return self._flowers.configure_train(server_round, arrays, config, grid)
 
     def configure_evaluate(
@@ -143,7 +139,6 @@ class SecureFedAvg(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Aggregates the nodes' metrics as the strategy does."""
         return self._flowers.aggregate_evaluate(server_round, replies)
 
     def aggregate_train(
@@ -288,7 +283,7 @@ class _Rounds(Grid):
                 raise OperatorError(f"{found} nodes are there, and {least} are waited for")
             words = "Waiting for nodes to connect: %d connected (minimum required: %d)."
             log.info(words, found, least)
-            time.sleep(LOOK)
+            time.sleep(NODES_LOOK)
         return found
 
     def _said(self, kit: Path) -> Said:
@@ -411,7 +406,7 @@ class _Rounds(Grid):
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 
 
-LOOK = 1.0
+NODES_LOOK = 1.0
 """Seconds between two looks at which nodes there are, before the run begins."""
 
 FORM_KEYS = {

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.trainer import (
     bound_seed,
     lighter,
@@ -31,14 +27,11 @@ from secureps.errors import (
     TermsRefused,
     WrongShape,
 )
-from secureps.flower.post import OURS
+from secureps.flower.post import OURS, ModelForm
 from secureps.messages.schema import TRAIN_METRICS, Schema
 from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
-
-FORM = "model"
-"""The marker's key for the app's model."""
 
 OLD_RECORD = ("fitins.parameters",)
 OLD_KIND = (
@@ -47,54 +40,6 @@ OLD_KIND = (
 )
 
 Ask = Callable[[Message], Message]
-
-
-@dataclass(frozen=True, eq=False)
-class ModelForm:
-    """The form of the app's model, of zeros, and the names of records, as its ServerApp says."""
-
-    model: FlowerModel
-    arrays: str = "arrays"
-    config: str = "config"
-    weighted_by: str = "num-examples"
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> dict[str, Array]:
-        """All that travels: the model, and the metrics in a tensor of their own."""
-        own = {TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
-        return {**self.model.tensors, **own}
-
-    def text(self) -> str:
-        """JSON, which `of_text` reads."""
-        tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
-        return json.dumps(
-            [
-                *(tensors, self.model.nameless, dict(self.metrics)),
-                *(self.arrays, self.config, self.weighted_by),
-            ]
-        )
-
-    @classmethod
-    def of_text(cls, text: str) -> ModelForm:
-        """Reads what `text` wrote; Malformed if it did not."""
-        try:
-            tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
-            zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
-            most = {name: float(value) for name, value in metrics.items()}
-            made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
-            sound = made.text() == text
-        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError):
-            sound = False
-        if not sound:
-            raise Malformed("a wave's message says nothing usable of the app's model")
-        return made
-
-
-def _zeros(kind: str, shape: Sequence[int]) -> Array:
-    if not re.fullmatch(r"(float|int|uint)\d\d?|bool", kind):
-        raise ValueError(kind)
-    return np.zeros(shape, kind)
 
 
 class AppTrainer:
@@ -111,7 +56,6 @@ class AppTrainer:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the app's model."""
         return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:
@@ -188,9 +132,7 @@ class AppTrainer:
         return FitResult(tensors, examples, numbers, steps=0)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Never asked: Flower's own messages evaluate."""
         raise InternalError("inside Flower's engine its own messages evaluate")
 
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of running statistics, by name."""
         return statistics_in(self._form.model)

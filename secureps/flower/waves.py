@@ -98,9 +98,7 @@ class Waves:
         self._news = time.monotonic()
         self._longest = 0.0
         self._arrays: dict[bytes, Array] = {}
-        section = servers.plan.section
         self._told = set[tuple[str, int]]()
-        self._lease = section.lease
         self.sent = 0
         """Messages so far."""
 
@@ -159,7 +157,7 @@ class Waves:
                 node = self._nodes.setdefault(id, _Node(id))
                 if node.waiting:  # it was away, and its message is lost
                     self._tell_again(node)
-        if now - self._beaten >= min(LOOK, self._lease / 3):
+        if now - self._beaten >= min(LOOK, self._servers.plan.section.lease / 3):
             self._beaten = now
             for node in self._nodes.values():
                 if node.name in self._clients and node.id in self._here and not node.ended:
@@ -223,19 +221,16 @@ class Waves:
         entries, payloads = tuple[Entry, ...](), dict[bytes, bytes]()
         if node.name:
             orders = self._servers.relay.orders(node.name)
-            ahead, blocks = self._servers.foreseen(node.name, orders)
+            ahead, blocks = self._servers.foreseen(orders)
             own, answers = self._servers.relay.goes(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
-        parcel = post.Parcel(self._said, sealed(batch, self._sign), payloads)
+        parcel = post.Parcel(self._said, sealed(batch, self._servers.sign_wave), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
         content = RecordDict({**records, **post.packed(parcel, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
-
-    def _sign(self, data: bytes) -> bytes:
-        return self._servers.sign(WAVE_DOMAIN, data)
 
     # --- replies ------------------------------------------------------------------
 

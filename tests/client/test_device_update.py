@@ -6,12 +6,11 @@ Tensors are the CPU's, or those of SECUREPS_TEST_DEVICE.
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu import neighbours
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.trainer import HeldTensor
@@ -41,7 +39,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
-from tests.kits.federations import finished, same, small_plan
+from tests.kits.federations import finished, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
 from tests.kits.sealed_blocks import drawn
 from tests.kits.torch_device import DEVICE
@@ -92,6 +90,16 @@ def held(tensors: Tensors) -> Tensors:
     return {name: HeldTensor(on_device(each)) for name, each in tensors.items()}
 
 
+def updated(
+    plan: Plan,
+    layout: GroupLayout,
+    blocks: list[NDArray[np.float32]],
+    tensors: Tensors,
+    **more: Any,
+) -> Update:
+    return trained_update(Trained("c0", plan, layout, blocks, tensors, **more))
+
+
 def both(
     plan: Plan,
     layout: GroupLayout,
@@ -100,9 +108,9 @@ def both(
     kinds: Mapping[str, Kind] | None = None,
 ) -> tuple[Update, Update]:
     scale = 0.75 if layout.scaled else None
+    more = {"kept": kept, "scale": scale, "kinds": kinds or {}}
     here, there = (
-        trained_update(Trained("c0", plan, layout, made[0], tensors, kept, scale, kinds or {}))
-        for tensors in (made[1], held(made[1]))
+        updated(plan, layout, made[0], tensors, **more) for tensors in (made[1], held(made[1]))
     )
     assert here.device is None
     assert there.device is not None
@@ -229,16 +237,6 @@ LARGE = Schema(
 MEAN: dict[str, Kind] = {"mean": "statistics"}
 
 
-class Elsewhere:
-    device = torch.device("meta")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
-
-    def detach(self) -> torch.Tensor:
-        return self._tensor
-
-
 def test_what_is_no_float32_or_lies_on_another_device_is_subtracted_on_the_host() -> None:
     """A published value counts as the trainer saw it, in its tensor's type."""
     names = "half", "other", "single"
@@ -248,11 +246,11 @@ def test_what_is_no_float32_or_lies_on_another_device_is_subtracted_on_the_host(
     layout = plan.layout(schema).group("all")
     blocks, tensors = model(layout, 3)
     there = held(tensors)
-    there["other"] = HeldTensor(Elsewhere(there["other"].tensor))
+    other, meta = there["other"].tensor, torch.device("meta")
+    parts = {"shape": other.shape, "dtype": other.dtype, "detach": lambda: other}
+    there["other"] = HeldTensor(SimpleNamespace(device=meta, **parts))
     there = {name: there[name] for name in ("single", "half", "other")}
-    made, here = (
-        trained_update(Trained("c0", plan, layout, blocks, each)) for each in (there, tensors)
-    )
+    made, here = (updated(plan, layout, blocks, each) for each in (there, tensors))
     assert made.device is not None
     assert made.whole().tobytes() == here.whole().tobytes()
 
@@ -267,15 +265,11 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
     layout = plan.layout(LARGE).group("all")
     blocks, tensors = model(layout, 5)
-    here = trained_update(Trained("c0", plan, layout, blocks, tensors, kinds=MEAN))
+    here = updated(plan, layout, blocks, tensors, kinds=MEAN)
     mixed = held(tensors) | {"count": tensors["count"]}
-    there = trained_update(Trained("c0", plan, layout, blocks, mixed, kinds=MEAN))
+    there = updated(plan, layout, blocks, mixed, kinds=MEAN)
     assert there.whole().tobytes() == here.whole().tobytes()
     assert dataclasses.replace(there, part=here.part, device=None) == here
-    parts = dict(layout.parts())
-    for name in ("mean", "weight"):
-        counts = [each.beyond(parts[name], 0.5, 1e-4) for each in (here, there)]
-        assert counts[0] == counts[1] > 0
 
 
 def test_an_update_is_few_operations() -> None:
@@ -300,10 +294,7 @@ def test_row_blocks_of_a_table() -> None:
     tensors = {"table": rng.standard_normal((10, 3))}
     for layout in plan.layout(schema).groups[:3]:
         published = [rng.standard_normal(layout.size).astype(np.float32)]
-        made = [
-            trained_update(Trained("c0", plan, layout, published, each))
-            for each in (tensors, held(tensors))
-        ]
+        made = [updated(plan, layout, published, each) for each in (tensors, held(tensors))]
         assert made[0].whole().tobytes() == made[1].whole().tobytes()
 
 
@@ -314,25 +305,7 @@ def test_a_value_that_is_no_number_is_refused(kinds: dict[str, Kind]) -> None:
     blocks, tensors = model(layout, 1)
     tensors["weight"][2, 3] = np.inf
     with pytest.raises(NotFinite):
-        trained_update(Trained("c0", plan, layout, blocks, held(tensors), kinds=kinds))
-
-
-def test_a_device_of_other_bits_makes_no_update(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.INFO, logger="secureps")
-    monkeypatch.setattr(device_update, "first_difference", lambda device: "rounding")
-    plan = plan_of({})
-    layout = plan.layout(SCHEMA).group("all")
-    blocks, tensors = model(layout, 1)
-    made = trained_update(Trained("c0", plan, layout, blocks, held(tensors)))
-    assert made.device is None
-    assert made.whole().tobytes() == (
-        trained_update(Trained("c0", plan, layout, blocks, tensors)).whole().tobytes()
-    )
-    assert caplog.messages == [
-        f"c0: {DEVICE} makes other bits than the host (rounding): updates are made on the host"
-    ]
+        updated(plan, layout, blocks, held(tensors), kinds=kinds)
 
 
 def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
@@ -347,33 +320,36 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
+OTHER_BITS = "makes other bits than the host (rounding): updates are made on the host"
+NO_ROOM = "has no memory left for the update: this update is made on the host, with the same bits"
+
+
 @pytest.mark.parametrize(
-    ("module", "part"),
+    ("part", "instead", "told"),
     [
-        (device_update, "first_difference"),
-        (device_update, "clip_factor"),
-        (device_update, "_digest"),
-        (device_update, "shrink"),
+        ("first_difference", lambda device: "rounding", OTHER_BITS),
+        ("first_difference", full_after(0, print), NO_ROOM),
+        ("clip_factor", full_after(0, print), NO_ROOM),
+        ("_digest", full_after(0, print), NO_ROOM),
+        ("shrink", full_after(0, print), NO_ROOM),
     ],
 )
-def test_without_memory_for_an_update_it_is_made_on_the_host(
-    module: Any, part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_an_update_that_a_device_cannot_make_is_made_on_the_host(
+    part: str,
+    instead: Any,
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO, logger="secureps")
     plan = plan_of({"clip": 0.1})
     layout = plan.layout(SCHEMA).group("all")
     blocks, tensors = model(layout, 1)
-    monkeypatch.setattr(module, part, full_after(0, getattr(module, part)))
-    made, here = (
-        trained_update(Trained("c0", plan, layout, blocks, each))
-        for each in (held(tensors), tensors)
-    )
+    monkeypatch.setattr(device_update, part, instead)
+    made, here = (updated(plan, layout, blocks, each) for each in (held(tensors), tensors))
     assert made.device is None
     assert made.whole().tobytes() == here.whole().tobytes()
-    assert caplog.messages[0] == (
-        f"c0: {DEVICE} has no memory left for the update: this update is made on the host, with "
-        "the same bits"
-    )
+    assert caplog.messages[0] == f"c0: {DEVICE} {told}"
 
 
 FULL = (
@@ -382,106 +358,54 @@ FULL = (
 )
 
 
-@pytest.mark.parametrize("calls", range(4))
-@pytest.mark.parametrize("part", ["round_to_grid", "decode"])
-def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
-    part: str,
-    calls: int,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+def made_on_a_full_device(
+    plan: Plan, part: str, calls: int, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From whichever of the four blocks on; under feedback what is left of each is the same."""
+    """An update on the device, whose memory is full after so many calls, is that of the host."""
     caplog.set_level(logging.INFO, logger="secureps")
-    plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
-    own = worker(plan, tmp_path, UnsafeSeed(2))
+    own = worker(plan, folder, UnsafeSeed(2))
     layout = own._layout().group("all")
     here, there = both(plan, layout, model(layout, 1))
     caplog.clear()
-    monkeypatch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there), integers(own, here))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
+        assert np.array_equal(integers(own, there), integers(own, here))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
+
+
+@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("part", ["round_to_grid", "decode"])
+def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
+    part: str, calls: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From whichever of the four blocks on; under feedback what is left of each is the same."""
+    plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
+    made_on_a_full_device(plan, part, calls, tmp_path, caplog)
 
 
 @pytest.mark.parametrize("part", ["DeviceRounding", "DeviceSkellam", "encode"])
 def test_without_memory_for_noise_all_of_it_is_the_hosts(
-    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="secureps")
     group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
-    plan = plan_of(group, {})
-    own = worker(plan, tmp_path, UnsafeSeed(2))
-    layout = own._layout().group("all")
-    here, there = both(plan, layout, model(layout, 1))
-    caplog.clear()
-    monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
-    assert np.array_equal(integers(own, there), integers(own, here))
-    assert there.whole().tobytes() == here.whole().tobytes()
-    assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
-    every = slice(0, layout.size)
-    assert there.beyond(every, 1.0, 0.01) == here.beyond(every, 1.0, 0.01)
+    made_on_a_full_device(plan_of(group, {}), part, 0, tmp_path, caplog)
 
 
-def test_a_federation_ends_in_the_same_bits(
+def test_clients_of_a_federation_make_their_updates_where_they_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three clients, two versions, every stage; what is kept is added to the second update."""
-    codec = ["rotate", {"name": "round", "length": "mean_norm"}]
-    group = {
-        "clip": 2.0,
-        "bits": 5,
-        "feedback": True,
-        "codec": [{"name": "support", "one_in": 2}, *codec],
-        "most_examples": 64,
-        "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0},
-    }
-    steps = {"lr": 0.1, "local_steps": 3}
-    plan = small_plan(versions=2, local=[], group=[group], training=steps)
-    models, made = [], list[bool]()
-    whole_update = device_update.device_update
+    made, own = list[Update | None](), device_update.device_update
 
-    def counted(*given: Any) -> Update | None:
-        update = whole_update(*given)
-        made.append(update is not None)
-        return update
+    def noted(*given: Any) -> Update | None:
+        made.append(own(*given))
+        return made[-1]
 
-    monkeypatch.setattr(device_update, "device_update", counted)
-    for kind in ("cuda", "cpu"):
-        monkeypatch.setattr(torch_trainer, "HELD_ON", {kind})
-        trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
-        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / kind)
-        simulation.run(lambda: finished(simulation))  # noqa: B023
-        models.append(simulation.model())
-    assert made == [True] * 6
-    assert same(*models)
-
-
-# --- several clients on one device --------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
-def test_a_process_of_several_keeps_to_its_share_of_the_memory(
-    device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = list[Any]()
-
-    class Counted:
-        peak = 7
-
-        def __init__(self, device: torch.device) -> None: ...
-
-    def work(where: torch.device, tiny: bool) -> str:
-        asked.append((str(where), tiny))
-        return "ab"
-
-    limit: Callable[..., None] = lambda *given: asked.append(given)  # noqa: E731
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", limit)
-    monkeypatch.setattr(neighbours, "Memory", Counted)
-    monkeypatch.setattr(neighbours, "work", work)
-    neighbours.play([device, "full"], io.StringIO("go\n"))
-    ready, told = capsys.readouterr().out.splitlines()
-    assert ready == "ready"
-    assert json.loads(told)["peak"] == 7
-    limits = [(neighbours.SHARE, torch.device(device))] if device != "cpu" else []
-    assert asked == [*limits, *[(device, False)] * (1 + neighbours.TURNS)]
+    monkeypatch.setattr(device_update, "device_update", noted)
+    monkeypatch.setattr(torch_trainer, "HELD_ON", {"cpu"})
+    plan = small_plan(versions=1, local=[], clients=3, training={"lr": 0.1, "local_steps": 3})
+    trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    assert len(made) == 3
+    assert None not in made

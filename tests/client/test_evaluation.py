@@ -24,7 +24,7 @@ MODEL = (GroupVersion("body", 3), GroupVersion("head", 5))
 
 def judged(result: Any, **more: Any) -> Judgement:
     evaluator: Any = SimpleNamespace(evaluate=lambda parameters: result, **more)
-    return judge(evaluator, {}, SECTION, MODEL)
+    return judge(evaluator, {}, SECTION, MODEL, alike=False)
 
 
 def test_metrics_travel_within_their_magnitudes_and_are_told_as_they_are() -> None:
@@ -36,10 +36,8 @@ def test_metrics_travel_within_their_magnitudes_and_are_told_as_they_are() -> No
 
 
 def test_a_metric_of_its_own_goes_before_the_loss() -> None:
-    assert judged(EvaluateResult(9.0, 1, {"accuracy": 0.0, "loss": 2.0})).vector.tolist() == [
-        0,
-        0.5,
-    ]
+    made = judged(EvaluateResult(9.0, 1, {"accuracy": 0.0, "loss": 2.0}))
+    assert made.vector.tolist() == [0, 0.5]
 
 
 def test_a_mean_is_over_some_examples() -> None:

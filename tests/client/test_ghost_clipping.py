@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,115 +16,89 @@ from secureps.client import ghost_clipping
 from secureps.client.ghost_clipping import Part, Products, clipped_sum, few, norms_and_sum
 from secureps.client.private_sum import Together, made_records, private_sum, zeros
 from secureps.errors import PlanRefused
+from tests.kits.torch_models import Built
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
 Made = Callable[[], nn.Module]
 
 
-class Sequences(nn.Module):
-    def __init__(self, *layers: nn.Module, width: int) -> None:
-        super().__init__()
-        self.layers, self.head = nn.Sequential(*layers), nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layers(x).flatten(1, -2).mean(dim=1))  # type: ignore[no-any-return]
-
-
-class Channels(nn.Module):
-    def __init__(self, *layers: nn.Module, width: int) -> None:
-        super().__init__()
-        self.layers, self.head = nn.Sequential(*layers), nn.Linear(width, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layers(x).flatten(2).mean(dim=2))  # type: ignore[no-any-return]
+def sequences(*layers: nn.Module, width: int) -> nn.Module:
+    return Built(
+        lambda own, x: own.head(own.layers(x).flatten(1, -2).mean(dim=1)),
+        layers=nn.Sequential(*layers),
+        head=nn.Linear(width, 3),
+    )
 
 
-class Twice(nn.Module):
-    def __init__(self, places: bool) -> None:
-        super().__init__()
-        self.own, self.head, self.places = nn.Linear(6, 6), nn.Linear(6, 3), places
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = self.own(torch.tanh(self.own(x)))
-        return self.head(found.mean(dim=1) if self.places else found)  # type: ignore[no-any-return]
+def channels(*layers: nn.Module, width: int) -> nn.Module:
+    return Built(
+        lambda own, x: own.head(own.layers(x).flatten(2).mean(dim=2)),
+        layers=nn.Sequential(*layers),
+        head=nn.Linear(width, 3),
+    )
 
 
-class Tied(nn.Module):
+def twice(places: bool) -> nn.Module:
+    def forward(own: Any, x: Tensor) -> Any:
+        found = own.own(torch.tanh(own.own(x)))
+        return own.head(found.mean(dim=1) if places else found)
+
+    return Built(forward, own=nn.Linear(6, 6), head=nn.Linear(6, 3))
+
+
+def tied() -> nn.Module:
     """A language model whose table of words is also its head."""
-
-    def __init__(self, words: int = 11) -> None:
-        super().__init__()
-        self.table, self.head = nn.Embedding(words, 4), nn.Linear(4, words, bias=False)
-        self.head.weight = self.table.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.table(x))).mean(dim=1)  # type: ignore[no-any-return]
+    table, head = nn.Embedding(11, 4), nn.Linear(4, 11, bias=False)
+    head.weight = table.weight
+    return Built(
+        lambda own, x: own.head(torch.tanh(own.table(x))).mean(dim=1), table=table, head=head
+    )
 
 
-class Shared(nn.Module):
+def shared() -> nn.Module:
     """One vector that scales a norm and biases a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.own = nn.LayerNorm(6), nn.Linear(6, 6)
-        self.own.bias = self.norm.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(self.norm(x))  # type: ignore[no-any-return]
+    norm, own = nn.LayerNorm(6), nn.Linear(6, 6)
+    own.bias = norm.weight
+    return Built(lambda model, x: model.own(model.norm(x)), norm=norm, own=own)
 
 
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.inside = nn.Parameter(torch.rand(6)), nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inside(x * self.scale)  # type: ignore[no-any-return]
+def scale(**more: nn.Module) -> nn.Module:
+    parts: dict[str, Any] = {"scale": nn.Parameter(torch.rand(6)), "inside": nn.Linear(6, 6)}
+    return Built(lambda own, x: own.inside(x * own.scale), **parts | more)
 
 
-class InAndOut(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-        self.scale = Scale()
-        self.scale.inside = self.own
-        self.scale.again = self.own
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.scale(torch.tanh(self.own(x))))  # type: ignore[no-any-return]
+def in_and_out() -> nn.Module:
+    own, head = nn.Linear(6, 6), nn.Linear(6, 3)
+    return Built(
+        lambda model, x: model.head(model.scale(torch.tanh(model.own(x)))),
+        own=own,
+        head=head,
+        scale=scale(inside=own, again=own),
+    )
 
 
-class Temperature(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heat = nn.Parameter(torch.tensor(1.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.heat
+def temperature() -> nn.Module:
+    return Built(lambda own, x: x * own.heat, heat=nn.Parameter(torch.tensor(1.5)))
 
 
-class Named(nn.Module):
+def named() -> nn.Module:
     """Calls its layers, one of them without a formula, by the names of their arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.scale = nn.Linear(6, 6), Scale()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale(x=torch.tanh(self.own(input=x)))[:, :3]  # type: ignore[no-any-return]
+    return Built(
+        lambda model, x: model.scale(x=torch.tanh(model.own(input=x)))[:, :3],
+        own=nn.Linear(6, 6),
+        scale=scale(),
+    )
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out, self.head = nn.Linear(6, 18), nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = [each.unflatten(2, (2, 3)).transpose(1, 2) for each in self.qkv(x).chunk(3, dim=2)]
+def attention() -> nn.Module:
+    def forward(own: Any, x: Tensor) -> Any:
+        parts = [each.unflatten(2, (2, 3)).transpose(1, 2) for each in own.qkv(x).chunk(3, dim=2)]
         query, key, value = parts
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.head(self.out(seen.transpose(1, 2).flatten(2)).mean(dim=1))  # type: ignore[no-any-return]
+        return own.head(own.out(seen.transpose(1, 2).flatten(2)).mean(dim=1))
+
+    return Built(forward, qkv=nn.Linear(6, 18), out=nn.Linear(6, 6), head=nn.Linear(6, 3))
 
 
 def frozen() -> nn.Module:
@@ -136,82 +111,72 @@ def frozen() -> nn.Module:
 def opacus_attention() -> nn.Module:
     from opacus.layers import DPMultiheadAttention
 
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.own = DPMultiheadAttention(6, 2, batch_first=True)
-            self.head = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.own(x, x, x)[0].mean(dim=1))  # type: ignore[no-any-return]
-
-    return Both()
+    return Built(
+        lambda model, x: model.head(model.own(x, x, x)[0].mean(dim=1)),
+        own=DPMultiheadAttention(6, 2, batch_first=True),
+        head=nn.Linear(6, 3),
+    )
 
 
 def recurrent(kind: str) -> nn.Module:
     from opacus import layers
 
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.own = getattr(layers, kind)(6, 4, batch_first=True)
-            self.head = nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.own(x)[0][:, -1])  # type: ignore[no-any-return]
-
-    return Last()
+    return Built(
+        lambda model, x: model.head(model.own(x)[0][:, -1]),
+        own=getattr(layers, kind)(6, 4, batch_first=True),
+        head=nn.Linear(4, 3),
+    )
 
 
 IMAGE, LINE, PLACES = (4, 6, 5), (4, 9), (7, 6)
 
 MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (6,)),
-    "linear of places": (lambda: Sequences(nn.Linear(6, 8), width=8), PLACES),
-    "linear of two kinds of places": (lambda: Sequences(nn.Linear(6, 8), width=8), (2, 3, 6)),
-    "no bias": (lambda: Sequences(nn.Linear(6, 8, bias=False), width=8), PLACES),
-    "convolution": (lambda: Channels(nn.Conv2d(4, 8, 3), width=8), IMAGE),
-    "padded": (lambda: Channels(nn.Conv2d(4, 8, (3, 2), padding=(2, 1)), width=8), IMAGE),
-    "strided": (lambda: Channels(nn.Conv2d(4, 8, 2, stride=(2, 1)), width=8), IMAGE),
-    "dilated": (lambda: Channels(nn.Conv2d(4, 8, 2, dilation=(1, 2)), width=8), IMAGE),
-    "same": (lambda: Channels(nn.Conv2d(4, 8, (2, 3), padding="same"), width=8), IMAGE),
+    "linear of places": (lambda: sequences(nn.Linear(6, 8), width=8), PLACES),
+    "linear of two kinds of places": (lambda: sequences(nn.Linear(6, 8), width=8), (2, 3, 6)),
+    "no bias": (lambda: sequences(nn.Linear(6, 8, bias=False), width=8), PLACES),
+    "convolution": (lambda: channels(nn.Conv2d(4, 8, 3), width=8), IMAGE),
+    "padded": (lambda: channels(nn.Conv2d(4, 8, (3, 2), padding=(2, 1)), width=8), IMAGE),
+    "strided": (lambda: channels(nn.Conv2d(4, 8, 2, stride=(2, 1)), width=8), IMAGE),
+    "dilated": (lambda: channels(nn.Conv2d(4, 8, 2, dilation=(1, 2)), width=8), IMAGE),
+    "same": (lambda: channels(nn.Conv2d(4, 8, (2, 3), padding="same"), width=8), IMAGE),
     "reflected": (
-        lambda: Channels(nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect"), width=8),
+        lambda: channels(nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect"), width=8),
         IMAGE,
     ),
     "circular": (
-        lambda: Channels(nn.Conv2d(4, 8, 3, padding=1, padding_mode="circular"), width=8),
+        lambda: channels(nn.Conv2d(4, 8, 3, padding=1, padding_mode="circular"), width=8),
         IMAGE,
     ),
-    "groups": (lambda: Channels(nn.Conv2d(4, 8, 3, groups=2), width=8), IMAGE),
-    "depthwise": (lambda: Channels(nn.Conv2d(4, 4, 3, groups=4), width=4), IMAGE),
-    "of lines": (lambda: Channels(nn.Conv1d(4, 8, 3, padding=2, stride=2), width=8), LINE),
-    "of lines, the same": (lambda: Channels(nn.Conv1d(4, 8, 4, padding="same"), width=8), LINE),
-    "of lines, in groups": (lambda: Channels(nn.Conv1d(4, 8, 3, groups=2), width=8), LINE),
-    "of volumes": (lambda: Channels(nn.Conv3d(2, 4, 2), width=4), (2, 3, 3, 3)),
-    "transposed": (lambda: Channels(nn.ConvTranspose2d(4, 8, 3), width=8), IMAGE),
-    "embedding": (lambda: Sequences(nn.Embedding(9, 5), width=5), (7,)),
-    "padding": (lambda: Sequences(nn.Embedding(9, 5, padding_idx=2), width=5), (7,)),
+    "groups": (lambda: channels(nn.Conv2d(4, 8, 3, groups=2), width=8), IMAGE),
+    "depthwise": (lambda: channels(nn.Conv2d(4, 4, 3, groups=4), width=4), IMAGE),
+    "of lines": (lambda: channels(nn.Conv1d(4, 8, 3, padding=2, stride=2), width=8), LINE),
+    "of lines, the same": (lambda: channels(nn.Conv1d(4, 8, 4, padding="same"), width=8), LINE),
+    "of lines, in groups": (lambda: channels(nn.Conv1d(4, 8, 3, groups=2), width=8), LINE),
+    "of volumes": (lambda: channels(nn.Conv3d(2, 4, 2), width=4), (2, 3, 3, 3)),
+    "transposed": (lambda: channels(nn.ConvTranspose2d(4, 8, 3), width=8), IMAGE),
+    "embedding": (lambda: sequences(nn.Embedding(9, 5), width=5), (7,)),
+    "padding": (lambda: sequences(nn.Embedding(9, 5, padding_idx=2), width=5), (7,)),
     "one word": (lambda: nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 3)), ()),
-    "tied": (Tied, (7,)),
-    "layer norm": (lambda: Sequences(nn.LayerNorm(6), width=6), PLACES),
-    "layer norm of two": (lambda: Sequences(nn.LayerNorm((7, 6)), width=6), PLACES),
-    "layer norm, no bias": (lambda: Sequences(nn.LayerNorm(6, bias=False), width=6), PLACES),
-    "root mean square": (lambda: Sequences(nn.RMSNorm(6), width=6), PLACES),
-    "group norm": (lambda: Channels(nn.GroupNorm(2, 4), nn.Tanh(), width=4), IMAGE),
+    "tied": (tied, (7,)),
+    "layer norm": (lambda: sequences(nn.LayerNorm(6), width=6), PLACES),
+    "layer norm of two": (lambda: sequences(nn.LayerNorm((7, 6)), width=6), PLACES),
+    "layer norm, no bias": (lambda: sequences(nn.LayerNorm(6, bias=False), width=6), PLACES),
+    "root mean square": (lambda: sequences(nn.RMSNorm(6), width=6), PLACES),
+    "group norm": (lambda: channels(nn.GroupNorm(2, 4), nn.Tanh(), width=4), IMAGE),
     "instance norm": (
-        lambda: Channels(nn.InstanceNorm2d(4, affine=True), nn.Tanh(), width=4),
+        lambda: channels(nn.InstanceNorm2d(4, affine=True), nn.Tanh(), width=4),
         IMAGE,
     ),
-    "attention": (Attention, PLACES),
+    "attention": (attention, PLACES),
     "attention of Opacus": (opacus_attention, PLACES),
-    "used twice": (lambda: Twice(places=False), (6,)),
-    "used twice of places": (lambda: Twice(places=True), PLACES),
-    "shared": (Shared, (6,)),
-    "without a formula": (lambda: nn.Sequential(nn.Linear(6, 6), Scale(), nn.Linear(6, 3)), (6,)),
-    "scalar": (lambda: nn.Sequential(nn.Linear(6, 3), Temperature()), (6,)),
-    "by name": (Named, (6,)),
-    "inside and outside": (InAndOut, (6,)),
+    "used twice": (lambda: twice(places=False), (6,)),
+    "used twice of places": (lambda: twice(places=True), PLACES),
+    "shared": (shared, (6,)),
+    "without a formula": (lambda: nn.Sequential(nn.Linear(6, 6), scale(), nn.Linear(6, 3)), (6,)),
+    "scalar": (lambda: nn.Sequential(nn.Linear(6, 3), temperature()), (6,)),
+    "by name": (named, (6,)),
+    "inside and outside": (in_and_out, (6,)),
     "weight norm": (
         lambda: nn.Sequential(
             nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 3)
@@ -251,19 +216,16 @@ def by_record(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]
 
 
 def clipped(
-    model: nn.Module, x: Tensor, y: Tensor, bound: float, parts: int = 1
+    model: nn.Module, x: Tensor, y: Tensor, bound: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Norms and clipped sums by ghost clipping, in so many parts."""
+    """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     gradients = private_sum(model, functional.cross_entropy, made_records(x, y), bound).gradients
     assert isinstance(gradients, Together)
-    sums, norms = zeros(trained.values()), []
-    for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
-        losses, found = gradients(xs, ys)
-        own, add = clipped_sum(found, losses, bound)
-        add(sums)
-        norms.append(own)
-    return torch.cat(norms), {name: sums[each] for name, each in trained.items()}
+    sums, (losses, found) = zeros(trained.values()), gradients(x, y)
+    norms, add = clipped_sum(found, losses, bound)
+    add(sums)
+    return norms, {name: sums[each] for name, each in trained.items()}
 
 
 @pytest.mark.parametrize("way", ["ghost", "whole", "chosen"])
@@ -307,16 +269,6 @@ def test_in_single_precision_norms_are_the_same_within_a_thousandth(kind: str) -
         assert float(length) <= 0.1 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("parts", [2, 6])
-def test_parts_of_a_sample_add_up_to_the_sample(parts: int) -> None:
-    model, x, y = example("attention", 6)
-    norms, sums = clipped(model, x, y, 0.5)
-    again, found = clipped(model, x, y, 0.5, parts)
-    assert torch.allclose(norms, again)
-    for name, each in sums.items():
-        assert torch.allclose(each, found[name])
-
-
 @pytest.mark.parametrize("kind", ["attention", "convolution", "tied", "without a formula"])
 def test_the_same_records_give_the_same_bits(kind: str) -> None:
     found = [clipped(*example(kind, 5, torch.float32), 0.5) for _ in range(2)]
@@ -325,14 +277,14 @@ def test_the_same_records_give_the_same_bits(kind: str) -> None:
         assert torch.equal(each, found[1][1][name])
 
 
-class Narrow(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+def narrow(model: nn.Module) -> nn.Module:
+    """The same model, which computes in bfloat16."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(own: Any, x: Tensor) -> Any:
         with torch.autocast("cpu", torch.bfloat16):
-            return self.model(x).float()  # type: ignore[no-any-return]
+            return own.model(x).float()
+
+    return Built(forward, model=model)
 
 
 @pytest.mark.parametrize(
@@ -342,13 +294,13 @@ def test_a_model_in_bfloat16_has_norms_and_sums_in_single_precision(kind: str) -
     """What is clipped is what is summed, to float32, however coarse what the model computes."""
     model, x, y = example(kind, 4, torch.float32)
     exact, _ = clipped(model, x, y, 0.1)
-    norms, sums = clipped(Narrow(model), x, y, 0.1)
+    norms, sums = clipped(narrow(model), x, y, 0.1)
     assert norms.dtype is torch.float32
     assert not torch.equal(norms, exact), "it computed in float32"
     assert torch.allclose(norms, exact, rtol=0.05)
     assert all(each.dtype is torch.float32 for each in sums.values())
     for each in range(4):
-        own, sums = clipped(Narrow(model), x[each : each + 1], y[each : each + 1], 1e9)
+        own, sums = clipped(narrow(model), x[each : each + 1], y[each : each + 1], 1e9)
         length = torch.cat([found.flatten() for found in sums.values()]).norm()
         assert torch.allclose(length, own[0], rtol=1e-3)
 
@@ -465,117 +417,81 @@ def test_words_cost_a_comparison_and_no_product() -> None:
 # --- what is seen of a model, and what is refused -----------------------------------
 
 
-class Dropped(nn.Module):
+def dropped() -> nn.Module:
     """One layer whose output goes nowhere, one that is never called, one without gradients."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.dropped, self.never, self.still = (nn.Linear(6, 3) for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.dropped(x)
+    def forward(own: Any, x: Tensor) -> Any:
+        own.dropped(x)
         with torch.no_grad():
-            still = self.still(x)
-        return self.used(x) + still  # type: ignore[no-any-return]
+            still = own.still(x)
+        return own.used(x) + still
+
+    names = "used", "dropped", "never", "still"
+    return Built(forward, **{name: nn.Linear(6, 3) for name in names})
 
 
 def test_a_layer_that_the_loss_does_not_reach_adds_nothing() -> None:
-    norms, sums = clipped(Dropped(), torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), 1.0)
+    norms, sums = clipped(dropped(), torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), 1.0)
     assert float(norms.min()) > 0
     assert float(sums["used.weight"].norm()) > 0
     for name in ("dropped.weight", "never.bias", "still.weight"):
         assert not sums[name].any()
 
 
-class Positions(nn.Module):
+def positions(expanded: bool) -> nn.Module:
     """As it is often written: positions once for all records."""
 
-    def __init__(self, expanded: bool) -> None:
-        super().__init__()
-        self.table, self.position, self.expanded = nn.Embedding(9, 3), nn.Embedding(7, 3), expanded
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(own: Any, x: Tensor) -> Any:
         places = torch.arange(x.shape[1])
-        places = places.expand(len(x), -1) if self.expanded else places
-        return (self.table(x) + self.position(places)).mean(dim=1)  # type: ignore[no-any-return]
+        places = places.expand(len(x), -1) if expanded else places
+        return (own.table(x) + own.position(places)).mean(dim=1)
+
+    return Built(forward, table=nn.Embedding(9, 3), position=nn.Embedding(7, 3))
 
 
-class Past(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(9, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(self.table(x), self.table.weight).mean(dim=1)
+def past() -> nn.Module:
+    return Built(
+        lambda own, x: functional.linear(own.table(x), own.table.weight).mean(dim=1),
+        table=nn.Embedding(9, 3),
+    )
 
 
-class Listed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.scales = nn.Linear(6, 3), nn.ParameterList([torch.ones(3)])
+def listed() -> nn.Module:
+    return Built(
+        lambda model, x: model.own(x) * model.scales[0],
+        own=nn.Linear(6, 3),
+        scales=nn.ParameterList([torch.ones(3)]),
+    )
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(x) * self.scales[0]  # type: ignore[no-any-return]
 
-
-class Overwritten(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
+def overwritten() -> nn.Module:
+    def forward(model: Any, x: Tensor) -> Any:
         seen = x.clone()
-        out = self.own(seen)
+        out = model.own(seen)
         seen.mul_(2)
-        return out  # type: ignore[no-any-return]
+        return out
+
+    return Built(forward, own=nn.Linear(6, 3))
 
 
-class Several(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = nn.Bilinear(6, 6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(x, x)  # type: ignore[no-any-return]
+def several() -> nn.Module:
+    return Built(lambda model, x: model.own(x, x), own=nn.Bilinear(6, 6, 3))
 
 
-class Dropping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.dropout(x[:, :3] * self.scale)
+def dropping() -> nn.Module:
+    return Built(
+        lambda own, x: functional.dropout(x[:, :3] * own.scale), scale=nn.Parameter(torch.ones(3))
+    )
 
 
-class Stashed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.head = Masked(), nn.Linear(6, 3)
+def stashed() -> nn.Module:
+    masked = Built(lambda own, x: x * own.scale * own.mask, scale=nn.Parameter(torch.rand(6)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.own.mask = x.abs()
-        return self.head(self.own(x))  # type: ignore[no-any-return]
+    def forward(model: Any, x: Tensor) -> Any:
+        model.own.mask = x.abs()
+        return model.head(model.own(x))
 
-
-class Masked(nn.Module):
-    mask: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.rand(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale * self.mask
-
-
-class Second(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = Either()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(b=x)  # type: ignore[no-any-return]
+    return Built(forward, own=masked, head=nn.Linear(6, 3))
 
 
 class Either(nn.Module):
@@ -593,18 +509,22 @@ RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
 @pytest.mark.parametrize(
     ("make", "shape", "reason"),
     [
-        (lambda: Positions(False), TOKENS, r"layer 'position' \(Embedding\) has \(7,\) where"),
-        (Past, TOKENS, r"parameter 'table.weight' is used outside of its layer"),
-        (Listed, RECORDS, r"parameter 'scales.0' is used outside of its layer"),
-        (Overwritten, RECORDS, r"what went into layer 'own' \(Linear\) was changed in place"),
+        (lambda: positions(False), TOKENS, r"layer 'position' \(Embedding\) has \(7,\) where"),
+        (past, TOKENS, r"parameter 'table.weight' is used outside of its layer"),
+        (listed, RECORDS, r"parameter 'scales.0' is used outside of its layer"),
+        (overwritten, RECORDS, r"what went into layer 'own' \(Linear\) was changed in place"),
         (
-            lambda: Sequences(nn.Linear(6, 8), nn.ReLU(inplace=True), width=8),
+            lambda: sequences(nn.Linear(6, 8), nn.ReLU(inplace=True), width=8),
             SEQUENCES,
             "what came out of its layer is changed in place",
         ),
-        (Several, RECORDS, r"layer 'own' \(Bilinear\) must take one tensor and give one"),
-        (Second, RECORDS, r"layer 'own' \(Either\) must take one tensor and give one"),
-        (Dropping, RECORDS, "a Dropping has no gradients by record: vmap"),
+        (several, RECORDS, r"layer 'own' \(Bilinear\) must take one tensor and give one"),
+        (
+            lambda: Built(lambda model, x: model.own(b=x), own=Either()),
+            RECORDS,
+            r"layer 'own' \(Either\) must take one tensor and give one",
+        ),
+        (dropping, RECORDS, "a Built has no gradients by record: vmap"),
     ],
 )
 def test_what_would_not_be_seen_is_refused(make: Made, shape: tuple[int, ...], reason: str) -> None:
@@ -615,10 +535,10 @@ def test_what_would_not_be_seen_is_refused(make: Made, shape: tuple[int, ...], r
 
 @pytest.mark.parametrize("kind", ["positions", "stashed"])
 def test_what_a_model_makes_of_each_record_is_seen(kind: str) -> None:
-    model: nn.Module = Positions(expanded=True).double()
+    model = positions(expanded=True).double()
     x = torch.randint(0, 9, (4, 7))
     if kind == "stashed":
-        model, x = Stashed().double(), torch.randn(RECORDS, dtype=torch.float64)
+        model, x = stashed().double(), torch.randn(RECORDS, dtype=torch.float64)
     y = torch.zeros(4, dtype=torch.int64)
     norms, _ = clipped(model, x, y, 1.0)
     flat = [torch.cat([g.flatten() for g in each.values()]) for each in by_record(model, x, y)]
@@ -640,18 +560,16 @@ def test_a_relu_in_place_after_a_layer_of_records_is_as_good_as_another() -> Non
 def test_layers_that_are_checkpointed_are_seen_once() -> None:
     from torch.utils.checkpoint import checkpoint
 
-    class Saved(nn.Module):
-        def __init__(self, saves: bool) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.own, self.head, self.saves = nn.Linear(6, 8), nn.Linear(8, 3), saves
+    def model(saves: bool) -> nn.Module:
+        def forward(own: Any, x: Tensor) -> Any:
+            seen = checkpoint(own.own, x, use_reentrant=False) if saves else own.own(x)
+            return own.head(torch.tanh(seen))
 
-        def forward(self, x: Tensor) -> Tensor:
-            seen = checkpoint(self.own, x, use_reentrant=False) if self.saves else self.own(x)
-            return self.head(torch.tanh(seen))  # type: ignore[no-any-return]
+        torch.manual_seed(1)
+        return Built(forward, own=nn.Linear(6, 8), head=nn.Linear(8, 3))
 
     x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
-    found, wanted = (clipped(Saved(saves), x, y, 0.2) for saves in (True, False))
+    found, wanted = (clipped(model(saves), x, y, 0.2) for saves in (True, False))
     assert torch.equal(found[0], wanted[0])
     assert all(torch.equal(each, wanted[1][name]) for name, each in found[1].items())
 

@@ -65,8 +65,7 @@ ALLOWS = Terms(8.0, 3, "", 6, (DIGEST,), False, 4, "values", ("query.ages",))
 def test_no_option_is_forgotten() -> None:
     assert {each.name for each in dataclasses.fields(Joining)} == GUARDED | FREE
     held = {line.partition(" ")[0] for line in POLICY.splitlines()}
-    # These two are looked at before a script is run: see `test_site_policy`.
-    # `records` is held by `test_site_policy`: it guards nothing of the site's privacy budget.
+    # `test_site_policy` holds these.
     assert held | {"scripts", "network", "records"} == set(SiteSection.model_fields)
 
 
@@ -124,16 +123,14 @@ class Client:
     way: Callable[[Path, Path, dict[str, Any]], str]
     kit: Path
     folder: Path
-    party: Party | None = None
-    settings: MemberSettings | None = None
-    site: Site | None = None
+    party: Party = dataclasses.field(init=False)
+    settings: MemberSettings = dataclasses.field(init=False)
+    site: Site = dataclasses.field(init=False)
 
     def joins(self, **options: Any) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
-        refused = self.refuses(**options)
-        assert refused == ""
-        assert self.site is not None
+        assert self.refuses(**options) == ""
 
     def refuses(self, **options: Any) -> str:
         """Why it does not take part; empty if it does."""
@@ -150,13 +147,10 @@ class Client:
     @property
     def terms(self) -> Terms:
         """What it insists on; a session insists on the plan too, which it was given."""
-        assert self.settings is not None
         return dataclasses.replace(self.settings.terms, plan="")
 
     @property
     def ledger(self) -> BudgetLedger:
-        assert self.site is not None
-        assert self.site.ledger is not None
         return self.site.ledger
 
 
@@ -180,7 +174,6 @@ def test_what_its_data_holder_says_holds(client: Client, tmp_path: Path) -> None
     client.joins(budget=2.5, threshold=2, ledger=tmp_path / "own.db", records=70)
     assert client.terms == Terms(2.5, 2)
     assert client.ledger == BudgetLedger(tmp_path / "own.db", 2.5)
-    assert client.site is not None
     assert client.site.records == 70
 
 
@@ -188,8 +181,6 @@ def test_without_a_word_it_has_tls_a_ledger_and_a_seed_of_its_own(client: Client
     client.joins()
     assert client.terms == NO_TERMS
     assert client.ledger == BudgetLedger(default_ledger(client.kit, NAME))
-    assert client.site is not None
-    assert client.party is not None
     assert isinstance(client.party.link, Tls)
     assert client.site.seed.private
 
@@ -217,9 +208,7 @@ def test_it_takes_the_kit_of_its_own_ca_alone(client: Client) -> None:
 
 def test_what_protects_nobody_is_asked_for_by_name(client: Client) -> None:
     client.joins(insecure=True)
-    assert client.party is not None
     assert client.party.link is PLAINTEXT
     assert "insecure-for-tests" in client.refuses(unsafe_seed=3)
     client.joins(unsafe_seed=3, insecure_for_tests=True)
-    assert client.site is not None
     assert not client.site.seed.private

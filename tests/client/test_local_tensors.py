@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import schema_of
+from secureps.client.initial_model import Tensors, schema_of
 from secureps.client.local_tensors import (
     KEPT,
     LocalTensors,
-    Tensors,
     digests_of,
     refuse_changed,
     take_frozen,

@@ -25,12 +25,12 @@ from secureps.client.private_sum import (
     zeros,
 )
 from secureps.client.torch import TorchTrainer
-from secureps.client.torch_sgd import Task, descend_privately
+from secureps.client.torch_sgd import Task
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import PlanRefused
-from tests.client.test_ghost_clipping import MODELS, WORDS, Narrow, example
+from tests.client.test_ghost_clipping import MODELS, WORDS, example, narrow
 from tests.client.test_torch import PRIVATE
-from tests.client.test_torch_sgd import one_by_one
+from tests.kits.torch_models import CPU, Built, moved, one_by_one, own_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -97,41 +97,30 @@ def test_a_record_without_a_finite_gradient_leaves_the_sum_of_the_others(
 @pytest.mark.parametrize("bad", VALUES)
 def test_a_model_in_bfloat16_leaves_such_a_record_out_too(bad: str, way: str) -> None:
     model, x, y = refuted("linear of places", bad)
-    with_it, found = summed(Narrow(model), x, y, way)
-    without, _ = summed(Narrow(model), x[OTHERS], y[OTHERS], way)
+    with_it, found = summed(narrow(model), x, y, way)
+    without, _ = summed(narrow(model), x[OTHERS], y[OTHERS], way)
     if found.left_out:
         assert torch.equal(with_it, without)
     else:
         assert float((with_it - without).norm()) <= 0.5 * (1 + 1e-3)
 
 
-class Root(nn.Module):
-    """Its loss is finite where its gradient is not: the root of 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(x).abs().sqrt()  # type: ignore[no-any-return]
-
-
-class Probabilities(nn.Module):
+def probabilities() -> nn.Module:
     """What a loss of probabilities takes, which fails for one that is NaN."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.dropped = nn.Linear(6, 1), nn.Dropout(0.4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.own(self.dropped(x)).sigmoid().squeeze(1)  # type: ignore[no-any-return]
+    return Built(
+        lambda model, x: model.own(model.dropped(x)).sigmoid().squeeze(1),
+        own=nn.Linear(6, 1),
+        dropped=nn.Dropout(0.4),
+    )
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() -> None:
+    """Of the root of 0."""
     torch.manual_seed(1)
-    model, x, y = Root(), torch.randn(6, 6), torch.randint(0, 3, (6,))
-    with torch.no_grad():
-        model.own.bias.zero_()
+    layer = nn.Linear(6, 3)
+    nn.init.zeros_(layer.bias)
+    model = Built(lambda model, x: model.own(x).abs().sqrt(), own=layer)
+    x, y = torch.randn(6, 6), torch.randint(0, 3, (6,))
     x[BAD] = 0
     for way in WAYS:
         with_it, found = summed(model, x, y, way)
@@ -144,17 +133,13 @@ def test_a_gradient_that_is_not_finite_is_left_out_where_the_loss_is_finite() ->
 def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -> None:
     """And draws the same for the others: a model that drops values has the same bits too."""
     torch.manual_seed(1)
-    model, x, y = Probabilities(), torch.randn(6, 6), torch.rand(6)
+    model, x, y = probabilities(), torch.randn(6, 6), torch.rand(6)
     y[BAD], x[4] = target, torch.nan
     loss = functional.binary_cross_entropy
     with_it, found = summed(model, x, y, way, loss)
     assert found.left_out == 2
     good = [0, 1, 3, 5]
     assert torch.equal(with_it, summed(model, x[good], y[good], way, loss)[0])
-
-
-def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -230,15 +215,10 @@ def test_a_client_of_nothing_but_such_records_sends_noise(
     assert "counted as nothing" in caplog.text
 
 
-class Noting(nn.Module):
-    def __init__(self, seen: list[float]) -> None:
-        super().__init__()
-        self.own, self.seen = nn.Linear(6, 3), seen
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not torch._C._functorch.is_batchedtensor(x):
-            self.seen.append(float(x.detach().max()))
-        return self.own(x)  # type: ignore[no-any-return]
+def noting(seen: list[float], model: Any, x: Tensor) -> Any:
+    if not torch._C._functorch.is_batchedtensor(x):
+        seen.append(float(x.detach().max()))
+    return model.own(x)
 
 
 def test_what_is_tried_before_the_first_step_sees_no_record(
@@ -248,7 +228,7 @@ def test_what_is_tried_before_the_first_step_sees_no_record(
     one_by_one(monkeypatch)
     for rate, largest in ((1e-9, 1.0), (1.0, 7.0)):
         seen: list[float] = []
-        module = Noting(seen)
+        module = Built(partial(noting, seen), own=nn.Linear(6, 3))
         task = Task(torch.full((9, 6), 7.0), torch.zeros(9).long(), functional.cross_entropy, CPU)
         step(module, task, rate)
         assert largest - 1 < max(seen) <= largest
@@ -256,70 +236,58 @@ def test_what_is_tried_before_the_first_step_sees_no_record(
 
 # --- models that mix records ----------------------------------------------------------
 
-CPU = torch.device("cpu")
-
 
 def step(module: nn.Module, task: Task, rate: float = 1.0, bound: float = 0.3) -> Tensor:
-    """How far one private step of lr 1 moves a model, with next to no noise."""
-    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
-    generators = (np.random.default_rng(1), (torch.Generator().manual_seed(4),))
-    privacy = RecordPrivacy(1e-9, bound, rate, 1e-5, records=1)
-    descend_privately(module, sgd, privacy, task, 1, generators)
-    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+    """How far one private step moves a model, with next to no noise."""
+    return moved(module, task, RecordPrivacy(1e-9, bound, rate, 1e-5, records=1), seed=1)
 
 
-class Between(nn.Module):
-    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.first, self.second, self.between = nn.Linear(6, 6), nn.Linear(6, 3), between
+def between(function: Callable[[Tensor], Tensor]) -> nn.Module:
+    return Built(
+        lambda own, x: own.second(function(own.first(x))),
+        first=nn.Linear(6, 6),
+        second=nn.Linear(6, 3),
+    )
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.between(self.first(x)))  # type: ignore[no-any-return]
 
-
-class Sorted(nn.Module):
+def by_order() -> nn.Module:
     """Its records come out where they were, and go through its layer in another order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(own: Any, x: Tensor) -> Any:
         order = x[:, 0].argsort()
-        return self.second(self.first(x[order])[order.argsort()])  # type: ignore[no-any-return]
+        return own.second(own.first(x[order])[order.argsort()])
+
+    return Built(forward, first=nn.Linear(6, 6), second=nn.Linear(6, 3))
 
 
-class WrongAxis(nn.Module):
+def wrong_axis() -> nn.Module:
     """Attention that takes records for places, as if batch_first were forgotten."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        seen = self.own(x.reshape(len(x), 2, 3)).transpose(0, 1)
+    def forward(model: Any, x: Tensor) -> Any:
+        seen = model.own(x.reshape(len(x), 2, 3)).transpose(0, 1)
         seen = functional.scaled_dot_product_attention(seen, seen, seen).transpose(0, 1)
-        return self.head(seen.mean(dim=1))  # type: ignore[no-any-return]
+        return model.head(seen.mean(dim=1))
+
+    return Built(forward, own=nn.Linear(3, 3), head=nn.Linear(3, 3))
 
 
-class Experts(nn.Module):
+def experts(loops: bool) -> nn.Module:
     """A mixture of experts, each of which takes the first eight records that choose it."""
 
-    def __init__(self, loops: bool) -> None:
-        super().__init__()
-        self.gate = nn.Linear(6, 2)
-        self.experts = nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)])
-        self.loops = loops
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.gate(x).softmax(dim=1)
+    def forward(own: Any, x: Tensor) -> Any:
+        scores = own.gate(x).softmax(dim=1)
         chosen = functional.one_hot(scores.argmax(dim=1), 2)
         taken = chosen * (chosen.cumsum(dim=0) <= 8) * 9 * scores
-        if self.loops:  # over the values, which torch.func.vmap cannot
+        if loops:  # over the values, which torch.func.vmap cannot
             assert taken.detach().sum().item() > -1
-        made = [taken[:, at, None] * expert(x) for at, expert in enumerate(self.experts)]
-        return made[0] + made[1]  # type: ignore[no-any-return]
+        made = [taken[:, at, None] * expert(x) for at, expert in enumerate(own.experts)]
+        return made[0] + made[1]
+
+    return Built(
+        forward,
+        gate=nn.Linear(6, 2),
+        experts=nn.ModuleList([nn.Linear(6, 3), nn.Linear(6, 3)]),
+    )
 
 
 def normed(x: Tensor) -> Tensor:
@@ -332,16 +300,16 @@ def many(x: Tensor) -> Tensor:
 
 
 MIXING: dict[str, Callable[[], nn.Module]] = {
-    "batch norm": lambda: Between(normed),
-    "mean": lambda: Between(lambda x: x - x.mean(dim=0)),
-    "softmax": lambda: Between(lambda x: x.softmax(dim=0)),
-    "running maximum": lambda: Between(lambda x: x.cummax(dim=0)[0]),
-    "maximum without a gradient": lambda: Between(lambda x: x - x.detach().amax(dim=0)),
-    "sorted": Sorted,
-    "wrong axis": WrongAxis,
-    "from eight on": lambda: Between(many),
-    "experts": lambda: Experts(loops=False),
-    "experts, by values": lambda: Experts(loops=True),
+    "batch norm": lambda: between(normed),
+    "mean": lambda: between(lambda x: x - x.mean(dim=0)),
+    "softmax": lambda: between(lambda x: x.softmax(dim=0)),
+    "running maximum": lambda: between(lambda x: x.cummax(dim=0)[0]),
+    "maximum without a gradient": lambda: between(lambda x: x - x.detach().amax(dim=0)),
+    "sorted": by_order,
+    "wrong axis": wrong_axis,
+    "from eight on": lambda: between(many),
+    "experts": lambda: experts(loops=False),
+    "experts, by values": lambda: experts(loops=True),
 }
 
 
@@ -352,11 +320,11 @@ def test_a_record_moves_a_step_by_one_clip_whatever_the_model_does_with_a_batch(
     model = MIXING[kind]().train()
     state = {name: each.clone() for name, each in model.state_dict().items()}
     x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
-    moved = []
+    changes = []
     for first in (0, 1):
         model.load_state_dict(state)
-        moved.append(step(model, Task(x[first:], y[first:], functional.cross_entropy, CPU)))
-    assert float((moved[0] - moved[1]).norm()) <= 0.3 * (1 + 1e-4)
+        changes.append(step(model, Task(x[first:], y[first:], functional.cross_entropy, CPU)))
+    assert float((changes[0] - changes[1]).norm()) <= 0.3 * (1 + 1e-4)
     model.load_state_dict(state)
     apart = torch.cat([model(each[None]) for each in x])
     mixes = not torch.allclose(model(x), apart, atol=1e-3)
@@ -368,27 +336,21 @@ def test_who_trains_a_model_that_vmap_cannot_take_is_told(
     loops: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
-    found = private_sum(Experts(loops), functional.cross_entropy, made, 1.0)
+    found = private_sum(experts(loops), functional.cross_entropy, made, 1.0)
     assert isinstance(found.gradients, Alone if loops else Together)
     assert found.most == (1 if loops else 1024)
     assert ("one record after the other" in caplog.text) is loops
 
 
-class Draws(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True), nn.Dropout(0.5))
-        nn.utils.parametrizations.weight_norm(self.body[0])
-        self.head = nn.Linear(2, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x.mul_(2)
-        return self.head(self.body(x))  # type: ignore[no-any-return]
+def draws() -> nn.Module:
+    body = nn.Sequential(nn.Linear(6, 2), nn.ReLU(inplace=True), nn.Dropout(0.5))
+    nn.utils.parametrizations.weight_norm(body[0])
+    return Built(lambda own, x: own.head(own.body(x.mul_(2))), body=body, head=nn.Linear(2, 3))
 
 
 def test_nothing_is_left_of_a_trial() -> None:
     """Neither hooks nor draws nor changes of the records that it is given."""
-    model = Draws().train()
+    model = draws().train()
     made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
     state, kept = torch.get_rng_state(), made[0].clone()
     found = private_sum(model, functional.cross_entropy, made, 1.0)
@@ -399,9 +361,9 @@ def test_nothing_is_left_of_a_trial() -> None:
 
 
 @pytest.mark.parametrize(
-    "between", [lambda x: x.squeeze(), lambda x: x[1:] + x[:1], lambda x: x.reshape(5)]
+    "function", [lambda x: x.squeeze(), lambda x: x[1:] + x[:1], lambda x: x.reshape(5)]
 )
-def test_a_model_that_fails_for_one_record_is_told_what_to_do(between: Any) -> None:
+def test_a_model_that_fails_for_one_record_is_told_what_to_do(function: Any) -> None:
     made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
     with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
-        private_sum(Between(between), functional.cross_entropy, made, 1.0)
+        private_sum(between(function), functional.cross_entropy, made, 1.0)

@@ -15,15 +15,15 @@ from torch.utils.checkpoint import checkpoint
 
 from secureps.client.private_sum import made_records, private_sum
 from secureps.client.record_checks import (
-    nothing_written,
+    Kept,
     record_losses,
     refuse_mixing_loss,
     refuse_model,
 )
 from secureps.errors import PlanRefused
-from tests.client.test_private_sum import Between, summed
+from tests.client.test_private_sum import between, summed
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
-from tests.client.test_torch_sgd import one_by_one
+from tests.kits.torch_models import Built, one_by_one, own_loss
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -68,9 +68,9 @@ def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() 
     x, y = torch.randn(3, 6), torch.tensor([0, 1, 2])
     inside, loss = nn.Linear(6, 6), functional.cross_entropy
 
-    def model(between: Callable[[Tensor], Tensor]) -> nn.Module:
+    def model(function: Callable[[Tensor], Tensor]) -> nn.Module:
         torch.manual_seed(1)
-        made = Between(between)
+        made = between(function)
         made.inside = inside
         return made
 
@@ -82,27 +82,28 @@ def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() 
     assert torch.allclose(found, plain, atol=1e-6)
 
 
-class Writes(nn.Module):
+def writes(where: str) -> nn.Module:
     """Keeps a record where it should not."""
+    calls = list[int]()
 
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.own, self.where, self.calls = nn.Linear(6, 3), where, 0
-        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        late = self.calls > 20
+    def forward(model: Any, x: Tensor) -> Any:
+        calls.append(1)
         with torch.no_grad():
-            if self.where == "still":
-                self.still.copy_(x[0])
-            if self.where == "own" and late:
-                self.own.weight[0] = x[0]
-            if self.where == "data":
-                self.own.weight.data[0] = x[0]
-        if self.where in ("made", "table") and not hasattr(self, "made"):
-            self.register_buffer("made", torch.ones(6), persistent=self.where == "made")
-        return self.own(x)  # type: ignore[no-any-return]
+            if where == "still":
+                model.still.copy_(x[0])
+            if where == "own" and len(calls) > 20:
+                model.own.weight[0] = x[0]
+            if where == "data":
+                model.own.weight.data[0] = x[0]
+        if where in ("made", "table") and not hasattr(model, "made"):
+            model.register_buffer("made", torch.ones(6), persistent=where == "made")
+        return model.own(x)
+
+    return Built(forward, own=nn.Linear(6, 3), still=still())
+
+
+def still() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(6), requires_grad=False)
 
 
 @pytest.mark.parametrize("way", ["ghost", "per record"])
@@ -110,7 +111,7 @@ class Writes(nn.Module):
     ("where", "reason"),
     [
         ("still", "changes parameter 'still'"),
-        ("own", "forward (writes parameter 'own.weight'|must do the same)"),
+        ("own", "changes parameter 'own.weight'|must do the same"),
         ("data", "changes parameter 'own.weight'"),
         ("made", "makes buffer 'made'"),
         ("table", None),
@@ -121,7 +122,7 @@ def test_what_leaves_without_noise_may_not_be_written(
 ) -> None:
     if way == "per record":
         one_by_one(monkeypatch)
-    holder = trainer(lambda: Writes(where))
+    holder = trainer(lambda: writes(where))
     config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": 20})
     start = holder.parameters(1)
     if reason is None:
@@ -136,32 +137,31 @@ def test_weights_that_are_no_numbers_count_as_unchanged() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight[0, 0] = torch.nan
-    with nothing_written(model):
-        model(torch.ones(2, 2))
-    with pytest.raises(PlanRefused, match="writes parameter 'weight'"), nothing_written(model):
-        model.weight.data[0, 0] = 1.0
+    kept = Kept(model)
+    model(torch.ones(2, 2))
+    kept.refuse_changes()
+    model.weight.data[0, 0] = 1.0
+    with pytest.raises(PlanRefused, match="changes parameter 'weight'"):
+        kept.refuse_changes()
 
 
 STEPS = 4
 
 
-class WritesLate(nn.Module):
+def writes_late(where: str, when: int, passes: bool, done: list[int]) -> nn.Module:
     """Changes one tensor while a step's gradients are made, and may put it back in the next."""
+    written = [0.0]
 
-    def __init__(self, where: str, when: int, passes: bool, done: list[int]) -> None:
-        super().__init__()
-        self.own = nn.Linear(6, 3)
-        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
-        self.register_buffer("seen", torch.zeros(6))
-        self.where, self.when, self.passes, self.done = where, when, passes, done
-        self.written = 0.0
+    def forward(model: Any, x: Tensor) -> Any:
+        place = model.own.weight.data[0] if where == "own" else getattr(model, where).data
+        wanted = float(len(done) == when if passes else len(done) >= when)
+        place += wanted - written[0]
+        written[0] = wanted
+        return model.own(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        place = self.own.weight.data[0] if self.where == "own" else getattr(self, self.where).data
-        wanted = float(len(self.done) == self.when if self.passes else len(self.done) >= self.when)
-        place += wanted - self.written
-        self.written = wanted
-        return self.own(x)  # type: ignore[no-any-return]
+    made = Built(forward, own=nn.Linear(6, 3), still=still())
+    made.register_buffer("seen", torch.zeros(6))
+    return made
 
 
 @pytest.mark.parametrize("passes", [False, True], ids=["stays", "passes"])
@@ -179,11 +179,11 @@ def test_what_only_a_later_step_writes_is_refused_too(
 
     monkeypatch.setattr(torch.optim.SGD, "step", counted)
     config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": STEPS})
-    never = trainer(lambda: WritesLate(where, STEPS, passes, done))
+    never = trainer(lambda: writes_late(where, STEPS, passes, done))
     never.fit(never.parameters(1), config)
     assert len(done) == STEPS
     done.clear()
-    holder = trainer(lambda: WritesLate(where, when, passes, done))
+    holder = trainer(lambda: writes_late(where, when, passes, done))
     kind, name = ("buffer", "seen") if where == "seen" else ("parameter", where)
     with pytest.raises(PlanRefused, match=rf"{kind} '{name}"):
         holder.fit(holder.parameters(1), config)
@@ -201,29 +201,13 @@ def example(records: int = 6) -> tuple[Tensor, Tensor]:
     return outputs, torch.tensor([2, 0, 1, 0, 1, 0])[:records]
 
 
-def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets)
-
-
 def masked(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     kept = targets != 2
     return functional.cross_entropy(outputs[kept], targets[kept], reduction=reduction)
 
 
-def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets, weight=WEIGHT)
-
-
-def ignoring(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets, ignore_index=1)
-
-
 def of_tokens(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0)
-
-
-def broadcast(outputs: Tensor, targets: Tensor) -> Tensor:
-    return ((outputs[:, :1] - targets) ** 2).mean()
 
 
 def drawing(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -236,7 +220,7 @@ SAFE: dict[str, Any] = {
     "class with weights": nn.CrossEntropyLoss(weight=WEIGHT),
     "ignoring class": nn.CrossEntropyLoss(ignore_index=1),
     "partial": partial(functional.cross_entropy, weight=WEIGHT),
-    "own": own_cross_entropy,
+    "own": own_loss,
     "drawing": drawing,
 }
 
@@ -253,7 +237,15 @@ def test_no_record_changes_the_gradient_of_another(kind: str) -> None:
         assert torch.allclose(found[at], wanted[0], atol=1e-7)
 
 
-@pytest.mark.parametrize("loss", [weighted, ignoring, broadcast])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, targets: functional.cross_entropy(outputs, targets, weight=WEIGHT),
+        lambda outputs, targets: functional.cross_entropy(outputs, targets, ignore_index=1),
+        lambda outputs, targets: ((outputs[:, :1] - targets) ** 2).mean(),
+    ],
+    ids=["weighted", "ignoring", "broadcast"],
+)
 def test_a_loss_that_divides_by_the_batch_is_refused(loss: Any) -> None:
     with pytest.raises(PlanRefused, match="each record's loss of its own output and target alone"):
         refuse_mixing_loss(loss, *example())

@@ -15,7 +15,7 @@ import pytest
 
 import secureps as ps
 from secureps.client.session import LEFT, Exchange, ExchangeTrainer, ExchangeWorker
-from secureps.client.trainer import RecordPrivacy, Trainer
+from secureps.client.trainer import RecordPrivacy
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import OwnDeed, Sealed
 from secureps.messages.requests import MemberStatus
@@ -49,18 +49,13 @@ class Bare(Walker):
         return {n: a for n, a in super().parameters(seed).items() if n != "body.count"}
 
 
-def walkers(number: int) -> Trainer:
-    return Bare(number)
-
-
 def joined(federation: DiskFederation, agreed: Plan | None = None, **options: Any) -> ps.Session:
     """A session of the last client, which trains as its walker would."""
-    known: dict[str, Any] = {"initial": Bare(2).parameters, "examples": 12, **SEED}
+    known: dict[str, Any] = {"name": LAST, "initial": Bare(2).parameters, "examples": 12, **SEED}
     return ps.join(
         federation.directory,
         agreed or federation.plan,
         server=federation.server,
-        name=LAST,
         state=federation.folder / LAST,
         **{**known, **options},
     )
@@ -81,7 +76,7 @@ def play(session: ps.Session, heard: Callable[[tuple[str, ...]], None] = print) 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[DiskFederation]:
-    with DiskFederation(plan(), tmp_path, 3, walkers) as federation:
+    with DiskFederation(plan(), tmp_path, 3, Bare) as federation:
         yield federation
 
 
@@ -101,7 +96,7 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     assert session.finished == "all 3 versions are made"
     assert session.outcomes[pushed[0][0]] in ("included", "durable")
     own = federation.model()
-    with DiskFederation(plan(), tmp_path / "other", 3, walkers) as other:
+    with DiskFederation(plan(), tmp_path / "other", 3, Bare) as other:
         other.start_last()
         other.until(other.over)
         theirs = other.model()
@@ -193,7 +188,7 @@ def test_bad_use_is_refused_and_the_session_goes_on(federation: DiskFederation) 
 @pytest.mark.slow
 def test_who_leaves_early_is_not_waited_for_and_may_come_back(tmp_path: Path) -> None:
     endless = plan(versions=10_000, quorum=2, start=2, deadline=1000.0)
-    with DiskFederation(endless, tmp_path, 3, walkers) as federation:
+    with DiskFederation(endless, tmp_path, 3, Bare) as federation:
         with joined(federation) as session:
             model = session.pull()
             assert model is not None
@@ -215,7 +210,7 @@ def test_who_leaves_early_is_not_waited_for_and_may_come_back(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_loop_rests_goes_on_and_leaves_as_its_data_holder_acts(tmp_path: Path) -> None:
     endless = plan(versions=10_000, quorum=2, start=2, deadline=1000.0)
-    with DiskFederation(endless, tmp_path, 3, walkers) as federation:
+    with DiskFederation(endless, tmp_path, 3, Bare) as federation:
         key = load_private(federation.directory, LAST)
         acts = ActLines(federation.folder / LAST, LAST, key)
         with joined(federation) as session:
@@ -240,7 +235,7 @@ def member(federation: DiskFederation) -> MemberStatus:
 @pytest.mark.slow
 def test_a_loop_sends_several_updates_of_a_version_where_the_rule_asks(tmp_path: Path) -> None:
     ssp = small_plan(versions=4, local=[], group=[{**GROUP, "rule": SSP}])
-    with DiskFederation(ssp, tmp_path, 3, walkers) as federation:
+    with DiskFederation(ssp, tmp_path, 3, Bare) as federation:
         session = joined(federation)
         sent = list[str]()
         pulled = play(session, sent.extend)
@@ -282,16 +277,8 @@ def test_a_run_of_another_plan_is_refused(federation: DiskFederation) -> None:
 
 
 def test_a_kit_for_somebody_else_is_told_where_the_with_begins(federation: DiskFederation) -> None:
-    session = ps.join(
-        federation.directory,
-        federation.plan,
-        server=federation.server,
-        name="client-77",
-        initial=Bare(2).parameters,
-        examples=1,
-    )
     with pytest.raises(ps.errors.KitError, match="client-77"):
-        session.__enter__()
+        joined(federation, name="client-77").__enter__()
 
 
 def test_a_passphrase_that_cannot_be_read(federation: DiskFederation) -> None:

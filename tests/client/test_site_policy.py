@@ -17,40 +17,16 @@ import secureps as ps
 from secureps.client.runner import Joining
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, script_digest
 from secureps.errors import ConfigError
-from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.roles.member.terms import Terms
 from secureps.run.join import join
+from tests.kits import processes
 from tests.kits.nursery import ROOT
-from tests.kits.processes import PLAN
-
-WHOLE = """minimum = 6
-threshold = 3
-budget = 8
-ledger = "../ledgers/site.db"
-plans = ["{digest}"]
-scripts = ["{digest}"]
-evaluation = false
-records = 500
-updates_per_hour = 4
-network = false
-reveal = "values"
-""".format(digest="ab" * 32)
 
 
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "site.toml"
     path.write_text(text)
     return path
-
-
-def test_every_key_is_read(tmp_path: Path) -> None:
-    policy = read_site(written(tmp_path, WHOLE))
-    digests = ("ab" * 32,)
-    assert policy.terms == Terms(8.0, 3, "", 6, digests, False, 4, "values")
-    assert policy.scripts == digests
-    assert policy.records == 500
-    assert not policy.network
-    assert policy.ledger == (tmp_path / "../ledgers/site.db").absolute()
-    assert read_site(written(tmp_path, "")).terms == NO_TERMS
 
 
 def test_the_example_is_sound() -> None:
@@ -81,15 +57,6 @@ def test_what_it_may_not_say_is_named_with_its_line(text: str, told: str, tmp_pa
     with pytest.raises(ConfigError) as caught:
         read_site(path)
     assert f"{path}: {told}" in str(caught.value)
-
-
-def test_messages_of_an_app_are_allowed_by_name(tmp_path: Path) -> None:
-    allowed = read_site(written(tmp_path, 'messages = ["query.ages", "train.fast"]')).terms
-    assert allowed.tightened(None, None, "").of(["train.fast", "query.ages"]) == ""
-    assert "the run uses query.other, train.own of the app" in allowed.of(
-        ["query.other", "query.ages", "train.own"]
-    )
-    assert read_site(written(tmp_path, "")).terms.of(["query"])
 
 
 def test_an_option_says_no_other_number_than_the_site(tmp_path: Path) -> None:
@@ -169,7 +136,7 @@ def test_a_script_that_is_started_by_itself_is_held_against_the_policy_too(tmp_p
 
 
 def test_a_loop_of_ones_own_is_held_against_it_too(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN.format(cipher="plain", versions=1))
+    (tmp_path / "plan.toml").write_text(processes.PLAN.format(cipher="plain", versions=1))
     for text, told in (
         (f'scripts = ["{"ab" * 32}"]', "scripts: "),
         ("network = false", "network = false: this script runs in the client's own process"),
@@ -205,7 +172,7 @@ OF_A_FOLDER = (
 )
 
 
-def app(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Path:
     """A project whose files say that they ran, with names that sort otherwise as paths."""
     folder = tmp_path / "app"
     for name in ("hospital", "hospital-old", ".git", "Ä b"):
@@ -222,7 +189,7 @@ def app(tmp_path: Path) -> Path:
 
 
 def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     said = subprocess.run(
         OF_A_FOLDER, shell=True, cwd=folder, capture_output=True, text=True, check=True
     )
@@ -231,7 +198,7 @@ def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     own = script_digest(folder)
     (folder / ".git" / "index").write_bytes(b"x")
     (folder / ".env").write_bytes(b"x")
@@ -256,7 +223,7 @@ def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", ["link to a file", "link to a folder", "pipe", "name"])
 def test_a_folder_with_what_has_no_digest_is_refused(made: str, tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     match made:
         case "link to a file":
             (folder / "task.py").symlink_to(folder / "hospital" / "task.py")
@@ -272,7 +239,7 @@ def test_a_folder_with_what_has_no_digest_is_refused(made: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("network", ["true", "false"])
 def test_an_allowed_app_runs_and_is_allowed_again(network: str, tmp_path: Path) -> None:
-    folder = app(tmp_path)
+    folder = project(tmp_path)
     text = f'network = {network}\nscripts = ["{{}}"]'
     refused = read_site(written(tmp_path, text.format("ab" * 32)))
     with pytest.raises(ConfigError, match="nothing of it was run"):

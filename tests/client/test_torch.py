@@ -19,6 +19,7 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import LocalSgd
 from secureps.client.trainer import Array, FitConfig, FitResult, HeldTensor, RecordPrivacy, fit_of
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
+from tests.kits.torch_models import Built
 
 PRIVACY = RecordPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, sample_rate=0.5, delta=1e-5)
 CONFIG = FitConfig({"all": 0}, 11, {"lr": 0.1, "local_steps": 5, "batch_size": 8})
@@ -289,13 +290,13 @@ def test_another_models_parameters_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate'; known are lr, mom"),
-        ({"lr": "0.1"}, "type float"),
-        ({"lr": 0.0}, "out of range"),
-        ({"lr": float("nan")}, "out of range"),
-        ({"batch_size": 8.0}, "type int"),
-        ({"local_steps": True}, "type int"),
-        ({"local_epochs": 0}, "out of range"),
+        ({"learning_rate": 0.1}, "learning_rate: unknown key; known are lr, mom"),
+        ({"lr": "0.1"}, "lr: must be a number"),
+        ({"lr": 0.0}, "lr: must be above 0"),
+        ({"lr": float("nan")}, "lr: must be a finite number"),
+        ({"batch_size": 8.0}, "batch_size: must be a whole number"),
+        ({"local_steps": True}, "local_steps: must be a whole number"),
+        ({"local_epochs": 0}, "local_epochs: must be 1 or more"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, float | str], reason: str) -> None:
@@ -357,36 +358,29 @@ def test_classes_that_the_model_does_not_have_are_refused(loss: Any, shift: int)
     made.fit(start, PRIVATE)
 
 
-class Named(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"logits": self.body(x.float())}
+def named() -> nn.Module:
+    return Built(lambda own, x: {"logits": own.body(x.float())}, body=nn.Linear(6, 3))
 
 
 def test_a_model_that_gives_no_tensor_needs_a_loss_of_its_own() -> None:
     with pytest.raises(ScriptFailed, match="the model gives a dict, and the loss, cross_entropy"):
-        trainer(Named)
+        trainer(named)
 
     def loss(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs["logits"], targets)
 
-    own = TorchTrainer(Named, (X, Y), (X, Y), loss, device="cpu")
+    own = TorchTrainer(named, (X, Y), (X, Y), loss, device="cpu")
     assert own.evaluate(own.parameters(1)).metrics == {}
-    asked = TorchTrainer(Named, (X, Y), (X, Y), loss, {"all": loss}, device="cpu")
+    asked = TorchTrainer(named, (X, Y), (X, Y), loss, {"all": loss}, device="cpu")
     with pytest.raises(ScriptFailed, match="metrics take one tensor, and the model gives a dict"):
         asked.evaluate(asked.parameters(1))
 
 
-class Halved(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x.float().reshape(len(x), 2, 3)).transpose(1, 2)  # type: ignore[no-any-return]
+def halved() -> nn.Module:
+    return Built(
+        lambda own, x: own.body(x.float().reshape(len(x), 2, 3)).transpose(1, 2),
+        body=nn.Linear(3, 3),
+    )
 
 
 @pytest.mark.parametrize(
@@ -399,7 +393,7 @@ class Halved(nn.Module):
         (mlp, (X, np.eye(3, dtype="f4")[Y]), functional.cross_entropy),
         (mlp, (X, np.eye(3, dtype="f4")[Y]), functional.mse_loss),
         (mlp, (X, Y.astype("u1")), functional.cross_entropy),
-        (Halved, (X.astype("f8"), np.stack([Y, Y], 1)), functional.cross_entropy),
+        (halved, (X.astype("f8"), np.stack([Y, Y], 1)), functional.cross_entropy),
         (
             lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)),
             (X, Y),
@@ -575,23 +569,21 @@ def test_it_is_the_array_of_its_values() -> None:
     assert schema_of({"a": held}) == schema_of({"a": tensor.numpy()})
 
 
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(6, 3)
-        self.rough = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.inner(x) + self.rough.float()
-        return made
+def counting() -> nn.Module:
+    made = Built(
+        lambda own, x: own.inner(x) + own.rough.float(),
+        inner=nn.Linear(6, 3),
+        rough=nn.Parameter(torch.zeros(3, dtype=torch.bfloat16)),
+    )
+    made.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+    return made
 
 
 def test_where_updates_are_made_on_a_device_a_trained_model_stays_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same values, but for what NumPy does not know, or the host has anyway."""
-    holder = trainer(Counting)
+    holder = trainer(counting)
     start = holder.parameters(1)
     here = holder.fit_held(start, CONFIG).parameters
     assert not any(isinstance(each, HeldTensor) for each in here.values())
@@ -628,15 +620,10 @@ def test_who_has_a_fit_of_its_own_is_asked_for_that() -> None:
 def test_a_device_without_memory_is_named(asked: str) -> None:
     """What a training goes on with on another device has other bits: nothing does by itself."""
 
-    class Full(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(6, 3)
+    def fails(own: Any, x: Tensor) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0")
 
-        def forward(self, x: Tensor) -> Tensor:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0")
-
-    holder = trainer(Full)
+    holder = trainer(lambda: Built(fails, inner=nn.Linear(6, 3)))
     start = holder.parameters(1)
     config = PRIVATE if asked == "private fit" else CONFIG
     with pytest.raises(ScriptFailed) as caught:

@@ -12,21 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import private_sum
-from secureps.client.private_sum import Alone, Together
 from secureps.client.torch import TorchTrainer
-from secureps.client.torch_sgd import Task, descend_privately, refuse_compiled
+from secureps.client.torch_sgd import Task, refuse_compiled
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ScriptFailed
+from tests.kits.torch_models import CPU, Built, moved, one_by_one, own_loss
 
-PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
+HARDLY_NOISY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
-
-
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def alone(together: Together, *_: Tensor) -> Alone:
-        return Alone(together.module, together.loss)
-
-    monkeypatch.setattr(private_sum, "choose_gradients", alone)
 
 
 def mlp() -> nn.Module:
@@ -34,66 +27,17 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def own_mean(outputs: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(outputs, targets)
-
-
-def stepped(
-    make: Callable[[], nn.Module], loss: Any, steps: int, seed: int = 3
-) -> dict[str, Tensor]:
-    module = make().train()
+def stepped(loss: Any, steps: int) -> Tensor:
     data = torch.Generator().manual_seed(2)
     x = torch.randn(40, 6, generator=data)
     y = torch.randint(0, 3, (40,), generator=data)
-    sgd = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
-    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
-    task = Task(x, y, loss, torch.device("cpu"))
-    descend_privately(module, sgd, PRIVACY, task, steps, generators)
-    return {name: each.detach().clone() for name, each in module.state_dict().items()}
+    return moved(mlp(), Task(x, y, loss, CPU), HARDLY_NOISY, steps, lr=0.5, momentum=0.9)
 
 
-def test_both_ways_take_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the order of float32 sums: the algorithms add in different orders."""
-    ghost = stepped(mlp, functional.cross_entropy, 5)
-    one_by_one(monkeypatch)
-    record = stepped(mlp, functional.cross_entropy, 5)
-    start = mlp().state_dict()
-    for name, each in ghost.items():
-        assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
-        assert not torch.allclose(each, start[name], atol=1e-3), "nothing moved"
-
-
-def test_a_sample_is_as_good_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the order of float32 sums; 20 records of 40 are drawn, and 7 are seen at a time."""
-    wanted = stepped(mlp, functional.cross_entropy, 3)
-    monkeypatch.setattr(private_sum, "MICROBATCH", 7)
-    found = stepped(mlp, functional.cross_entropy, 3)
-    for name, each in found.items():
-        assert torch.allclose(each, wanted[name], rtol=1e-4, atol=1e-6), name
-
-
-def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of a layer whose gradients are made, 6 values each; products are cut in slices instead."""
-
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(6))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.scale
-
-    def at_a_time(module: nn.Module) -> int:
-        made = private_sum.made_records(torch.randn(3, 6), torch.zeros(3).long())
-        return private_sum.private_sum(module, own_mean, made, 1.0).most
-
-    monkeypatch.setattr(private_sum, "VALUES", 60)
-    assert at_a_time(Scale()) == 10
-    assert at_a_time(nn.Linear(6, 3, bias=False)) == 60
-    monkeypatch.setattr(private_sum, "VALUES", 5)
-    assert at_a_time(Scale()) == 1
+def assert_same(one: Tensor, other: Tensor) -> None:
+    """Up to the order of float32 sums."""
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert float(one.abs().mean()) > 1e-3, "nothing moved"
 
 
 def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -101,22 +45,46 @@ def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -
     return 0.1 * functional.mse_loss(outputs, wanted, reduction=reduction)
 
 
-def test_of_a_vector_of_losses_the_mean_counts_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    ghost = stepped(mlp, of_every_output, 3)
+@pytest.mark.parametrize("loss", [functional.cross_entropy, of_every_output])
+def test_both_ways_take_the_same_steps(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a vector of losses, whose mean counts."""
+    ghost = stepped(loss, 5)
     one_by_one(monkeypatch)
-    record = stepped(mlp, of_every_output, 3)
-    for name, each in ghost.items():
-        assert torch.allclose(each, record[name], rtol=1e-4, atol=1e-6), name
+    assert_same(ghost, stepped(loss, 5))
 
 
-class Embedded(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(200, 50)
-        self.head = nn.Linear(50, 3)
+def test_a_sample_is_as_good_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 records of 40 are drawn, and 7 are seen at a time."""
+    wanted = stepped(functional.cross_entropy, 3)
+    monkeypatch.setattr(private_sum, "MICROBATCH", 7)
+    assert_same(stepped(functional.cross_entropy, 3), wanted)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.table(x).mean(dim=1))  # type: ignore[no-any-return]
+
+def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a layer whose gradients are made, 6 values each; products are cut in slices instead."""
+
+    def scale() -> nn.Module:
+        return Built(lambda own, x: x * own.scale, scale=nn.Parameter(torch.ones(6)))
+
+    def at_a_time(module: nn.Module) -> int:
+        made = private_sum.made_records(torch.randn(3, 6), torch.zeros(3).long())
+        return private_sum.private_sum(module, own_loss, made, 1.0).most
+
+    monkeypatch.setattr(private_sum, "VALUES", 60)
+    assert at_a_time(scale()) == 10
+    assert at_a_time(nn.Linear(6, 3, bias=False)) == 60
+    monkeypatch.setattr(private_sum, "VALUES", 5)
+    assert at_a_time(scale()) == 1
+
+
+def embedded() -> nn.Module:
+    return Built(
+        lambda own, x: own.head(own.table(x).mean(dim=1)),
+        table=nn.Embedding(200, 50),
+        head=nn.Linear(50, 3),
+    )
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
@@ -126,7 +94,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
         (4, 3, 3),
         "0.",
     ),
-    "embedding": (Embedded, (), "table."),
+    "embedding": (embedded, (), "table."),
     "layer norm": (lambda: nn.Sequential(nn.LayerNorm(5000), nn.Linear(5000, 3)), (5000,), "0."),
     "group norm": (lambda: nn.Sequential(nn.GroupNorm(5, 5000), nn.Linear(5000, 3)), (5000,), "0."),
 }
@@ -146,48 +114,36 @@ def test_the_noise_of_every_layer_has_the_promised_variance(
     if way == "per record":
         one_by_one(monkeypatch)
     x = torch.randn(40, *shape) if shape else torch.randint(0, 200, (40, 5))
-    task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, torch.device("cpu"))
-    before = {name: each.detach().clone() for name, each in module.named_parameters()}
+    task = Task(x, torch.randint(0, 3, (40,)), functional.cross_entropy, CPU)
     lr, steps, privacy = 1e-6 if rate < 1e-6 else 0.1, 2, RecordPrivacy(50.0, 0.3, rate, 1e-5)
-    generators = (np.random.default_rng(3), (torch.Generator().manual_seed(4),))
-    sgd = torch.optim.SGD(module.parameters(), lr=lr)
-    descend_privately(module, sgd, privacy, task, steps, generators)
-    moved = [
-        (each.detach() - before[name]).double().flatten()
-        for name, each in module.named_parameters()
-        if name.startswith(layer)
-    ]
-    noise = torch.cat(moved) / (lr / (rate * len(x)))
-    assert len(noise) >= 9_000
-    assert float(noise.var()) == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.08)
-    for each in moved:
+    found = moved(module, task, privacy, steps, lr=lr) / (lr / (rate * len(x)))
+    parts = torch.split(found.double(), [each.numel() for each in module.parameters()])
+    names = [name for name, _ in module.named_parameters()]
+    noise = [part for name, part in zip(names, parts, strict=True) if name.startswith(layer)]
+    promised = steps * (50.0 * 0.3) ** 2
+    assert len(torch.cat(noise)) >= 9_000
+    assert float(torch.cat(noise).var()) == pytest.approx(promised, rel=0.08)
+    for each in noise:
         if len(each) >= 1000:
-            found = float(each.var()) / (lr / (rate * len(x))) ** 2
-            assert found == pytest.approx(steps * (50.0 * 0.3) ** 2, rel=0.25)
+            assert float(each.var()) == pytest.approx(promised, rel=0.25)
 
 
-def one_step(
-    records: int, privacy: RecordPrivacy, seed: int, make: Callable[[], nn.Module]
-) -> Tensor:
+def twelve() -> tuple[Tensor, Tensor]:
+    data = torch.Generator().manual_seed(2)
+    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
+    return x, torch.randint(0, 3, (12,), generator=data)
+
+
+def one_step(records: int, privacy: RecordPrivacy, seed: int) -> Tensor:
     """How far one step moves a model of doubles, of the first so many of twelve records."""
-    module = make().double().train()
-    data = torch.Generator().manual_seed(2)
-    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
-    y = torch.randint(0, 3, (12,), generator=data)
-    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    task = Task(x[:records], y[:records], functional.cross_entropy, torch.device("cpu"))
-    sgd = torch.optim.SGD(module.parameters(), lr=LR)
-    generators = (np.random.default_rng(seed), (torch.Generator().manual_seed(4),))
-    descend_privately(module, sgd, privacy, task, 1, generators)
-    return nn.utils.parameters_to_vector(module.parameters()).detach() - before
+    x, y = (each[:records] for each in twelve())
+    task = Task(x, y, functional.cross_entropy, CPU)
+    return moved(mlp().double(), task, privacy, lr=LR, seed=seed)
 
 
-def gradient(record: int, bound: float, make: Callable[[], nn.Module]) -> Tensor:
+def gradient(record: int, bound: float) -> Tensor:
     """One record's gradient by plain autograd, clipped by hand."""
-    module = make().double().train()
-    data = torch.Generator().manual_seed(2)
-    x = torch.randn(12, 6, generator=data, dtype=torch.float64)
-    y = torch.randint(0, 3, (12,), generator=data)
+    module, (x, y) = mlp().double(), twelve()
     torch.autograd.backward(functional.cross_entropy(module(x[[record]]), y[[record]]))
     flat = torch.cat([each.grad.flatten() for each in module.parameters() if each.grad is not None])
     return flat * min(1.0, bound / float(flat.norm()))
@@ -210,13 +166,13 @@ def test_a_record_more_moves_a_step_by_its_clipped_gradient_and_nothing_else(
     shown = 0
     for seed in range(6):
         draws = np.random.default_rng(seed).random(held + 1) < privacy.sample_rate
-        moved = one_step(held + 1, privacy, seed, mlp) - one_step(held, privacy, seed, mlp)
+        more = one_step(held + 1, privacy, seed) - one_step(held, privacy, seed)
         if not draws[held]:
-            assert torch.equal(moved, torch.zeros_like(moved)), "a record that was not drawn shows"
+            assert torch.equal(more, torch.zeros_like(more)), "a record that was not drawn shows"
             continue
         public = privacy.sample_rate * 100
-        wanted = -LR / public * gradient(held, bound, mlp)
-        assert torch.allclose(moved, wanted, rtol=1e-4, atol=1e-10)
+        wanted = -LR / public * gradient(held, bound)
+        assert torch.allclose(more, wanted, rtol=1e-4, atol=1e-10)
         assert float(wanted.norm()) > 1e-4
         shown += 1
     assert shown >= 2
@@ -231,15 +187,11 @@ def noise_of(seeds: tuple[int, ...], way: str, monkeypatch: pytest.MonkeyPatch) 
         one_by_one(monkeypatch)
     make, shape, _ = LAYERS["linear"]
     torch.manual_seed(1)
-    module = make().train()
-    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    module = make()
     privacy = RecordPrivacy(4.0, 0.5, 1e-9, 1e-5, records=10**9)
-    sgd = torch.optim.SGD(module.parameters(), lr=1.0)
-    loss, cpu = functional.cross_entropy, torch.device("cpu")
-    task = Task(torch.randn(5, *shape), torch.randint(0, 3, (5,)), loss, cpu)
-    noise = tuple(torch.Generator().manual_seed(seed) for seed in seeds)
-    descend_privately(module, sgd, privacy, task, 2, (np.random.default_rng(3), noise))
-    return (nn.utils.parameters_to_vector(module.parameters()).detach() - before) / (4.0 * 0.5)
+    x, y = torch.randn(5, *shape), torch.randint(0, 3, (5,))
+    task = Task(x, y, functional.cross_entropy, CPU)
+    return moved(module, task, privacy, 2, noise=seeds) / (4.0 * 0.5)
 
 
 @pytest.mark.parametrize("seeds", [(7,), (1, 2), (1, 2, 3, 4)])

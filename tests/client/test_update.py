@@ -233,6 +233,7 @@ def test_an_update_that_passes_whole_is_not_told(
 
 
 CLIPPED = "c0: update norm 10, clip 5: cut to 50 %"
+WOULD_HOLD = "in the plan's [[group]] would hold the whole update"
 RANGED = (
     "1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight; the largest "
     "is 4: range = 4 in the plan's [[group]] holds it"
@@ -240,35 +241,25 @@ RANGED = (
 
 
 @pytest.mark.parametrize(
-    ("share", "most", "told"),
+    ("most", "told"),
     [
-        (1.0, None, CLIPPED),
-        (1.0, 9.0, f"{CLIPPED}; clip = 10 in the plan's [[group]] would hold the whole update"),
-        (
-            1.0,
-            6.0,
-            f"{CLIPPED}; clip = 10 and range = 8 in the plan's [[group]] would hold the whole "
-            "update",
-        ),
-        (
-            1.0,
-            3.5,
-            f"{CLIPPED}; then {RANGED}; clip = 10 and range = 8 in the plan's [[group]] would hold "
-            "the whole update",
-        ),
+        (None, CLIPPED),
+        (9.0, f"{CLIPPED}; clip = 10 {WOULD_HOLD}"),
+        (6.0, f"{CLIPPED}; clip = 10 and range = 8 {WOULD_HOLD}"),
+        (3.5, f"{CLIPPED}; then {RANGED}; clip = 10 and range = 8 {WOULD_HOLD}"),
     ],
 )
 def test_what_clip_and_range_cut_is_one_line_that_does_not_contradict_itself(
-    share: float, most: float | None, told: str, caplog: pytest.LogCaptureFixture
+    most: float | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A range that holds the clipped update holds less than the range beside a longer clip."""
     caplog.set_level(logging.DEBUG, logger="secureps")
     cut = clip_update(CUT_PLAN, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
-    tell_cuts("c0", "", group(), cut, share, most)
+    tell_cuts("c0", "", group(), cut, 1.0, most)
     assert caplog.messages == [told]
     wide = make_plan(group=[{"clip": 10.0, "range": 8.0, "rule": {"quorum": 3, "minimum": 2}}])
     whole = clip_update(wide, group(), parts_of(values(0, 0, 6, 8)), None, CUT_KINDS)
-    tell_cuts("c0", "", group(), whole, share, 8.0)
+    tell_cuts("c0", "", group(), whole, 1.0, 8.0)
     assert caplog.messages == [told], "the plan that the line names cuts nothing"
 
 

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, magnitude
-from secureps.client.worker import ClientWorker, Site, labels_of
+from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DiskFailed, Malformed, Refused
 from secureps.messages import records
@@ -120,11 +121,16 @@ def test_what_a_rotation_makes_longer_in_float32_is_clipped_again(
     assert drawn(own, Aim("all", 0, 4), made_of(update), 1, base).size == VALUES
 
 
+def drafted(own: ClientWorker, values: NDArray[np.float32], weight: int = 1) -> Any:
+    """An update that may be sealed, of a group's first version."""
+    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
+    return own._draft(task, aim, bytes(32), made_of(values), weight)
+
+
 def test_an_update_that_counts_for_more_is_another_one(tmp_path: Path) -> None:
     """Its integers are others, so that its names are others, too."""
-    own, update = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), made_of(SMALL)
-    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
-    light, heavy, again = (own._draft(task, aim, bytes(32), update, w) for w in (1, 2, 1))
+    own = worker(make_plan(), tmp_path, SecretSeed(bytes(32)))
+    light, heavy, again = (drafted(own, SMALL, weight) for weight in (1, 2, 1))
     assert light.row.update == again.row.update != heavy.row.update
     assert light.receipt.update == again.receipt.update != heavy.receipt.update
 
@@ -138,20 +144,14 @@ def test_the_ledgers_name_of_an_update_is_of_all_its_integers(
     own = worker(plan, tmp_path, UnsafeSeed(3))
     moved = SMALL.copy()
     moved[at] = -0.5
-    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
-    names = {own._draft(task, aim, bytes(32), made_of(v), 1).row.update for v in (SMALL, moved)}
-    assert len(names) == 2
+    assert len({drafted(own, values).row.update for values in (SMALL, moved)}) == 2
 
 
 def test_the_ledgers_name_of_an_update_needs_no_secret(tmp_path: Path) -> None:
     """Whoever lost its seed and seals the same integers under another one names them alike."""
-    update = made_of(np.zeros(VALUES, np.float32))
-    task, aim = Contribute((), (b"one",), ()), Aim("all", 0, 4)
     seeds = SecretSeed(bytes(32)), SecretSeed(bytes(range(32)))
-    one, other = (
-        worker(make_plan(), tmp_path, seed)._draft(task, aim, bytes(32), update, 1)
-        for seed in seeds
-    )
+    nothing = np.zeros(VALUES, np.float32)
+    one, other = (drafted(worker(make_plan(), tmp_path, seed), nothing) for seed in seeds)
     assert one.row.update == other.row.update
     assert one.receipt.update != other.receipt.update, "whoever guesses integers learns nothing"
 
@@ -313,14 +313,14 @@ def test_what_is_done_between_two_blocks_is_no_encryption(
     assert done.figures == (Figure("training_seconds", 2.0), Figure("encryption_seconds", 2.0))
 
 
-def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:
+def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own(tmp_path: Path) -> None:
     """Else a client that runs ahead would repeat its step, and what it drew for it."""
-    model = (GroupVersion("all", 3),)
-    steps = [Contribute(model, (b"one",), (Aim("all", 3, 7, step=step),)) for step in range(3)]
-    assert len({labels_of(task, b"one") for task in steps}) == 3
-    moved = Contribute((GroupVersion("all", 4),), (b"one",), steps[0].aims)
-    others = labels_of(moved, b"one"), labels_of(steps[0], b"another")
-    assert labels_of(steps[0], b"one") not in others
+    model, aims = (GroupVersion("all", 3),), [(Aim("all", 3, 7, step=k),) for k in range(3)]
+    tasks = [Contribute(model, (b"one",), each) for each in aims]
+    tasks.append(Contribute((GroupVersion("all", 4),), (b"one",), aims[0]))
+    tasks.append(Contribute(model, (b"another",), aims[0]))
+    own = worker(make_plan(), tmp_path, UnsafeSeed(1))
+    assert len({own._labels(task) for task in tasks}) == len(tasks)
 
 
 @pytest.mark.parametrize("values", [15, 17])

@@ -11,7 +11,6 @@ from secureps.config.plan import BufferedSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, RuleState, Wait, holds_everybody
-from secureps.roles.coordinator.transaction import Sessions
 from secureps.roles.member.member import Member
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -76,20 +75,6 @@ def test_a_client_asks_nobody_once_it_hears_that_all_must_wait() -> None:
     assert isinstance(own, Wait)
     assert not holds_everybody(own), "another one may start"
     assert isinstance(rule.admit(0.0, "c1", free), Admit)
-
-
-def test_a_lease_that_is_renewed_does_not_run_out() -> None:
-    sessions = Sessions()
-    assert sessions.live(0.0) == frozenset()
-    sessions.renew("a", 10.0)
-    sessions.renew("b", 20.0)
-    sessions.renew("a", 15.0)
-    assert sessions.live(14.9) == {"a", "b"}
-    assert sessions.live(15.0) == {"b"}
-    assert sessions.next_look == 20.0
-    sessions.leave("b")
-    assert sessions.live(15.0) == frozenset()
-    assert sessions.next_look is None
 
 
 @pytest.mark.slow

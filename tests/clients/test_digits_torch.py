@@ -1,10 +1,11 @@
-import importlib.util
+import sys
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Trainer
 from secureps.errors import ConfigError
 from tests.kits.nursery import ROOT
@@ -15,12 +16,8 @@ SCRIPT = ROOT / "clients" / "digits_torch.py"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("digits_torch", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    Script(SCRIPT)
+    return sys.modules[SCRIPT.stem]
 
 
 def rows(tensors: Any) -> set[bytes]:

@@ -21,13 +21,11 @@ from secureps.device.encoding import (
     DeviceSkellam,
     clip_factor,
     decode,
-    divisor,
     encode,
     furthest,
     pieces,
     round_to_grid,
     shrink,
-    sums_of_squares,
     unsigned,
     words,
 )
@@ -76,17 +74,9 @@ def cut(x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
 
 
 @settings(max_examples=60)
-@given(size=many, seed=st.integers(0, 999))
-def test_sums_of_squares_are_numpys(size: int, seed: int) -> None:
-    """Its order is no promise of NumPy's: this test says if a release has another one."""
-    x = values(size, seed)
-    own = sums_of_squares(there(x))
-    assert own == [float(np.sum(np.square(piece, dtype=np.float64))) for piece in cut(x)]
-
-
-@settings(max_examples=60)
 @given(size=many, seed=st.integers(0, 999), part=st.floats(0.01, 2))
 def test_a_clip_is_the_hosts(size: int, seed: int, part: float) -> None:
+    """Sums are in NumPy's order, which is no promise of NumPy: a release may have another."""
     x = values(size, seed)
     bound = max(float(np.linalg.norm(x.astype(np.float64))) * part, 1e-3)
     held = there(x)
@@ -113,15 +103,6 @@ def test_what_is_no_number_is_refused(wrong: float) -> None:
     x[33] = wrong
     with pytest.raises(NotFinite):
         clip_factor(lambda: [there(x)], 1.0)
-
-
-def test_a_quotient_is_the_hosts() -> None:
-    x = values(5000, 2)
-    for by, after in pairwise((0.1, 0.3, 1e-7, 2.0**-20)):
-        single = there(x) / divisor(by, there(x), torch.float32)
-        assert np.array_equal(back(single), x / np.float32(by))
-        double = there(x).double() / divisor(after, there(x))
-        assert np.array_equal(back(double), x.astype(np.float64) / after)
 
 
 # --- encoding and rounding ------------------------------------------------------
@@ -248,7 +229,6 @@ def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed
     held = there(x)
     blocks = [(lambda first=first, last=last: held[first:last]) for first, last in pairwise(starts)]
     rounding = DeviceRounding(own, blocks, starts, stream(seed, "round"))
-    assert rounding.blocks == len(sizes)
     made = [back(z) for block in range(len(sizes)) for z in rounding.steps(block)]
     expected = own.rounded(x, stream(seed, "round").words)
     assert np.array_equal(np.concatenate(made), expected)

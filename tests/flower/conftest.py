@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.serverapp.strategy import Result
 
-from tests.kits.engine_apps import Tensors, make_app
+from tests.kits.engine_apps import Tensors, play, simulated, tensors
 from tests.kits.flower_grid import LocalGrid, a_task
 
 
@@ -20,9 +20,7 @@ def task() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def watched_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LocalGrid, Result]:
     """A run in which nothing goes wrong, and that tests only look at."""
-    from tests.flower.test_strategy import CLIENTS, play
-
-    folder, grid = tmp_path_factory.mktemp("watched"), LocalGrid.simulated(make_app(), CLIENTS)
+    folder, grid = tmp_path_factory.mktemp("watched"), simulated()
     with a_task():
         return folder, grid, play(folder, grid)
 
@@ -30,4 +28,4 @@ def watched_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LocalGr
 @pytest.fixture(scope="session")
 def unharmed(watched_run: tuple[Path, LocalGrid, Result]) -> Tensors:
     """Its model."""
-    return {name: array.numpy() for name, array in watched_run[2].arrays.items()}
+    return tensors(watched_run[2])

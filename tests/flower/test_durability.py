@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -15,11 +16,9 @@ from secureps.errors import ConfigError
 from secureps.flower import aggregator, post, simulated_holder
 from secureps.flower.aggregator import Holders
 from secureps.flower.federation import simulated_kit
-from secureps.flower.node_settings import NodeSettings
-from secureps.flower.trainer import FORM, ModelForm
+from secureps.flower.post import FORM, ModelForm
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import holder_names
-from secureps.run.processes.spawning import Program
 from secureps.store import durability
 from tests.kits.engine_apps import make_app, write_plan
 from tests.kits.flower_grid import LocalGrid
@@ -40,14 +39,11 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each wave of a node waits for the disk."""
     found = list[bool]()
 
-    class Noting:
-        def __init__(self, settings: NodeSettings) -> None: ...
+    def noting(*given: object) -> tuple[bytes, str]:
+        found.append(durability.waits())
+        return b"", ""
 
-        def wave(self, *given: object) -> tuple[bytes, str]:
-            found.append(durability.waits())
-            return b"", ""
-
-    monkeypatch.setattr("secureps.flower.mod.Node", Noting)
+    monkeypatch.setattr("secureps.flower.mod.play_as_client", noting)
     return found
 
 
@@ -66,36 +62,17 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     assert durability.waits()
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """The programs of key holders, none of which is started."""
-    found = list[Program]()
-
-    class Nobody:
-        def __init__(self, logs: Path) -> None: ...
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *ended: object) -> None: ...
-
-        def start(self, program: Program) -> None:
-            found.append(program)
-
-        def stop(self) -> None: ...
-
-    monkeypatch.setattr(aggregator, "Supervisor", Nobody)
-    return found
-
-
 @pytest.mark.parametrize("simulated", [True, False])
 def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
-    tmp_path: Path, started: list[Program], simulated: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: bool
 ) -> None:
+    supervisor = MagicMock()
+    monkeypatch.setattr(aggregator, "Supervisor", lambda logs: supervisor)
     plan = load_plan(write_plan(tmp_path, "rlwe"))
     kit = simulated_kit(tmp_path, plan, 3)
     with Holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
         pass
+    started = [call.args[0] for call in supervisor.start.call_args_list]
     assert [each.name for each in started] == list(holder_names(3))
     for each in started:
         assert ("secureps.flower.simulated_holder" in each.arguments) == simulated

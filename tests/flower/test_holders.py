@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import Result
 
 from secureps.errors import ConfigError
@@ -22,23 +20,20 @@ from secureps.policy.plan import load_plan
 from secureps.roles.pinned_run import PinnedRun
 from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
-from tests.kits.engine_apps import initial, make_app, record, write_plan
+from tests.kits.engine_apps import CONFIG, initial, make_app, play, record, simulated, write_plan
 from tests.kits.flower_grid import Fault, LocalGrid
+from tests.kits.party_kits import part
 
 
-def play(folder: Path, cipher: str) -> Result:
-    folder.mkdir()
-    grid = LocalGrid.simulated(make_app(), 3)
-    plan = write_plan(folder, cipher)
-    strategy = SecureFedAvg(plan, run=folder / "run", unsafe_seed=5, fraction_evaluate=0.0)
-    config = ConfigRecord({"lr": 0.25})
-    result = strategy.start(grid, record(initial()), 2, train_config=config, timeout=60)
+def played(folder: Path, cipher: str) -> Result:
+    grid = simulated()
+    result = play(folder, grid, plan=write_plan(folder, cipher))
     assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}
     return result
 
 
 def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
-    sealed, plain = (play(tmp_path / cipher, cipher) for cipher in ("rlwe", "plain"))
+    sealed, plain = (played(tmp_path / cipher, cipher) for cipher in ("rlwe", "plain"))
     for name, array in plain.arrays.items():
         assert sealed.arrays[name].data == array.data
     logs = sorted(path.name for path in (tmp_path / "rlwe" / "run" / "logs").iterdir())
@@ -57,19 +52,11 @@ def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
         return made
 
     monkeypatch.setattr(assemble, "pinned_run", noted)
-    play(tmp_path / "run", "plain")
+    played(tmp_path / "run", "plain")
     assert examined == [False]
 
 
 # --- key holders behind nodes -----------------------------------------------------
-
-
-def part(whole: Path, folder: Path, *names: str) -> Path:
-    """A kit with the private keys of these parties, and of no other."""
-    shutil.copytree(whole / "public", folder / "public")
-    for name in names:
-        shutil.copytree(whole / "private" / name, folder / "private" / name)
-    return folder
 
 
 @contextmanager
@@ -98,7 +85,7 @@ def served(folder: Path, whole: Path) -> Iterator[dict[str, Path]]:
 
 
 def test_key_holders_may_be_nodes_and_no_app_reads_their_keys(tmp_path: Path) -> None:
-    plain = play(tmp_path / "p", "plain")
+    plain = played(tmp_path / "p", "plain")
     plan = write_plan(tmp_path, "rlwe")
     whole = simulated_kit(tmp_path / "all", load_plan(plan), 3)
     server = part(whole, tmp_path / "server", "coordinator", "shard-0", "shard-1")
@@ -119,8 +106,7 @@ def test_key_holders_may_be_nodes_and_no_app_reads_their_keys(tmp_path: Path) ->
         strategy = SecureFedAvg(
             plan, kit=server, run=tmp_path / "run", holders="nodes", fraction_evaluate=1.0
         )
-        config = ConfigRecord({"lr": 0.25})
-        result = strategy.start(grid, record(initial()), 2, train_config=config, timeout=60)
+        result = strategy.start(grid, record(initial()), 2, train_config=CONFIG, timeout=60)
     for name, array in plain.arrays.items():
         assert result.arrays[name].data == array.data
     # hello, and one for each version; a holder's second says which run it is

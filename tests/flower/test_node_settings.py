@@ -15,12 +15,6 @@ TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
 OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
 
 
-def test_a_simulation_says_where_its_kit_is() -> None:
-    found = NodeSettings.of(SIMULATED, TOLD)
-    assert (found.kit, found.name, found.unsafe_seed) == (Path("/run/kit"), "client-02", 4)
-    assert found.state == Path("/run/kit/state/client-02")
-
-
 def test_where_the_operator_says_anything_the_run_says_nothing() -> None:
     found = NodeSettings.of({**SIMULATED, **OWN}, TOLD)
     assert (found.kit, found.name, found.unsafe_seed) == (Path("/srv/kit"), "north", None)

@@ -10,22 +10,14 @@ from secureps.flower.post import (
     BATCH,
     MARKER,
     PAYLOADS,
-    STYPE,
     Parcel,
     array,
-    marked,
     packed,
     unpacked,
 )
 
 DIGEST = b"d" * 32
 MOST = 1000
-
-
-def test_what_is_unpacked_was_packed() -> None:
-    given = Parcel({"wave": 1, "model": "x"}, b"batch", {DIGEST: b"payload"})
-    found = unpacked(packed(given), MOST)
-    assert (dict(found.said), found.batch, found.payloads) == (given.said, b"batch", given.payloads)
 
 
 def test_the_same_payload_is_one_array_for_all() -> None:
@@ -39,10 +31,6 @@ def test_the_same_payload_is_one_array_for_all() -> None:
 def test_nobody_takes_ours_for_a_model() -> None:
     with pytest.raises(TypeError):
         array(b"sealed").numpy()
-
-
-def test_a_message_of_others_is_not_marked() -> None:
-    assert not marked(RecordDict({"config": ConfigRecord({})}))
 
 
 def content(**records: ArrayRecord) -> RecordDict:
@@ -74,4 +62,3 @@ def test_lengths_are_looked_at_first() -> None:
     ):
         with pytest.raises(Oversized, match="at most 1000"):
             unpacked(records, MOST)
-    assert STYPE == "secureps"

@@ -14,30 +14,36 @@ from secureps.client.flower.records import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
 from secureps.flower import post, secureps_mod, waves
-from secureps.flower.trainer import AppTrainer, ModelForm
+from secureps.flower.post import ModelForm
+from secureps.flower.trainer import AppTrainer
 from secureps.messages.schema import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import explain_end
 from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
-from tests.flower.test_strategy import CLIENTS, play, record_dict, same, tensors
-from tests.kits.engine_apps import Tensors, initial, make_app, train
+from tests.kits.engine_apps import (
+    Tensors,
+    initial,
+    make_app,
+    play,
+    record_dict,
+    same,
+    simulated,
+    tensors,
+    train,
+)
 from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
 OTHER_RUN = bytes(range(32))
 
 
-def whole() -> LocalGrid:
-    return LocalGrid.simulated(make_app(), CLIENTS)
-
-
-def of_another_run(content: RecordDict, kit: Path, signer: str) -> RecordDict:
-    """A message whose batch its sender has signed in another run, and has all else of this one."""
+def signed(content: RecordDict, kit: Path, signer: str, **changes: Any) -> RecordDict:
+    """A message whose batch somebody has signed, after a change."""
     data = content.array_records[post.BATCH]["batch"].data
-    batch = opened(data, len(data), lambda *signed: None)
+    batch = replace(opened(data, len(data), lambda *signed: None), **changes)
     identity = load_private(kit, signer)
-    again = sealed(replace(batch, run=OTHER_RUN), lambda own: identity.sign(WAVE_DOMAIN, own))
+    again = sealed(batch, lambda own: identity.sign(WAVE_DOMAIN, own))
     return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
 
 
@@ -46,11 +52,10 @@ def test_a_reply_of_another_run_is_none(
 ) -> None:
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
-        assert reply is not None
-        reply.content = of_another_run(reply.content, tmp_path / "run" / "kit", "client-01")
+        reply.content = signed(reply.content, tmp_path / "run" / "kit", "client-01", run=OTHER_RUN)
         return [reply]
 
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
+    grid = simulated(faults={(1, 1): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
 
@@ -62,23 +67,14 @@ def test_a_node_hears_nothing_of_another_run(
 
     def fault(message: Message, play: Reply) -> list[Message]:
         kit = tmp_path / "run" / "kit"
-        message.content = of_another_run(message.content, kit, "coordinator")
+        message.content = signed(message.content, kit, "coordinator", run=OTHER_RUN)
         reply = play(message)
-        assert reply is not None
         assert post.BATCH not in reply.content
         return [reply]
 
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 2): fault})
+    grid = simulated(faults={(1, 2): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
-
-
-def signed_by(content: RecordDict, kit: Path, author: str, signer: str) -> RecordDict:
-    """A message whose batch says that it is the author's, and that the signer has signed."""
-    data = content.array_records[post.BATCH]["batch"].data
-    batch = replace(opened(data, len(data), lambda *signed: None), sender=author)
-    again = sealed(batch, lambda own: load_private(kit, signer).sign(WAVE_DOMAIN, own))
-    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
 
 
 def others(*own: str) -> list[tuple[str, str]]:
@@ -93,16 +89,15 @@ def test_a_node_obeys_the_coordinator_alone(tmp_path: Path, unharmed: Tensors) -
     refused = []
 
     def fault(message: Message, play: Reply) -> list[Message]:
-        whole, kit, reply = message.content, tmp_path / "run" / "kit", None
+        whole, kit, replies = message.content, tmp_path / "run" / "kit", list[Message]()
         for author, signer in others("coordinator"):
-            message.content = signed_by(whole, kit, author, signer)
-            reply = play(message)
-            assert reply is not None
-            if post.BATCH not in reply.content:
+            message.content = signed(whole, kit, signer, sender=author)
+            replies = [play(message)]
+            if post.BATCH not in replies[0].content:
                 refused.append((author, signer))
-        return [] if reply is None else [reply]
+        return replies
 
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
+    grid = simulated(faults={(1, 1): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert refused == others("coordinator")
     assert grid.nodes[11].state["fits"]["n"] == 2, "nothing was trained for them"
@@ -130,15 +125,14 @@ def test_the_servers_hear_of_a_node_what_its_own_client_signed(
     def fault(author: str, signer: str) -> Fault:
         def changed(message: Message, play: Reply) -> list[Message]:
             reply = play(message)
-            assert reply is not None
             kit = tmp_path / "run" / "kit"
-            reply.content = signed_by(reply.content, kit, author, signer)
+            reply.content = signed(reply.content, kit, signer, sender=author)
             return [reply]
 
         return changed
 
     faults = {(1, wave): fault(*pair) for wave, pair in zip(at, wrong, strict=True)}
-    grid = LocalGrid.simulated(make_app(), CLIENTS, faults)
+    grid = simulated(faults=faults)
     same(tensors(play(tmp_path, grid)), unharmed)
     told = [text for each in caplog.records if "node 11" in (text := each.getMessage())]
     for (author, signer), text in zip(wrong, told, strict=True):
@@ -207,7 +201,7 @@ def test_a_site_that_judges_nothing_takes_no_part_where_metrics_are_told(
     tmp_path: Path, allowed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other nodes' mean would be told of one node, where that alone lets its metrics out."""
-    site, grid = tmp_path / "site.toml", whole()
+    site, grid = tmp_path / "site.toml", simulated()
     site.write_text("" if allowed else "evaluation = false")
     grid.nodes[11].config |= {
         "secureps-kit": str(tmp_path / "run" / "kit"),

@@ -17,8 +17,7 @@ from secureps.roles.member.terms import NO_REASON
 from secureps.run.party_names import client_names
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.journal import read_rows
-from tests.flower.test_strategy import SEED, play
-from tests.kits.engine_apps import make_app, write_plan
+from tests.kits.engine_apps import SEED, make_app, play, write_plan
 from tests.kits.flower_grid import LocalGrid, a_task
 from tests.kits.ledgers import charge
 

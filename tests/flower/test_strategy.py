@@ -47,76 +47,39 @@ from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.store.journal import SqliteJournal, read_rows
 from tests.kits.engine_apps import (
+    CLIENTS,
+    CONFIG,
+    SEED,
     Tensors,
     initial,
     make_app,
+    play,
     record,
+    record_dict,
+    same,
+    simulated,
+    tensors,
     train,
     write_plan,
 )
 from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
-SEED, CLIENTS = 5, 3
-CONFIG = ConfigRecord({"lr": 0.25})
-
-
-def play(
-    folder: Path,
-    grid: LocalGrid,
-    rounds: int = 2,
-    plan: Path | None = None,
-    timeout: float = 60,
-    **settings: Any,
-) -> Result:
-    """A run of `rounds` over a grid; its folder is RUN of the test's."""
-    folder.mkdir(exist_ok=True)
-    plan = plan or write_plan(folder, clients=len(grid.nodes))
-    own = {"fraction_evaluate": 0.0} | settings if "strategy" not in settings else settings
-    strategy = SecureFedAvg(plan, run=folder / "run", unsafe_seed=SEED, **own)
-    return strategy.start(grid, record(initial()), rounds, train_config=CONFIG, timeout=timeout)
-
-
-def tensors(result: Result) -> Tensors:
-    return {name: array.numpy() for name, array in result.arrays.items()}
-
 
 def of_simulation(folder: Path) -> Tensors:
     """The model that the same plan comes to in our own simulation, of the same app."""
-    plan = load_plan(folder / "run" / "plan.toml")
+    told = folder / "told.toml"  # what the ServerApp of these tests tells its nodes
+    told.write_text("training = { lr = 0.25 }\n" + (folder / "run" / "plan.toml").read_text())
+    plan = load_plan(told)
     app = ClientApp()
     app.train()(train)
     trainers = {}
     for k, name in enumerate(client_names(CLIENTS)):
         own: dict[str, Setting] = {"partition": k, "initial": str(plan.section.initial)}
-        found = FlowerTrainer(FlowerApp("app", app, config={"lr": 0.25}), own, None, name)
-        trainers[name] = Told(found)
+        trainers[name] = FlowerTrainer(FlowerApp("app", app), own, None, name)
     cast = Cast(trainers, UnsafeSeed(SEED))
     simulation = Simulation(plan, cast, folder / "simulated", initial=initial_schema(plan))
     simulation.run()
     return simulation.model()
-
-
-class Told:
-    """A trainer that is told what the ServerApp of these tests tells its nodes."""
-
-    def __init__(self, trainer: FlowerTrainer) -> None:
-        self._trainer = trainer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
-
-    def fit(self, parameters: Tensors, config: Any) -> Any:
-        import dataclasses
-
-        told = dataclasses.replace(config, settings={**config.settings, "lr": 0.25})
-        return self._trainer.fit(parameters, told)
-
-
-def same(one: Tensors, other: Tensors) -> None:
-    assert one.keys() == other.keys()
-    for name, values in one.items():
-        assert values.dtype == other[name].dtype
-        assert values.tobytes() == other[name].tobytes(), name
 
 
 Watched = tuple[Path, LocalGrid, Result]
@@ -135,7 +98,7 @@ def test_a_run_is_called_as_its_plan_and_says_where_it_is(
     caplog.set_level("INFO")
     plan = write_plan(tmp_path).rename(tmp_path / "other.toml")
     strategy = SecureFedAvg(plan, unsafe_seed=SEED, fraction_evaluate=0.0)
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=60)
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith(f"{load_plan(plan).section.name}-2")
@@ -155,9 +118,7 @@ def never_came(message: Message, play: Reply) -> list[Message]:
 
 
 def twice(message: Message, play: Reply) -> list[Message]:
-    reply = play(message)
-    assert reply is not None
-    return [reply, reply]
+    return [play(message)] * 2
 
 
 def crashed(message: Message, play: Reply) -> list[Message]:
@@ -179,7 +140,6 @@ def changed(change: Any) -> Fault:
 
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
-        assert reply is not None
         data = reply.content.array_records[post.BATCH]["batch"].data
         reply.content[post.BATCH] = ArrayRecord({"batch": post.array(change(data))})
         return [reply]
@@ -192,7 +152,6 @@ def tampered(message: Message, play: Reply) -> list[Message]:
     data = message.content.array_records[post.BATCH]["batch"].data
     message.content[post.BATCH] = ArrayRecord({"batch": post.array(flipped(data))})
     reply = play(message)
-    assert reply is not None
     assert post.BATCH not in reply.content
     assert "a signature in secureps-wave is wrong" in str(reply.content[post.MARKER])
     return [reply]
@@ -224,7 +183,7 @@ def test_the_same_bits_after(
 ) -> None:
     monkeypatch.setattr(waves, "ROOM", 150_000)
     monkeypatch.setattr(waves, "AGAIN", 0.2)
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): FAULTS[name]})
+    grid = simulated(faults={(1, wave): FAULTS[name]})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert grid.faults == {}
 
@@ -237,7 +196,7 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
     monkeypatch.setattr(waves.Waves._lost, "__defaults__", (0.05,))
     lost = range(1, waves.TRIES + 3)
     away: dict[tuple[int, int], Fault] = {(1, wave): unavailable for wave in lost}
-    grid = LocalGrid.simulated(make_app(), CLIENTS, away)
+    grid = simulated(faults=away)
     same(tensors(play(tmp_path, grid)), unharmed)
     assert grid.faults == {}
 
@@ -245,7 +204,7 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
 def test_nobody_answers_with_anothers_batch(
     tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     grid.faults[1, 1] = changed(
         lambda _: grid.nodes[10].replies[-1].content.array_records[post.BATCH]["batch"].data
     )
@@ -254,7 +213,7 @@ def test_nobody_answers_with_anothers_batch(
 
 
 def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     grid.nodes[12].config["partition-id"] = 0
     with pytest.raises(NotReady, match="nothing has come for 1 s"):
         play(tmp_path, grid, 1, timeout=1)
@@ -263,7 +222,7 @@ def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 def test_a_node_that_never_answers(tmp_path: Path) -> None:
     never: dict[tuple[int, int], Fault] = {(2, wave): never_came for wave in range(99)}
-    grid = LocalGrid.simulated(make_app(), CLIENTS, never)
+    grid = simulated(faults=never)
     with pytest.raises(NotReady) as caught:
         play(tmp_path, grid, 1, timeout=2)
     assert "nothing has come for 2 s: all: " in str(caught.value)
@@ -280,16 +239,11 @@ def test_a_run_goes_on_in_its_folder(tmp_path: Path, unharmed: Tensors) -> None:
             raise KeyboardInterrupt
         return None
 
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
-    strategy = SecureFedAvg(
-        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
-    )
-    given: dict[str, Any] = {"train_config": CONFIG, "timeout": 60}
+    grid = simulated()
     with pytest.raises(KeyboardInterrupt):
-        strategy.start(grid, record(initial()), 2, evaluate_fn=judge, **given)
+        play(tmp_path, grid, judge=judge)
     other = {name: np.ones_like(values) for name, values in initial().items()}
-    result = strategy.start(grid, record(other), 2, evaluate_fn=judge, **given)
-    same(tensors(result), unharmed)
+    same(tensors(play(tmp_path, grid, judge=judge, model=other)), unharmed)
 
 
 @pytest.mark.parametrize("fault", [lost, crashed])
@@ -297,7 +251,7 @@ def test_a_founding_wave_that_is_lost_costs_one_message(
     tmp_path: Path, unharmed: Tensors, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waves, "AGAIN", 0.5)
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 0): fault})
+    grid = simulated(faults={(1, 0): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert [len(node.seen) for node in grid.nodes.values()] == [3, 4, 3]
 
@@ -318,7 +272,7 @@ def test_the_apps_state_is_its_own(watched_run: Watched) -> None:
 
 
 def test_flowers_own_messages_evaluate(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     result = play(tmp_path, grid, rounds=2, fraction_evaluate=1.0)
     assert set(result.evaluate_metrics_clientapp) == {1, 2}
     first = next(iter(initial()))
@@ -347,12 +301,6 @@ def test_the_mod_comes_first(tmp_path: Path) -> None:
         (reply,) = grid.send_and_receive([sent])
         said = str(reply.content.config_records["secureps"]["error"])
         assert ("is not the first of the app's mods" in said) == refused
-
-
-def record_dict() -> Any:
-    from flwr.app import RecordDict
-
-    return RecordDict({"arrays": record(initial()), "config": ConfigRecord({"lr": 1.0})})
 
 
 @pytest.mark.parametrize("strategy", [Krum(), Bulyan(), FedMedian(), FedTrimmedAvg()])
@@ -385,7 +333,7 @@ def test_a_strategy_is_given_and_no_second_base(bases: tuple[type, ...]) -> None
 
 
 def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     adam = FedAdam(eta=0.05, fraction_evaluate=0.0)
     play(tmp_path, grid, rounds=1, strategy=adam)
     plan = load_plan(tmp_path / "run" / "plan.toml")
@@ -418,7 +366,7 @@ def test_plans_that_cannot_be(tmp_path: Path, more: str, why: str) -> None:
     path = write_plan(tmp_path)
     path.write_text(path.read_text().replace("[[group]]", more + "\n[[group]]", 1))
     with pytest.raises(PlanRefused, match=why):
-        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS), plan=path)
+        play(tmp_path, simulated(), plan=path)
 
 
 # --- what a user sees -------------------------------------------------------------
@@ -428,7 +376,7 @@ def test_flowers_own_log_says_rounds_metrics_and_results(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flwr")
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     play(tmp_path, grid, fraction_evaluate=1.0, train_metrics={"loss": 2.0})
     said = "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("flwr"))
     for words in (
@@ -465,8 +413,7 @@ def test_metrics_of_training_come_as_means_of_what_nobody_reads(
     for cipher in ("plain", "rlwe"):
         app = ClientApp(mods=[secureps_mod])
         app.train()(losing)
-        grid = LocalGrid.simulated(app, CLIENTS)
-        (tmp_path / cipher).mkdir()
+        grid = simulated(app)
         plan = write_plan(tmp_path / cipher, cipher)
         result = play(tmp_path / cipher, grid, plan=plan, train_metrics=most)
         for number in (1, 2):
@@ -514,22 +461,14 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
             seen.append((server_round, arrays))
             return (zeros if changes else arrays), metrics
 
-    def begin(folder: Path, rounds: int = 2) -> Result:
-        folder.mkdir()
-        strategy = Saving(
-            write_plan(folder), run=folder / "run", unsafe_seed=SEED, fraction_evaluate=0.0
-        )
-        grid = LocalGrid.simulated(make_app(), CLIENTS)
-        return strategy.start(grid, record(initial()), rounds, train_config=CONFIG, timeout=60)
-
     zeros, changes = record({name: np.zeros_like(each) for name, each in initial().items()}), False
-    same(tensors(begin(tmp_path / "seen")), unharmed)
+    same(tensors(play(tmp_path / "seen", simulated(), kind=Saving)), unharmed)
     assert [number for number, _ in seen] == [1, 2]
     same({name: each.numpy() for name, each in seen[-1][1].items()}, unharmed)
     changes = True
     for rounds in (1, 2):
         with pytest.raises(ConfigError, match="goes on from another model than the newest version"):
-            begin(tmp_path / f"changed-{rounds}", rounds)
+            play(tmp_path / f"changed-{rounds}", simulated(), rounds, kind=Saving)
 
 
 def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
@@ -539,7 +478,7 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     plan = write_plan(tmp_path)
     text = plan.read_text().replace("quorum = 3", "quorum = 2")
     plan.write_text(text.replace("shards = 2", "shards = 2\nlease = 600.0"))
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     now, looks, passed = RealLoop.now, grid.get_node_ids, 0.0
 
     def look() -> Iterable[int]:
@@ -555,11 +494,8 @@ def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
         if "fits" in grid.nodes[12].state:  # on a loaded machine it may miss the first round
             grid.gone.add(12)
 
-    strategy = SecureFedAvg(
-        plan, run=tmp_path / "run", unsafe_seed=SEED, min_available_nodes=3, fraction_evaluate=1.0
-    )
-    given: dict[str, Any] = {"train_config": CONFIG, "timeout": 60, "evaluate_fn": leaves}
-    result = strategy.start(grid, record(initial()), 3, **given)
+    own: dict[str, Any] = {"min_available_nodes": 3, "fraction_evaluate": 1.0}
+    result = play(tmp_path, grid, 3, plan, judge=leaves, **own)
     assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
     *there, left = [node.state["fits"]["n"] for node in grid.nodes.values()]
     assert there == [3, 3]
@@ -570,10 +506,10 @@ def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "flwr")
-    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.01)
+    monkeypatch.setattr("secureps.flower.strategy.NODES_LOOK", 0.01)
     monkeypatch.setattr(waves, "QUIET", 0.1)
     monkeypatch.setattr(waves, "AGAIN", 0.5)
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
     grid.gone.add(12)
     grid.back[12] = 3  # looks until it is there
     grid.faults[1, 1] = never_came
@@ -604,7 +540,7 @@ def failing(times: int, partition: int = 1) -> ClientApp:
 def test_an_app_that_fails_is_asked_again_and_its_words_stay(
     tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = LocalGrid.simulated(failing(2), CLIENTS)
+    grid = simulated(failing(2))
     same(tensors(play(tmp_path, grid)), unharmed)
     warned = [line for line in caplog.messages if line.startswith("node 11 (client-01): ")]
     assert (
@@ -618,7 +554,7 @@ def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waves, "LOOK", 0.05)
-    grid = LocalGrid.simulated(failing(99), CLIENTS)
+    grid = simulated(failing(99))
     with pytest.raises(NotReady, match="nothing has come for 2 s"):
         play(tmp_path, grid, 1, timeout=2)
     # its first failure left it in the run: it greets anew, as no longer a newcomer
@@ -630,7 +566,7 @@ def test_a_node_that_was_away_is_asked_again_at_once(
 ) -> None:
     monkeypatch.setattr(waves, "LOOK", 0.1)
     monkeypatch.setattr(waves, "AGAIN", 1e6)  # what was lost is not waited for once it is back
-    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid = simulated()
 
     def killed(message: Message, play: Reply) -> list[Message]:
         grid.gone.add(11)
@@ -659,7 +595,7 @@ def test_a_server_that_fails_ends_the_run(
 
     monkeypatch.setattr(kind, "handle", fails)
     with pytest.raises(InternalError, match=f"{name} failed at"):
-        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS))
+        play(tmp_path, simulated())
     assert time.monotonic() - failed[0] < 30
 
 
@@ -677,7 +613,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
     monkeypatch.setattr(aggregator, "ANSWER", 0.05)
     monkeypatch.setattr(aggregator, "LOOK", 0.01)
     with pytest.raises(NotReady, match="coordinator has not answered"):
-        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS))
+        play(tmp_path, simulated())
 
 
 # --- journals of nodes, which every wave reads -------------------------------------
@@ -697,7 +633,7 @@ def test_a_node_that_compacts_in_every_wave_comes_to_the_same(
 ) -> None:
     assert folded(watched_run[0] / "run") == [False] * CLIENTS
     monkeypatch.setattr(one_wave, "LEAST", 1)
-    again = tensors(play(tmp_path / "again", LocalGrid.simulated(make_app(), CLIENTS)))
+    again = tensors(play(tmp_path / "again", simulated()))
     assert folded(tmp_path / "again" / "run") == [True] * CLIENTS
     same(again, unharmed)
 

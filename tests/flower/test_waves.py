@@ -25,7 +25,7 @@ from secureps.service.executor import Executor
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import read_rows
 from secureps.store.keyring import default_state, load_private
-from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.kits.engine_apps import make_app, play, simulated, train
 from tests.kits.federations import small_plan
 from tests.kits.flower_grid import Fault, LocalGrid, Reply
 
@@ -61,11 +61,8 @@ def played(
     folder: Path, app: Any, faults: dict[tuple[int, int], Fault] | None = None, **settings: Any
 ) -> LocalGrid:
     """A grid on which a run was played."""
-    grid = LocalGrid.simulated(app, 3, faults)
-    own = {"fraction_evaluate": 0.0} | settings
-    strategy = Marked(write_plan(folder), run=folder / "run", unsafe_seed=5, **own)
-    told = ConfigRecord({"lr": 0.25})
-    strategy.start(grid, record(initial()), ROUNDS, train_config=told, timeout=60)
+    grid = simulated(app, faults)
+    play(folder, grid, ROUNDS, kind=Marked, **settings)
     return grid
 
 
@@ -166,15 +163,6 @@ def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
 # --- apps without the mod ----------------------------------------------------------
 
 
-def play_without(folder: Path, app: ClientApp) -> None:
-    """A run of an app at all nodes, which waits a minute for what does not come."""
-    strategy = SecureFedAvg(
-        write_plan(folder), run=folder / "run", unsafe_seed=5, fraction_evaluate=0.0
-    )
-    grid, config = LocalGrid.simulated(app, 3), ConfigRecord({"lr": 0.25})
-    strategy.start(grid, record(initial()), 2, train_config=config, timeout=60)
-
-
 def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
     app = ClientApp()
     asked = 0
@@ -186,7 +174,7 @@ def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
         raise ValueError("Traceback of a worker " + "x" * 900 + " KeyError: 'arrays'")
 
     with pytest.raises(NotReady) as caught:
-        play_without(tmp_path, app)
+        play(tmp_path, simulated(app))
     said = str(caught.value)
     assert said.startswith("no node answers as secureps does, each asked 3 times: <class")
     assert said.endswith("KeyError: 'arrays''>; has the ClientApp mods=[secureps_mod]?")
@@ -202,7 +190,7 @@ def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -
         return Message(content=RecordDict({"metrics": MetricRecord({"n": 1})}), reply_to=message)
 
     with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
-        play_without(tmp_path, app)
+        play(tmp_path, simulated(app))
 
 
 def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
@@ -213,7 +201,7 @@ def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
         r"the app fails at every node that is there, each asked 3 times: node 10 \(client-00\): the"
     )
     with pytest.raises(NotReady, match=why):
-        play_without(tmp_path, app)
+        play(tmp_path, simulated(app))
     assert "is of Flower's old kind (client_fn), which hears other messages: write" in caplog.text
 
 
@@ -228,13 +216,12 @@ def test_what_nodes_say_is_one_line_of_a_log() -> None:
 def test_a_node_hears_what_its_data_holder_wants(tmp_path: Path, what: str) -> None:
     state: list[Path] = []
 
-    def acts(message: Message, play: Reply) -> list[Message]:
+    def acts(message: Message, reply: Reply) -> list[Message]:
         name = client_names(3)[2]
         (kit,) = tmp_path.rglob(f"private/{name}")
         state.append(default_state(kit.parent.parent, name))
         ActLines(state[0], name, load_private(kit.parent.parent, name)).note(what)
-        reply = play(message)
-        return [] if reply is None else [reply]
+        return [reply(message)]
 
     grid = played(tmp_path, make_app(), {(2, 2): acts})
     fits = [node.state["fits"]["n"] for node in grid.nodes.values()]

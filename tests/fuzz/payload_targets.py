@@ -21,7 +21,7 @@ from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.sharing import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
-from secureps.flower.trainer import ModelForm
+from secureps.flower.post import ModelForm
 from secureps.messages.orders import GroupVersion
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values

@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Result
 
-from secureps.flower import secureps_mod
+from secureps.flower import SecureFedAvg, secureps_mod
+from tests.kits.flower_grid import Fault, LocalGrid
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+
+SEED, CLIENTS = 5, 3
+CONFIG = ConfigRecord({"lr": 0.25})
 
 PLAN = """
 name = "engine"
@@ -33,9 +38,10 @@ CIPHERS = {
 
 
 def write_plan(
-    folder: Path, cipher: str = "plain", clients: int = 3, more: str = "most_examples = 32"
+    folder: Path, cipher: str = "plain", clients: int = CLIENTS, more: str = "most_examples = 32"
 ) -> Path:
     """The plan of a small federation."""
+    folder.mkdir(exist_ok=True)
     path = folder / "plan.toml"
     path.write_text(PLAN.format(cipher=CIPHERS[cipher], clients=clients, more=more))
     return path
@@ -87,3 +93,53 @@ def make_app(*mods: Any) -> ClientApp:
     app.train()(train)
     app.evaluate()(evaluate)
     return app
+
+
+def simulated(
+    app: ClientApp | None = None, faults: dict[tuple[int, int], Fault] | None = None
+) -> LocalGrid:
+    """A grid of as many nodes as the plan has clients."""
+    return LocalGrid.simulated(app or make_app(), CLIENTS, faults)
+
+
+def play(
+    folder: Path,
+    grid: LocalGrid,
+    rounds: int = 2,
+    plan: Path | None = None,
+    *,
+    kind: type[SecureFedAvg] = SecureFedAvg,
+    model: Tensors | None = None,
+    judge: Any = None,
+    timeout: float = 60,
+    **settings: Any,
+) -> Result:
+    """A run over a grid, in RUN of a folder; nodes evaluate nothing unless a setting says so."""
+    plan = plan or write_plan(folder, clients=len(grid.nodes))
+    own = settings if "strategy" in settings else {"fraction_evaluate": 0.0} | settings
+    strategy = kind(plan, run=folder / "run", unsafe_seed=SEED, **own)
+    return strategy.start(
+        grid,
+        record(initial() if model is None else model),
+        rounds,
+        timeout,
+        train_config=CONFIG,
+        evaluate_fn=judge,
+    )
+
+
+def tensors(result: Result) -> Tensors:
+    return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+def same(one: Tensors, other: Tensors) -> None:
+    """Asserts that two models are the same bit for bit."""
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert values.dtype == other[name].dtype
+        assert values.tobytes() == other[name].tobytes(), name
+
+
+def record_dict() -> RecordDict:
+    """What Flower's own strategy would tell a node."""
+    return RecordDict({"arrays": record(initial()), "config": ConfigRecord({"lr": 1.0})})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from tests.kits.flower_deployment import Deployment, free_port
+from tests.kits.party_kits import part
 from tests.kits.users import playable
 
 SEED = 5
@@ -45,17 +45,10 @@ class PrivateDeployment(Deployment):
         self._minimum = min(read.bounds(group).minimum for group in read.all_groups)
         self._all = simulated_kit(folder, read, nodes)
         self.listen = f"127.0.0.1:{free_port()}"
-        self.server_kit = self._kit("server", COORDINATOR, *shard_names(read.section.shards))
+        shards = shard_names(read.section.shards)
+        self.server_kit = part(self._all, folder / "kits" / "server", COORDINATOR, *shards)
         for name in (*self.holders, *self._names):
-            self._kit(name, name)
-
-    def _kit(self, home: str, *parties: str) -> Path:
-        """A folder with the private keys of these parties, and of no other."""
-        kit = self.folder / "kits" / home
-        shutil.copytree(self._all / "public", kit / "public")
-        for name in parties:
-            shutil.copytree(self._all / "private" / name, kit / "private" / name)
-        return kit
+            part(self._all, folder / "kits" / name, name)
 
     def _own(self, number: int) -> Mapping[str, str]:
         partitions = {"num-partitions": str(self.clients)}

@@ -15,8 +15,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN = 1
-Reply = Callable[[Message], "Message | None"]
-"""Makes of a message what comes back; None: nothing does."""
+Reply = Callable[[Message], Message]
+"""Makes the reply to a message."""
 Fault = Callable[[Message, Reply], list[Message]]
 """What comes back of a message, by what its node does with it."""
 

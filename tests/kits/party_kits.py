@@ -25,3 +25,11 @@ def descriptor(words: str) -> int:
 def phrase(words: str) -> Passphrases:
     """Given as on a command line."""
     return Passphrases(descriptor(words))
+
+
+def part(whole: Path, folder: Path, *names: str) -> Path:
+    """A kit with the private keys of these parties, and of no other."""
+    shutil.copytree(whole / "public", folder / "public")
+    for name in names:
+        shutil.copytree(whole / "private" / name, folder / "private" / name)
+    return folder

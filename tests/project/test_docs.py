@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -303,4 +302,5 @@ def test_the_plans_reference_has_all_training_options_of_torch() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
     _, _, part = page.partition("\n## `[training]`, of a `TorchTrainer`\n")
     rows = re.findall(r"^\| `(\w+)` \| \w+ \| `(.+?)` \|", part.partition("\n## ")[0], re.MULTILINE)
-    assert rows == [(each.name, json.dumps(each.default)) for each in fields(LocalSgd)]
+    wanted = LocalSgd.model_fields.items()
+    assert rows == [(name, json.dumps(each.default)) for name, each in wanted]

@@ -255,8 +255,8 @@ def test_it_says_how_long_an_update_takes_on_a_client_s_link(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("lr = 4.0", "learning_rate = 4.0", "unknown training setting 'learning_rate'"),
-        ("lr = 4.0", 'lr = "fast"', "training setting 'lr' must be of type float, got 'fast'"),
+        ("lr = 4.0", "learning_rate = 4.0", "training: learning_rate: unknown key"),
+        ("lr = 4.0", 'lr = "fast"', 'training: lr: must be a number, and is "fast"'),
         ("start = 6", "start = 9", r"6 take part, but a version waits for 9$"),
     ],
 )

@@ -65,7 +65,8 @@ class FlowerApp:
     def __post_init__(self) -> None:
         if not self.legacy and not self._actions("train"):
             raise ConfigError(f"{self.where}: {NO_TRAIN}")
-        check_mods(self.client, self.where, self.legacy)
+        for mod in {id(mod): mod for mod in _mods(self.client)}.values():
+            _refuse(self.where, mod, self.legacy)
 
     # Flower has no public way to ask for what follows; see the pin in pyproject.toml.
 
@@ -364,12 +365,6 @@ NEEDS_SERVER = {
 """Flower's mods that are refused, and why; besides these all for secure aggregation."""
 
 
-def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
-    """Refuses mods that cannot work here (ConfigError); a `legacy` app is a client_fn."""
-    for mod in {id(mod): mod for mod in _mods(app)}.values():
-        _refuse(where, mod, legacy)
-
-
 def _mods(app: ClientApp) -> Iterator[Any]:
     """Yields all mods of an app and of its functions, from outside in."""
     yield from app._mods
@@ -383,6 +378,7 @@ def _mods(app: ClientApp) -> Iterator[Any]:
 
 
 def _refuse(where: str, mod: Any, legacy: bool) -> None:
+    """Refuses a mod that cannot work here (ConfigError); a `legacy` app is a client_fn."""
     while isinstance(mod, functools.partial):
         mod = mod.func
     kind = mod if hasattr(mod, "__name__") else type(mod)

@@ -72,20 +72,16 @@ class FlowerModel:
 
         Floating-point numbers of another width are cast back. Integers and booleans beside them
         stay as they were given: BatchNorm counts steps in them, which in an update's norm would
-        leave the weights no room under the clip.
-
-        Raises:
-            WrongShape: other names, shapes or kinds of numbers; says which.
-            NotFinite: a value is NaN, or infinite, perhaps only in the model's own width.
+        leave the weights no room under the clip. Raises WrongShape for another model, NotFinite
+        for a value that is not finite, perhaps only in the model's own width.
         """
         found = FlowerModel.of_record(record).tensors
         reason = check_like(found, self.shapes)
         if reason is not None:
             raise WrongShape(f"the app's fit returned another model: {reason}")
         trained = {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
-        if not any(_real(array) for array in trained.values()):
-            return trained
-        return {n: each if _real(each) else given[n].copy() for n, each in trained.items()}
+        real = {name for name, each in trained.items() if each.dtype.kind == "f"}
+        return {n: given[n].copy() if real and n not in real else trained[n] for n in trained}
 
     def refuse_unsummable(self, where: str) -> None:
         """Refuses a model without numbers to average, such as serialized trees (ConfigError)."""
@@ -105,12 +101,7 @@ class FlowerModel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, by name."""
         return {name: array.shape for name, array in self.tensors.items()}
-
-
-def _real(array: NumpyArray) -> bool:
-    return array.dtype.kind == "f"
 
 
 def _ours(name: str, nameless: bool) -> str:

@@ -19,6 +19,7 @@ from secureps.client.runner import run
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
+from secureps.tracebacks import told, where
 
 # flwr imports alembic, which logs every plugin. Telemetry is off before any app is loaded, because
 # an app may call something that reports to Flower.
@@ -37,7 +38,7 @@ try:
     )
     from secureps.client.flower.records import FlowerModel
     from secureps.client.flower.server import take
-    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded, told
+    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"
@@ -89,7 +90,7 @@ class FlowerScript:
         If it has no model, the client of `partition` 0 is asked for one. Raises ConfigError if it
         fails, has no model, or has code of its own.
         """
-        where = self._app.where
+        own = self._app.where
         try:
             with seeded(seed):
                 server = self._app.server()
@@ -100,18 +101,19 @@ class FlowerScript:
             with seeded(seed):  # again: torch, if it was imported only now
                 founded = take(server, {**given.run, **rounds}, versions, clients)
         except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError(f"{own}: {error}") from None
         except SecurepsError:
             raise
         except Exception as error:
-            raise ConfigError(f"{where}: its ServerApp failed: {told(error)}") from error
+            text = f"its ServerApp failed: {told(error)} ({where(error)})"
+            raise ConfigError(f"{own}: {text}") from error
         if not founded.model or "initial" in settings:
-            own: dict[str, Setting] = {"partition": 0, "partitions": clients, **settings}
-            trainer = self.make(own, None)
+            first: dict[str, Setting] = {"partition": 0, "partitions": clients, **settings}
+            trainer = self.make(first, None)
             trainer.parameters(seed)
             founded = replace(founded, model=trainer.model.tensors, ties=trainer.tied())
         else:
-            FlowerModel.of_file(founded.model, tuple(founded.model)).refuse_unsummable(where)
+            FlowerModel.of_file(founded.model, tuple(founded.model)).refuse_unsummable(own)
         served = replace(founded.served, names=tuple(founded.model), run=rounds)
         return replace(founded, served=served)
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -24,8 +23,6 @@ KEY = "flower"
 
 MOST_BYTES = 1 << 20
 """The longest JSON that is read, so that no malicious file fills a client's memory."""
-
-NO_TIES = MappingProxyType[str, str]({})
 
 MOST_RECORDS = 64
 """The most records in a round's message."""
@@ -84,21 +81,16 @@ class Served:
 
 
 def write_served(
-    path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] = NO_TIES
+    path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] | None = None
 ) -> None:
-    """Writes the file of version 0; `ties` are further names of tensors, with the names meant.
-
-    Raises:
-        ConfigError: the settings of all rounds are longer than MOST_BYTES.
-        OperatorError: the disk refuses.
-    """
+    """Writes the file of version 0; `ties` are further names of tensors, with the names meant."""
     text = json.dumps(asdict(served))
     if len(text) > MOST_BYTES:
         raise ConfigError(
             f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit: "
             "tell them less, or the same in more rounds"
         )
-    write_state(path, dict(model), {**ties, KEY: text}, None)
+    write_state(path, dict(model), {**(ties or {}), KEY: text}, None)
 
 
 def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served | None]:

@@ -58,15 +58,10 @@ LOOKS = 10
 
 
 def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Founded:
-    """Runs a ServerApp until it starts its strategy.
+    """Runs a ServerApp, with its run_config, until it starts its strategy.
 
-    Args:
-        config: the app's run_config.
-        clients: how many nodes the app sees.
-
-    Raises:
-        ConfigError: it has code of its own, or a strategy that needs single updates.
-        Exception: whatever the ServerApp raises.
+    Raises ConfigError if it has code of its own, or a strategy that needs single updates; and
+    whatever the ServerApp raises.
     """
     context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _Nowhere(clients)
     if server._server_fn is not None:

@@ -16,7 +16,6 @@ import random
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,10 +34,11 @@ from flwr.app import (
 from flwr.common import Code
 
 from secureps.client.flower.app import NODE, FlowerApp, Settings
-from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
+from secureps.client.flower.records import FlowerModel, States, Tensors, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
 from secureps.client.returned import number, whole_number
-from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.client.trainer import SEED_BITS, EvaluateResult, FitConfig, FitResult, Setting
+from secureps.client.trainer import Array as NumpyArray
 from secureps.errors import (
     ConfigError,
     DamagedStore,
@@ -51,6 +51,7 @@ from secureps.errors import (
 from secureps.files.objects import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
+from secureps.tracebacks import told, where
 
 log = logging.getLogger("secureps")
 
@@ -99,7 +100,7 @@ class FlowerTrainer:
 
     # --- Trainer ------------------------------------------------------------------
 
-    def parameters(self, seed: int) -> dict[str, Array]:
+    def parameters(self, seed: int) -> Tensors:
         """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
@@ -107,23 +108,17 @@ class FlowerTrainer:
             self._initial = seed, self._make_initial(seed)
         return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
-    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
         """Sends one train message; its config is the plan's `[training]` and server-round.
 
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
         the part. These override the ServerApp's settings for that round. The app's metrics are in
         the result, and in the next report "train", and leave this client in no other way. An app's
-        steps are not counted: they are 0.
-
-        Raises:
-            PlanRefused: under record privacy.
-            ScriptFailed: the app failed, or its answer cannot be used.
-            WrongShape: it answered with another model; names the first tensor that differs.
-            NotFinite: a tensor that it trained is NaN or infinite.
+        steps are not counted: they are 0. PlanRefused under record privacy.
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
-        model, versions = self.model, config.versions.values()
+        versions = config.versions.values()
         number = max(versions, default=0) + 1
         content = self._content("fitins", parameters, lighter(config), number)
         at = sum(versions)  # grows with every group's version
@@ -132,7 +127,7 @@ class FlowerTrainer:
         context = self._context(state)
         kind, seed = self._app.action("train") or "train", bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
-        result = self._read_fit(reply, model, parameters)
+        result = self._read_fit(reply, parameters)
         if result.metrics:
             context.state[FITTED] = MetricRecord(
                 {**result.metrics, ROUND: number, EXAMPLES: result.examples}
@@ -140,12 +135,12 @@ class FlowerTrainer:
         self._states.keep(at, context.state)
         return result
 
-    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
         """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
-        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
+        self, parameters: Tensors, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
         """Evaluates a published version; changes to `context.state` are kept for the next fit."""
         result = self._evaluate(parameters, versions)
@@ -154,7 +149,7 @@ class FlowerTrainer:
         return result
 
     def report_at(
-        self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
+        self, parameters: Tensors, versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
         """The app's report on a version, beside its evaluation; ConfigError if it has none.
 
@@ -162,10 +157,8 @@ class FlowerTrainer:
         Any other message is sent to the app, with the model and no settings; only numbers of its
         answer count, and changes to `context.state` are dropped.
         """
-        number, state = (
-            max(versions.values(), default=0),
-            self._states.before(sum(versions.values()), True),
-        )
+        number = max(versions.values(), default=0)
+        state = self._states.before(sum(versions.values()), True)
         fitted = state.pop(FITTED, MetricRecord())
         if message == "train":
             told = {n: float(v) for n, v in fitted.items() if isinstance(v, int | float)}
@@ -175,25 +168,21 @@ class FlowerTrainer:
         if self._app.legacy or not self._app.has(message):
             raise ConfigError(f"{self._app.where}: the app has no function for {message}")
         content = self._content("evaluateins", parameters, {}, number)
-        said, count, key = self._read_metrics(
-            self._ask(message, content, self._context(state), 0), ""
-        )
+        reply = self._ask(message, content, self._context(state), 0)
+        said, count, key = self._read_metrics(reply, "")
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
         examples = whole_number(f"{self._app.where}: {message}: {key}", count)
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of running statistics, by name."""
         return statistics_in(self.model)
 
     def tied(self) -> Mapping[str, str]:
-        """Further names of tensors in the file `initial`."""
         self._load()
         return self._ties
 
     def initial_digest(self) -> str:
-        """The hex digest of the file that `initial` names; empty if there is none."""
         self._load()
         return self._digest
 
@@ -216,7 +205,10 @@ class FlowerTrainer:
 
     def _make_initial(self, seed: int) -> FlowerModel:
         if self._settings.initial is not None:
-            path = _find_initial(self._settings.initial)
+            try:
+                path = initial_path(self._settings.initial)
+            except DamagedStore as error:
+                raise ConfigError(f"initial: {error}") from None
             tensors, ties, served = read_served(path)
             names = () if served is None else served.names
             model = FlowerModel.of_file(tensors, names)
@@ -266,7 +258,7 @@ class FlowerTrainer:
         return int.from_bytes(name, "big") >> 1 or 1
 
     def _content(
-        self, legacy: str, parameters: Mapping[str, Array], config: Mapping[str, Setting], at: int
+        self, legacy: str, parameters: Tensors, config: Mapping[str, Setting], at: int
     ) -> RecordDict:
         """Makes a message's content; `legacy` is the prefix of records' names in the older API.
 
@@ -281,17 +273,20 @@ class FlowerTrainer:
         return RecordDict({**said, served.arrays: arrays, served.config: settings})
 
     def _ask(self, kind: str, content: RecordDict, context: Context, seed: int) -> RecordDict:
-        where = f"{self._app.where}: {kind} failed"
+        failed = f"{self._app.where}: {kind} failed"
         try:
             with seeded(seed):
                 reply = self._app.client(message(content, kind, context.node_id), context)
         except SecurepsError:
             raise
         except Exception as error:
-            whose = ConfigError if _lacks_partition(error) else ScriptFailed
-            raise whose(f"{where}: {told(error)}") from error
+            text = f"{failed}: {told(error)} ({where(error)})"
+            if isinstance(error, KeyError) and error.args and error.args[0] in NODE.values():
+                hint = "the settings partition and partitions say it, such as 0 and 6"
+                raise ConfigError(f"{text}; {hint}") from error
+            raise ScriptFailed(text) from error
         if reply.has_error():
-            raise ScriptFailed(f"{where}: {' '.join(str(reply.error.reason).split())}")
+            raise ScriptFailed(f"{failed}: {' '.join(str(reply.error.reason).split())}")
         return reply.content
 
     # --- answers ------------------------------------------------------------------
@@ -312,9 +307,7 @@ class FlowerTrainer:
         key = self._served.weighted_by
         return said, said.pop(key, None), key
 
-    def _read_fit(
-        self, reply: RecordDict, model: FlowerModel, given: Mapping[str, Array]
-    ) -> FitResult:
+    def _read_fit(self, reply: RecordDict, given: Tensors) -> FitResult:
         where = f"{self._app.where}: fit"
         if self._app.legacy:
             status = self._status(reply, "fitres")
@@ -325,18 +318,18 @@ class FlowerTrainer:
             raise WrongShape(f"{where} returned {n} ArrayRecords; one of them is the model")
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
-        tensors = model.read(arrays, given)
+        tensors = self.model.read(arrays, given)
         examples = whole_number(f"{where}: {key}", count)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
-        self, parameters: dict[str, Array], versions: Mapping[str, int] | None
+        self, parameters: Tensors, versions: Mapping[str, int] | None
     ) -> EvaluateResult | None:
         kind = self._app.action("evaluate") or "evaluate"
         if not self._app.legacy and not self._app.has(kind):
             return None
-        at = 0 if versions is None else sum(versions.values())
-        number = 0 if versions is None else max(versions.values(), default=0)
+        known = (versions or {}).values()
+        at, number = sum(known), max(known, default=0)
         content = self._content("evaluateins", parameters, {}, number)
         state = self._states.newest() if versions is None else self._states.before(at, True)
         state.pop(FITTED, None)
@@ -399,13 +392,6 @@ def statistics_in(model: FlowerModel) -> dict[str, Kind]:
     return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
-def _find_initial(initial: str) -> Path:
-    try:
-        return initial_path(initial)
-    except DamagedStore as error:
-        raise ConfigError(f"initial: {error}") from None
-
-
 def lighter(config: FitConfig) -> dict[str, Setting]:
     """The plan's settings, with steps and epochs reduced to this training's part of the work."""
     told = dict(config.settings)
@@ -418,7 +404,7 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
     return {**told, "work": config.work}
 
 
-def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
+def bound_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
     An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
@@ -430,21 +416,6 @@ def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
         digest.update(len(header).to_bytes(8, "big") + header)
         digest.update(payload_digest(single_bytes(array)))
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
-
-
-def told(error: Exception) -> str:
-    """One line about an error in the app, with file and line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
-    at = (own or frames)[-1]
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-    hint = "; the settings partition and partitions say it, such as 0 and 6"
-    place = f"({Path(at.filename).name}, line {at.lineno})"
-    return f"{text} {place}{hint if _lacks_partition(error) else ''}"
-
-
-def _lacks_partition(error: Exception) -> bool:
-    return isinstance(error, KeyError) and bool(error.args) and error.args[0] in NODE.values()
 
 
 def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

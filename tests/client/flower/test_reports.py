@@ -40,6 +40,10 @@ def silent(message, context):
 )
 
 
+AGE = float(np.average(np.arange(30, 36), weights=np.arange(1, 7)))
+"""The mean of six clients' ages, weighted by their examples."""
+
+
 def app(folder: Path, state: Path | None = None, partition: int = 2) -> FlowerTrainer:
     package = f"{folder.name.replace('-', '_')}_app"
     if not (folder / package).exists():
@@ -100,12 +104,10 @@ def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
     }
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
     simulation.run()
-    weights = np.arange(1, 7)
-    ages = float((weights * (29.0 + weights)).sum() / weights.sum())
     assert metrics_of(simulation) == {
         1 + at: {
             "eval_loss": pytest.approx(2.0, abs=0.01),
-            "query.ages.mean": pytest.approx(ages, abs=0.1),
+            "query.ages.mean": pytest.approx(AGE, abs=0.1),
             "train.fits": pytest.approx(fits, rel=1e-3, abs=0.1),
         }
         for at, fits in enumerate((1.0, 1001.0))
@@ -150,10 +152,8 @@ def test_an_app_that_only_asks_is_told_how_its_answers_are_summed(tmp_path: Path
     }
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
     simulation.run()
-    weights = np.arange(1, 7)
-    ages = float((weights * (29.0 + weights)).sum() / weights.sum())
     for version in (1, 2):
         told = metrics_of(simulation)[version]
-        assert told["query.ages.mean"] == pytest.approx(ages, abs=0.1)
+        assert told["query.ages.mean"] == pytest.approx(AGE, abs=0.1)
         widths = [told[f"query.width.{i}"] for i in range(9)]
         assert widths == [pytest.approx(2.5 + i, abs=0.1) for i in range(9)], "all count alike"

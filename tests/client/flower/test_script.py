@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -198,14 +199,16 @@ def shouting(message, context, call_next):
 # --- context.state ----------------------------------------------------------------
 
 
-def test_state_survives_and_a_repeated_version_finds_what_was_before_it(tmp_path: Path) -> None:
-    def fits(version: int) -> float:
-        """Of a client that was just started."""
-        app = messages(tmp_path, tmp_path / "state")
-        result = app.fit(app.parameters(1), FitConfig({"all": version}, 1, {"lr": 1.0}))
-        assert (result.parameters["w"] == result.metrics["fits"]).all()
-        return result.metrics["fits"]
+def fits_of(folder: Path, version: int) -> float:
+    """How often a client that was just started has fitted."""
+    app = messages(folder, folder / "state")
+    result = app.fit(app.parameters(1), FitConfig({"all": version}, 1, {"lr": 1.0}))
+    assert (result.parameters["w"] == result.metrics["fits"]).all()
+    return result.metrics["fits"]
 
+
+def test_state_survives_and_a_repeated_version_finds_what_was_before_it(tmp_path: Path) -> None:
+    fits = partial(fits_of, tmp_path)
     assert [fits(v) for v in (0, 1, 2)] == [1, 2, 3]
     assert fits(2) == 3, "killed after training, before the next version"
     assert fits(3) == 4
@@ -221,11 +224,7 @@ def test_state_survives_and_a_repeated_version_finds_what_was_before_it(tmp_path
 def test_what_an_evaluation_leaves_is_there_for_the_next_fit(tmp_path: Path) -> None:
     """Of a client that is started anew before each call, and repeats what it was killed in."""
 
-    def fits(version: int) -> float:
-        app = messages(tmp_path, tmp_path / "state")
-        return app.fit(app.parameters(1), FitConfig({"all": version}, 1, {"lr": 1.0})).metrics[
-            "fits"
-        ]
+    fits = partial(fits_of, tmp_path)
 
     def evaluated(version: int) -> float:
         app = messages(tmp_path, tmp_path / "state")
@@ -318,7 +317,7 @@ REPLY = 'content = RecordDict({"arrays"'
         (NUMPY_FIT, "return [weights * 1e300, bias], 1, {}", NotFinite, "'arr_0' NaN or infinite"),
         (NUMPY_FIT, "return [weights, bias], -1, {}", Malformed, "num-examples is -1, and must be"),
         (NUMPY_FIT, "return [weights, bias]", ScriptFailed, "TypeError: NumPyClient.fit did not"),
-        (NUMPY_FIT, "return 1 / 0", ScriptFailed, r"ZeroDivisionError: .* \(client.py, line 18\)"),
+        (NUMPY_FIT, "return 1 / 0", ScriptFailed, r"ZeroDivisionError: .* \(client.py:18 in fit\)"),
         ("def fit", "def train", ScriptFailed, "was not OK: FIT_NOT_IMPLEMENTED"),
     ],
 )
