@@ -166,9 +166,6 @@ def test_the_ends_of_the_scale() -> None:
 
 
 def test_what_is_unsound_is_refused() -> None:
-    for delta in (0.0, 1.0, -1e-5, math.nan):
-        with pytest.raises(PlanRefused, match="delta"):
-            epsilon([ONE], delta)
     with pytest.raises(Malformed, match="sample rate"):
         epsilon([replace(ONE, sample_rate=2.0)], DELTA)
     with pytest.raises(Malformed, match="noise multiplier"):
@@ -358,9 +355,6 @@ def test_two_parties_are_several(sources: int) -> None:
 
 
 def test_unsound_releases_are_refused() -> None:
-    for delta in (0.0, 1.0, -1e-5, math.nan):
-        with pytest.raises(PlanRefused, match="delta"):
-            client_epsilon([RELEASE], delta)
     with pytest.raises(Malformed, match="releases of 2 clients"):
         client_epsilon([RELEASE, replace(RELEASE, party="bob")], DELTA)
     with pytest.raises(Malformed, match="the release of 'alice'"):

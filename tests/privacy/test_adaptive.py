@@ -222,24 +222,7 @@ def test_a_scale_that_no_clip_has_is_refused(scale: float | None) -> None:
         made().check(scale)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"clip": 0.0},
-        {"clip": math.nan},
-        {"clip": 2.0**95},
-        {"clip": 2.0**-95},
-        {"quantile": 0.0},
-        {"quantile": 1.0},
-        {"rate": -0.1},
-        {"rate": math.inf},
-        {"weight": 0.0},
-        {"weight": math.nan},
-        {"least": 2.0},
-        {"most": 0.5},
-        {"least": 0.0},
-    ],
-)
-def test_numbers_out_of_range_are_refused(changes: dict[str, float]) -> None:
+@pytest.mark.parametrize("clip", [0.0, math.nan, 2.0**95, 2.0**-95])
+def test_a_clip_that_may_leave_its_range_is_refused(clip: float) -> None:
     with pytest.raises(PlanRefused):
-        made(**changes)
+        made(clip=clip)

