@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from secureps.config.plan import BufferedSection, PrioritySection, SspSection
 from secureps.messages.submission import SubmissionId
-from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, PassOver, Rule, RuleState, Wait
 from tests.kits.rule_world import RuleWorld
@@ -73,7 +73,7 @@ class Members(RuleBasedStateMachine):
             assert len(ids) >= MINIMUM
             assert len({id.client for id in ids}) == len(ids)
             assert seen.isdisjoint(ids)
-            check_weights([member.weight for member, _ in summed], MINIMUM)
+            assert not uneven([member.weight for member, _ in summed], MINIMUM)
             seen |= set(ids)
 
     @invariant()
