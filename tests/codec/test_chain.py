@@ -243,8 +243,3 @@ def test_what_no_piece_takes_gets_its_sign_alone(size: int) -> None:
     by = -np.ones(size, np.int8)
     x = np.arange(1.0, size + 1)
     assert rotated(x, by).tolist() == (-x).tolist()
-
-
-def test_signs_are_bits_the_lowest_first() -> None:
-    made = signs(34, np.array([0b101, 0b10], np.uint32))
-    assert made[[0, 1, 2, 3, 32, 33]].tolist() == [-1, 1, -1, 1, 1, -1]

@@ -19,23 +19,11 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rules.sync import Sync
+from tests.kits import privacy_kit
+from tests.kits.roles_kit import PRIVACY
 
 SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5), "float32")))
-PRIVACY = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "records": 10,
-    "sample_rate": 0.1,
-    "delta": 1e-5,
-    "budget": 8.0,
-}
-CLIENT = {
-    "unit": "client",
-    "placement": "distributed",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 8.0,
-}
+CLIENT = privacy_kit.PRIVACY | {"placement": "distributed"}
 TOML = """
 name = "demo"
 versions = 3

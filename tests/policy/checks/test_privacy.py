@@ -13,17 +13,10 @@ from secureps.errors import PlanRefused
 from secureps.messages.charge import Charge
 from secureps.policy.checks.privacy import LEAST_NOISE, weak_privacy
 from secureps.policy.plan import Plan
+from tests.kits.privacy_kit import PRIVACY as CLIENT
+from tests.kits.roles_kit import PRIVACY as RECORD
 from tests.kits.skellam_kit import tight_epsilon
 
-RECORD = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "records": 10,
-    "sample_rate": 0.1,
-    "delta": 1e-5,
-    "budget": 8.0,
-}
-CLIENT = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 8.0}
 FEDBUFF = {"name": "buffered", "buffer": 8}
 ROUNDS = {"name": "sync", "quorum": 5}
 ROWS = {"rows": 100, "block": 50}
