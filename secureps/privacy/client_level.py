@@ -30,6 +30,7 @@ this machine's timing may learn about it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -311,16 +312,13 @@ class ClientMechanism:
         (where the update alone fills the grid) to 2 C (where rounding doubles any norm).
         """
         most = (1 << (bits - 1)) - 1
-        low, high = _place(self.clip / most), _place(2 * self.clip)
-        best: Calibration | None = None
-        while low <= high:
-            middle = (low + high) // 2
-            tried = self._calibrate(_step(middle), most)
-            if tried is None:
-                low = middle + 1
-            else:
-                best, high = tried, middle - 1
-        return best
+        places = range(_place(self.clip / most), _place(2 * self.clip) + 1)
+
+        def holds(place: int) -> bool:
+            return self._calibrate(_step(place), most) is not None
+
+        found = bisect_left(places, True, key=holds)
+        return self._calibrate(_step(places[found]), most) if found < len(places) else None
 
     def _calibrate(self, step: float, most: int) -> Calibration | None:
         """The calibration of a step, or None if the step is too fine."""
