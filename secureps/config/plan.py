@@ -1,8 +1,4 @@
-"""What a plan file may say: frozen, named defaults, unknown keys refused.
-
-`config` parses and checks single keys; whether the whole is sound is decided by
-`policy.plan`.
-"""
+"""What a plan file may say, key by key; `policy.plan` decides whether the whole is sound."""
 
 from __future__ import annotations
 

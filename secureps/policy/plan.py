@@ -1,8 +1,7 @@
 """The plan: the validated whole of rule, privacy, codec, cipher and placement.
 
-`config` parses single keys; here the whole is refused, with a reason, when it is
-unsound. Everything that a party computes from a plan is computed here, from the plan's
-canonical text alone, so that all parties agree.
+A plan that is unsound as a whole is refused with its reason. Everything that a party computes from
+a plan follows from its canonical text alone, so that all parties agree.
 
 **Row-blocks.** Of a group with row-blocks a client touches few rows. Under a committee every
 row-block that a client sends is a submission with a key of its own, and envelopes for every holder:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.explanation import codec_words, explain
-from tests.kits.explained import SERVICE
+from secureps.policy.explain.explanation import codec_words
+from tests.kits.explained import explain
 from tests.kits.federations import small_plan
 
 SUPPORT = {"name": "support", "one_in": 4}
@@ -84,6 +84,6 @@ def test_what_clients_pull() -> None:
         "keeps what was rounded off for the next version"
     )
     plan = small_plan(group=[{"rule": {"quorum": 6}, "pull_bits": 4, "range": 1.0}])
-    down = explain(plan, {"all": 1600}, SERVICE).groups[0].bytes_down
+    down = explain(plan, {"all": 1600}).groups[0].bytes_down
     assert down is not None
     assert down < 1000
