@@ -23,7 +23,7 @@ nasty = st.one_of(
     st.floats(width=32, allow_nan=False, allow_infinity=False),
     st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 3.4028234663852886e38, 1.1754943508222875e-38]),
 )
-vectors = hnp.arrays(np.float32, st.integers(0, 40), elements=nasty)
+updates = hnp.arrays(np.float32, st.integers(0, 40), elements=nasty)
 bounds = st.one_of(
     st.floats(1e-3, 1e3),
     st.floats(min_value=5e-324, max_value=1e308),
@@ -33,7 +33,7 @@ bounds = st.one_of(
 
 @pytest.mark.slow
 @settings(max_examples=500)
-@given(x=vectors, bound=bounds)
+@given(x=updates, bound=bounds)
 def test_the_result_never_exceeds_the_bound(x: NDArray[np.float32], bound: float) -> None:
     before = x.copy()
     clipped, norm = clip_l2(x, bound)

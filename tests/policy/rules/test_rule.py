@@ -26,7 +26,7 @@ def ssp(slack: int) -> Rule:
     return build_rule(section, room=100)
 
 
-class Members(RuleBasedStateMachine):
+class RuleMembers(RuleBasedStateMachine):
     world: RuleWorld
 
     def begin(self, made: Rule) -> None:
@@ -114,7 +114,7 @@ class Members(RuleBasedStateMachine):
         raise AssertionError(f"stands still: {world.reason}")
 
 
-class SspMembers(Members):
+class SspMembers(RuleMembers):
     slack: int
 
     @initialize(slack=st.integers(0, 3))
@@ -189,7 +189,7 @@ def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -
     assert made.decide(1000.0, (), alone) == Wait(None, f"{count} at clock 0")
 
 
-class BufferedMembers(Members):
+class BufferedMembers(RuleMembers):
     most: int
 
     @initialize(buffer=st.integers(3, 5), most=st.integers(0, 3), power=st.floats(0, 2))
@@ -213,7 +213,7 @@ class BufferedMembers(Members):
             assert weights == sorted(weights)
 
 
-class PriorityMembers(Members):
+class PriorityMembers(RuleMembers):
     AGEING: ClassVar = 50.0
     MOST: ClassVar = 3
 
