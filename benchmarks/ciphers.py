@@ -129,7 +129,7 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
     watch.time("client", "round", lambda: round_to_norm(steps, made.bound, made.limit, words))
     local = replace(distributed, placement="local", honest=1)
     for mechanism in (local, distributed):
-        sampler, noise = Skellam(mechanism.share_variance), stream.derive("noise").words
+        sampler, noise = Skellam(mechanism.calibration.variance), stream.derive("noise").words
         sampler.sample(1, noise)  # its table is made once in a run
         watch.time(
             "client",

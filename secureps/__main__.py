@@ -7,7 +7,7 @@ from secureps.run.processes.signals import without_teardown
 
 
 def run() -> None:
-    """As `secureps.run.cli.main`; the process ends with it."""
+    """Runs `secureps.run.cli.main`, and ends the process with it."""
     with without_teardown():
         main()
 

@@ -22,13 +22,10 @@ kind."""
 
 
 class Buffers:
-    """Lends buffers and keeps some that came back, for whoever asks next, on any thread.
+    """Lends buffers, and keeps up to `most` bytes of those that came back, on any thread.
 
-    A buffer comes back by itself when nobody refers to it any more, nor to a view of it: what
-    somebody still reads is never overwritten.
-
-    Args:
-        most: bytes of those that are kept.
+    A buffer comes back by itself when nobody refers to it or a view of it any more: what somebody
+    still reads is never overwritten.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,7 +34,7 @@ class Buffers:
         self._lock = threading.RLock()  # a buffer may come back on a thread that is taking one
 
     def lend(self, length: int) -> memoryview:
-        """A writable buffer of `length` bytes, 1 or more, whatever they are; or MemoryError."""
+        """Lends a writable buffer of `length` bytes, 1 or more, of any content; or MemoryError."""
         kept = self.kept(length)
         if kept is not None:
             return kept
@@ -64,7 +61,7 @@ class Buffers:
         return self._lent(whole, length)
 
     def let_go(self) -> None:
-        """Keeps none any more, until others come back."""
+        """Frees the buffers that are kept."""
         with self._lock:
             self._kept.clear()
 

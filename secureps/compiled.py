@@ -1,10 +1,10 @@
-"""How kernels are compiled: by numba, without the interpreter's lock, and kept in a folder.
+"""Compiles kernels with numba, without the interpreter's lock, and keeps them in a folder.
 
 Where numba cannot be imported nothing is compiled, and NumPy makes the same bits (`fall_back_to`).
 
-numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
-that others may write to is refused. numba notices a change of a kernel's own file only, and
-kernels call one another: the folder's name has a digest of the sources of all rooms that have any.
+numba reads what it kept with pickle: a folder that others than this user may write to is refused.
+It notices a change of a kernel's own file only, and kernels call one another: the folder's name has
+a digest of all sources of kernels.
 """
 
 from __future__ import annotations
@@ -59,21 +59,13 @@ _KEPT = _Kept()
 
 
 def keep_in(folder: Path) -> None:
-    """Kernels are to be kept there and not in the home folder; before the first is needed.
-
-    A fork may be told so of a process that has loaded them from another folder: that one counts no
-    more.
-    """
+    """Has kernels kept there and not in the home folder, also in a fork that has loaded others."""
     with _KEPT.lock:
         _KEPT.wanted, _KEPT.folder = folder.absolute(), None
 
 
 def compiles() -> bool:
-    """Whether kernels are numba's, which are then taken from their folder; says once if not.
-
-    Raises:
-        ConfigError: as `kernel_folder`.
-    """
+    """Loads numba's kernels (as `load_kernels`); False without numba, which is logged once."""
     if not missing:
         load_kernels()
         return True
@@ -89,7 +81,7 @@ def compiles() -> bool:
 
 
 def kernel_folder() -> Path:
-    """Where kernels of these sources are kept; made if it is missing.
+    """Finds or makes the folder of these sources' kernels.
 
     Raises:
         ConfigError: it cannot be made, or somebody else owns it or may write to it.
@@ -107,7 +99,7 @@ def kernel_folder() -> Path:
 
 
 def _tops() -> Iterator[Path]:
-    """A folder of the user's; a temporary one for who has no home, or none to write to."""
+    """Yields a folder of the user's, then one for a user without a home to write to."""
     with suppress(RuntimeError):  # neither HOME nor an entry in the system's list of users
         yield Path.home() / ".cache" / "secureps" / "kernels"
     yield Path(tempfile.gettempdir()) / f"secureps-kernels-{user()}"
@@ -129,7 +121,7 @@ def _made(top: Path, name: str) -> Path:
 
 
 def load_kernels() -> Path:
-    """From here on kernels are taken from the folder, or compiled at their first call and kept.
+    """Has kernels taken from the folder, or compiled at their first call and kept.
 
     Raises:
         ConfigError: as `kernel_folder`.
@@ -143,24 +135,20 @@ def load_kernels() -> Path:
 
 
 def all_kept() -> bool:
-    """Whether the folder has every kernel, as this process would compile it; compiles nothing.
-
-    Raises:
-        ConfigError: as `kernel_folder`.
-    """
+    """Whether the folder has every kernel, as this process would compile it."""
     return bool(missing) or _mark(kernel_folder()).exists()
 
 
 def note_all_kept() -> None:
-    """Every kernel was called since `load_kernels`: whoever comes next need not look."""
+    """Notes for later processes that every kernel was called since `load_kernels`."""
     if not missing:
         _mark(load_kernels()).touch(mode=0o600)
 
 
 def _mark(folder: Path) -> Path:
-    """Named for what numba goes by: interpreter, itself, processor, place and age of sources.
+    """A file named for what numba goes by: its version, interpreter, processor, and sources.
 
-    A place is where they are imported from: numba follows no links.
+    Of a source it goes by the age and by the path of its import, without following links.
     """
     facts = (
         *(f"{each.absolute()} {each.stat().st_mtime_ns}" for each in _sources()),
@@ -203,11 +191,7 @@ def _keep(made: Any, folder: Path) -> None:
 
 
 def fall_back_to(plain: F) -> Callable[[F], F]:
-    """Decorates a compiled function: where numba cannot be imported a call goes to `plain`.
-
-    Both make the same bits of the same ones; who receives them cannot tell which did. A call raises
-    as `compiles`.
-    """
+    """Decorates a compiled function: without numba calls go to `plain`, of the same bits."""
 
     def decorate(made: F) -> F:
         @functools.wraps(made, updated=())

@@ -1,16 +1,7 @@
 """Every error that crosses a border of secureps, in one tree that says whose fault it is.
 
-- ClientError, the sender of a request did something wrong: Malformed, Oversized, WrongShape,
-  NotFinite, Unsigned, UnknownParty, WrongRun, WrongVersion, Conflict;
-- OperatorError, a file, key or setting of the person who runs this process: ConfigError,
-  PlanRefused (and under it BudgetSpent and TermsRefused), RuleFailed, KitError, ScriptFailed,
-  DiskFailed, DamagedStore;
-- PeerError, somebody else's process or the network, where trying again may help: Unreachable,
-  Busy, NotReady, Fenced, Refused, TooFew;
-- InternalError, our own fault.
-
-`status` is only the name of the gRPC status code that `wire.grpc.client` maps the class to.
-Messages never contain secrets.
+The branches are ClientError, OperatorError, PeerError and InternalError. `status` is the name of
+the gRPC status code that `wire.grpc.client` maps a class to. Messages never contain secrets.
 
 Examples:
     >>> issubclass(ps.errors.BudgetSpent, ps.PlanRefused)
@@ -149,11 +140,11 @@ class TermsRefused(PlanRefused):
 def naming(
     where: Path | str, kind: type[OperatorError] = PlanRefused, script: Path | None = None
 ) -> Iterator[None]:
-    """Whatever is refused of a plan names its file, or the part that it is in, if there are any.
+    """Puts the file, or the part of it, before what is refused of it; nothing if it is empty.
 
     Args:
-        kind: what is refused; other errors go by.
-        script: a file that is run meanwhile; what names it already goes by too.
+        kind: the errors that are changed.
+        script: a file that is run meanwhile: errors that begin with its name stay as they are.
     """
     try:
         yield
@@ -270,7 +261,7 @@ UNFINISHED = 75
 
 
 def exit_status(error: SecurepsError) -> int:
-    """Of a party's process: whoever starts it again need not if it is MISCONFIGURED."""
+    """The exit status of a party's process; starting it again cannot help if MISCONFIGURED."""
     if isinstance(error, TooFew | RuleFailed):  # what ends a run, and no party alone
         return UNFINISHED
     mend = isinstance(error, ConfigError | PlanRefused | KitError)
@@ -278,10 +269,9 @@ def exit_status(error: SecurepsError) -> int:
 
 
 def blamed(line: str) -> tuple[str, type[SecurepsError]]:
-    """The last line of a process without whose fault it is, and an error that says whose.
+    """Splits the last line of a process into what happened, and an error that has its fault.
 
-    Who tells of that process's end says it with this one: a line has one blame. What is no
-    script's, no rule's and not our own fault is the operator's, who started the process.
+    A fault of no script, no rule and not our own is the operator's, who started the process.
     """
     faults = {kind.fault for kind in ERRORS.values()}
     text, bracket, ending = line.rpartition(" (")

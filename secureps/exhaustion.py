@@ -1,9 +1,7 @@
 """Limits of the operating system: which one caused an error, and whether there is room to work.
 
-An error that memory, threads or open files caused is no fault of what was being done, and the same
-may work again, here or in the process that is started next. A process that can start no thread and
-open no file cannot do its work, and must not look alive: it ends, says which limit it met, and is
-started again.
+A process that can start no thread or open no file must not look alive: it ends, says which limit it
+met, and is started again.
 """
 
 from __future__ import annotations
@@ -78,13 +76,12 @@ _PR_SET_DUMPABLE = 4
 
 
 def no_core_dumps() -> None:
-    """Sees to it that this process' memory, with its keys, is written to no disk when it crashes.
+    """Keeps this process' memory, with its keys, off the disk when it crashes.
 
     A limit of 0 keeps it from files, but not from programs that take cores over (core(5)): for
-    them the process is marked as one not to dump, where Linux is. That also keeps other processes
-    of the same user from reading its memory and environment. Programs that it starts inherit the
-    limit alone. Windows is asked for none: what writes cores there is a service of the system's,
-    which its operator turns off.
+    them Linux marks the process as one not to dump. That also keeps other processes of the same
+    user from reading its memory and environment. Programs that it starts inherit the limit alone.
+    On Windows a service of the system writes cores, which its operator turns off.
     """
     if resource is None:
         return
@@ -95,11 +92,7 @@ def no_core_dumps() -> None:
 
 
 def demand_descriptors(parties: int) -> None:
-    """Raises the limit of file descriptors for so many parties.
-
-    Raises:
-        ConfigError: the hard limit is too low.
-    """
+    """Raises the limit of file descriptors for so many parties; ConfigError if it cannot be."""
     wanted = OWN_DESCRIPTORS + PER_PARTY * parties
     soft = most_files()
     if soft is None or soft >= wanted:
@@ -123,8 +116,8 @@ BIRTH = 5.0
 def probe(threads: int = 1, birth: float = BIRTH) -> None:
     """Tries to open a file and to start so many threads at once.
 
-    Without this, gRPC's own threads fail in silence: the process looks alive, and its heartbeats
-    go on. `Thread.start` would wait for ever for one that finds no memory for its first steps.
+    gRPC's own threads fail in silence, while heartbeats go on. `Thread.start` would wait for ever
+    for a thread that finds no memory for its first steps.
 
     Args:
         birth: seconds to wait for each to begin.
@@ -151,11 +144,7 @@ def probe(threads: int = 1, birth: float = BIRTH) -> None:
 
 @contextmanager
 def limits_named() -> Iterator[None]:
-    """Has what ends the `with`, if a limit of the operating system caused it, name that limit.
-
-    Raises:
-        OperatorError: it was such a limit.
-    """
+    """Raises OperatorError, which names the limit, where a limit of the system ends the `with`."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,4 @@
-"""Which extra of this package brings a library that is not installed.
-
-Servers and `secureps check` need the base installation alone.
-"""
+"""Says which extra of this package brings a library that is not installed."""
 
 from __future__ import annotations
 

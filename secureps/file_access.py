@@ -1,7 +1,7 @@
-"""Who may get at a file, where the system has owners, modes and links that tell.
+"""Says who may read or write a file, where the system has owners, modes and links.
 
-Windows has none of the three: access control lists decide there, which a folder hands down to what
-is made in it, and nothing here reads them (docs/deploy.md says what protects keys then).
+On Windows access control lists decide, which nothing here reads (docs/deploy.md says what protects
+keys then).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code of somebody else's that raised: what it said, and where, in one line."""
+"""Says in one line what code of somebody else's raised, and where."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LIBRARIES = tuple(
 
 
 def told(error: BaseException) -> str:
-    """Its class and its words, in one line."""
+    """An error's class and its words, in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ..."
 
 
 def where(error: BaseException) -> str:
-    """FILE:LINE and the function of the innermost frame of somebody else's code, if there is one.
+    """FILE:LINE and function of the innermost frame whose code is neither ours nor a library's.
 
-    That is neither ours nor a library's; of a SyntaxError, the line that is none.
+    If there is none, those of the innermost frame; of a SyntaxError, the line that does not parse.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
@@ -42,21 +42,21 @@ def where(error: BaseException) -> str:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether somebody else's code was running when it was raised: no library's, and not ours."""
+    """Whether code that is neither ours nor a library's was running when an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(_is_foreign(Path(frame.filename)) for frame in frames)
 
 
 def dump_crashes() -> None:
-    """From now on a native crash of this process says on stderr in which line of Python it was."""
+    """Has a native crash of this process say on stderr in which line of Python it was."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # a notebook's own sys.stderr is no file
 
 
 def crashed(lines: Iterable[str]) -> str:
-    """The same from what `faulthandler` wrote of a process that ended natively; "" if nothing.
+    """Like `where`, from what `faulthandler` wrote of a native crash; "" if there is no such frame.
 
-    Of the thread that crashed; if none of its code is somebody else's, of any other.
+    The thread that crashed comes first, then the others.
     """
     here, current = False, list[re.Match[str]]()
     others = list[re.Match[str]]()

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,11 +63,34 @@ cli.main()
 
 
 @pytest.fixture
-def shelf() -> Iterator[None]:
-    """What this process keeps, and where, is afterwards as it was."""
-    before = compiled._KEPT.wanted
-    yield
+def shelf(tmp_path: Path) -> Iterator[Path]:
+    """Where this process keeps kernels; afterwards it is as it was."""
+    before, folder = compiled._KEPT.wanted, tmp_path / "kernels"
+    keep_in(folder)
+    yield folder
     compiled._KEPT.wanted, compiled._KEPT.folder = before, None
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has this process' sources be others: `clone(place, text, age)`."""
+
+    def sources(place: str, text: str = "x = 1", age: int = 1) -> None:
+        own, kernels = tmp_path / place / "compiled.py", tmp_path / place / "crypto" / "ntt.py"
+        kernels.parent.mkdir(parents=True, exist_ok=True)
+        for path, code in ((own, ""), (kernels, text)):
+            path.write_text(code)
+            os.utime(path, (age, age))
+        monkeypatch.setattr(compiled, "__file__", str(own))
+
+    return sources
+
+
+def look() -> bool:
+    """Whether all kernels are kept; from then on they are."""
+    found = all_kept()
+    compiled._mark(kernel_folder()).touch()
+    return found
 
 
 def test_warming_covers_every_ring() -> None:
@@ -120,14 +143,11 @@ def test_the_environment_names_the_folder_too(tmp_path: Path) -> None:
     assert "operator's fault" in done.stderr
 
 
-@pytest.mark.usefixtures("shelf")
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
-def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
-    folder = tmp_path / "kernels"
-    keep_in(folder)
+def test_a_folder_that_others_may_write_to_is_refused(shelf: Path, mode: int) -> None:
     own = kernel_folder()
-    assert own.parent == folder
-    for each in (folder, own):
+    assert own.parent == shelf
+    for each in (shelf, own):
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
         each.chmod(mode)
         with pytest.raises(ConfigError, match="chmod 700 it"):
@@ -137,20 +157,15 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int)
 
 
 @pytest.mark.usefixtures("shelf")
-def test_a_folder_of_somebody_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep_in(tmp_path / "kernels")
+def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel_folder()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="belongs to others"):
         kernel_folder()
 
 
-@pytest.mark.usefixtures("shelf")
-def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    keep_in(tmp_path / "file" / "kernels")
+def test_a_folder_that_cannot_be_is_told(shelf: Path) -> None:
+    shelf.write_text("")
     with pytest.raises(ConfigError, match="name another folder"):
         kernel_folder()
 
@@ -182,69 +197,47 @@ print(kernel_folder())
             assert kept.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.usefixtures("shelf")
 def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shelf: Path, clone: Callable[..., None]
 ) -> None:
     """numba keeps a kernel by the place and age of its source: a clone's are not another's."""
-    keep_in(tmp_path / "kernels")
     kept = []
     for place, age in (("one", 1), ("two", 1), ("two", 2), ("one", 1)):
-        source = tmp_path / place / "crypto" / "ntt.py"
-        source.parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place / "compiled.py").touch()
-        source.write_text("x = 1")
-        for each in (source, tmp_path / place / "compiled.py"):
-            os.utime(each, (age, age))
-        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
-        kept.append(all_kept())
-        compiled._mark(kernel_folder()).touch()
+        clone(place, age=age)
+        kept.append(look())
     assert kept == [False, False, False, True]
-    assert len(list((tmp_path / "kernels").iterdir())) == 1
+    assert len(list(shelf.iterdir())) == 1
 
 
 @pytest.mark.usefixtures("shelf")
 def test_sources_behind_a_link_are_elsewhere_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clone: Callable[..., None]
 ) -> None:
     """As numba takes them to be: an environment whose packages are links compiles its own."""
-    keep_in(tmp_path / "kernels")
     (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "compiled.py").touch()
     (tmp_path / "link").symlink_to(tmp_path / "one")
     for place in ("one", "link"):
-        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
-        assert not all_kept()
-        compiled._mark(kernel_folder()).touch()
-        assert all_kept()
+        clone(place)
+        assert (look(), look()) == (False, True)
 
 
-@pytest.mark.usefixtures("shelf")
-def test_a_fork_that_is_told_of_another_folder_goes_by_it(tmp_path: Path) -> None:
+def test_a_fork_that_is_told_of_another_folder_goes_by_it(shelf: Path, tmp_path: Path) -> None:
     """`up` forks its parties from a process that has loaded kernels already."""
-    assert load_kernels().parent != tmp_path
+    assert load_kernels().parent == shelf
     keep_in(tmp_path)
     assert load_kernels().parent == tmp_path
 
 
-@pytest.mark.usefixtures("shelf")
-def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_sources_have_another_folder(shelf: Path, clone: Callable[..., None]) -> None:
     """numba would take a kernel whose callee, in another file, has changed."""
-    keep_in(tmp_path / "kernels")
-    sources = tmp_path / "codec"
-    sources.mkdir()
-    (tmp_path / "compiled.py").touch()
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    folders = set()
     for text in ("x = 1", "x = 2"):
-        (sources / "ntt.py").write_text(text)
-        folders.add(kernel_folder())
-    assert len(folders) == 2
+        clone("one", text)
+        kernel_folder()
+    assert len(list(shelf.iterdir())) == 2
 
 
-@pytest.mark.usefixtures("shelf")
 def test_who_plays_a_plan_warms_once_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = list[str]()
 
@@ -253,20 +246,14 @@ def test_who_plays_a_plan_warms_once_and_says_so(
         compiled._mark(kernel_folder()).touch()
 
     monkeypatch.setattr("secureps.run.warm.warm", compiling)
-    keep_in(tmp_path / "kernels")
     for _ in range(2):
-        assert warm_once(said.append) == tmp_path / "kernels"
+        assert warm_once(said.append) == shelf
     assert said == ["compiles kernels, once for this release: some seconds"]
 
 
 @pytest.mark.usefixtures("shelf")
-def test_kernels_of_another_processor_are_not_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep_in(tmp_path / "kernels")
-    assert not all_kept()
-    compiled._mark(kernel_folder()).touch()
-    assert all_kept()
+def test_kernels_of_another_processor_are_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (look(), look()) == (False, True)
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "z80")
     assert not all_kept()
 
@@ -289,12 +276,6 @@ def test_every_process_of_up_hears_of_the_folder(
         run_client(lambda settings: Walker(0), [*who, "--kernels", "other"])
     assert "nowhere" in capsys.readouterr().err
     assert kernel_folder().parent == tmp_path / "other"
-
-
-@pytest.mark.slow
-def test_warming_again_in_one_process_finds_all() -> None:
-    warm()
-    assert warm().startswith("compiled 0 kernels in ")
 
 
 def test_without_numba_it_is_said_once_and_nothing_is_compiled(

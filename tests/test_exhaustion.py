@@ -210,12 +210,6 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
         assert exhaustion(stage.executor.halted.exception())
 
 
-def test_where_there_are_no_limits_none_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "resource", None)
-    no_core_dumps()
-    demand_descriptors(1 << 20)
-
-
 def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"limit": (256, 1024)}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: known["limit"])
@@ -299,11 +293,13 @@ def test_what_was_refused_is_named_also_as_a_cause(error: Exception, said: str) 
     assert exhaustion(outer) == exhaustion(error)
 
 
-def test_where_limits_have_no_names_they_are_told_all_the_same(
+def test_where_limits_have_no_names_none_is_raised_and_they_are_told_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On Windows, where a process has as many files and threads as there is memory for."""
     assert most_files() in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], None)
     monkeypatch.setattr(limits, "resource", None)
     assert most_files() is None
+    no_core_dumps()
+    demand_descriptors(1 << 20)
     assert "memory is used up (the system's own limit)" in exhaustion(MemoryError())

@@ -47,18 +47,12 @@ from secureps.store.kit_files import read
 from secureps.store.spool import check_key
 from secureps.wire.grpc.framing import open_frame, unbundled
 from secureps.wire.msgpack import decode, encode
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.roles_kit import collecting, make_plan
 from tests.kits.transport_kit import EchoServer, Grpc
 
 Try = Callable[[int, Path], object]
 ALIKE = {"name": "all", "weighting": "uniform"}
-NOISE = {
-    "unit": "client",
-    "placement": "aggregator",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 500.0,
-}
 
 
 @dataclass(frozen=True)
@@ -200,7 +194,7 @@ LIMITS = {
     ),
     "members in a sum with the shards' noise": Limit(
         7,
-        lambda n, _: cohort_of(n, 8, privacy=NOISE),
+        lambda n, _: cohort_of(n, 8, privacy=PRIVACY | {"placement": "aggregator"}),
         PlanRefused,
         "capacity of 8, of which the shards' noise takes 1; raise cipher.capacity to 9",
     ),
@@ -251,7 +245,6 @@ LIMITS = {
         "from 0 to 1e\\+15",
     ),
     "submissions that a client may have lost": Limit(1 << 20, leaps, Conflict, "not believed"),
-    # --- what a caller may have open ---
     # --- lengths, in bytes, of what comes from elsewhere ---
     "a request": Limit(1 << 20, request, Oversized, "1048577 bytes; at most 1048576 are allowed"),
     "a message": Limit(

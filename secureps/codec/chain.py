@@ -32,8 +32,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import WrongShape
-
 Draw = Callable[[str, int], NDArray[np.uint32]]
 """draw(stage, count): the public words of one stage for one block, uint32 (count,)."""
 
@@ -72,11 +70,7 @@ class BlockCode:
             x: float32 (values,).
         Returns:
             float64 (sent,), or x itself where there is nothing to do.
-        Raises:
-            WrongShape: x has another shape.
         """
-        if x.shape != (self.values,):
-            raise WrongShape(f"this block has {self.values} values, not shape {list(x.shape)}")
         if self.places is None and self.signs is None:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
@@ -89,11 +83,7 @@ class BlockCode:
 
         Args:
             mean: (sent,).
-        Raises:
-            WrongShape: mean has another shape.
         """
-        if mean.shape != (self.sent,):
-            raise WrongShape(f"{self.sent} values of this block are sent, not {list(mean.shape)}")
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]

@@ -13,9 +13,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.errors import NotFinite, PlanRefused, WrongShape
 
-LEAST_BITS = 2
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
 BEYOND = "the mean of a cohort does not fit into float32"
@@ -35,15 +34,13 @@ class Grid:
         bits: of one value, 2 to 24.
         range: the largest magnitude that is carried, finite and > 0; larger ones are clamped.
     Raises:
-        PlanRefused: either is out of bounds.
+        PlanRefused: the range is out of bounds.
     """
 
     bits: int
     range: float
 
     def __post_init__(self) -> None:
-        if not LEAST_BITS <= self.bits <= MOST_BITS:
-            raise PlanRefused(f"a grid of {self.bits} bits: {LEAST_BITS} to {MOST_BITS} are known")
         if not (math.isfinite(self.range) and self.step > 0):
             raise PlanRefused(f"a grid's range must be finite and > 0, not {self.range}")
 
@@ -103,23 +100,8 @@ class Grid:
             total_weight: sum of the cohort's integer weights w_i.
         Returns:
             float64 of shape (n,); the integers are exact until the one multiplication.
-        Raises:
-            WrongShape: total is not int64.
-            Malformed: as of `zero`.
         """
-        if total.dtype != np.int64:
-            raise WrongShape(f"a sum of grid values is int64, not {total.dtype}")
-        return (total - self.zero(total_weight)).astype(np.float64) * self.step
-
-    def zero(self, total_weight: int) -> int:
-        """The sum of so many zeros.
-
-        Raises:
-            Malformed: total_weight is below 1 or above what an int64 sum can hold.
-        """
-        if not 1 <= total_weight <= (2**62) // self.levels:  # else int64 wraps around, unseen
-            raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
-        return total_weight * self.most
+        return (total - total_weight * self.most).astype(np.float64) * self.step
 
     def weighted_mean(
         self, sum_u: NDArray[np.int64], shares: Fraction, total_weight: int
@@ -135,7 +117,6 @@ class Grid:
         Returns:
             float32 of shape (n,).
         Raises:
-            Malformed: as of `zero`.
             NotFinite: a mean is too large for float32.
         """
         with np.errstate(over="ignore"):

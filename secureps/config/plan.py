@@ -1,8 +1,4 @@
-"""What a plan file may say: frozen, named defaults, unknown keys refused.
-
-`config` parses and checks single keys; whether the whole is sound is decided by
-`policy.plan`.
-"""
+"""What a plan file may say, key by key; `policy.plan` decides whether the whole is sound."""
 
 from __future__ import annotations
 
@@ -367,28 +363,29 @@ class GroupSection(Table):
     rule: Annotated[RuleSection, BeforeValidator(_spelled)]
     optimizer: OptimizerSection = OptimizerSection()
 
+    def _stated(self, stage: str, key: str) -> Any | None:
+        """What a stage of the codec says; None where there is no such stage."""
+        return next((getattr(each, key) for each in self.codec if each.name == stage), None)
+
     @property
     def one_in(self) -> int | None:
         """Of how many values one is sent; None where all are."""
-        found = (each.one_in for each in self.codec if isinstance(each, SupportSection))
-        return next(found, None)
+        return self._stated("support", "one_in")
 
     @property
     def support_every(self) -> int | None:
         """For how many versions one support stays; None where each version has its own."""
-        found = (each.every for each in self.codec if isinstance(each, SupportSection))
-        return next(found, None)
+        return self._stated("support", "every")
 
     @property
     def rotates(self) -> bool:
         """Whether values are rotated."""
-        return any(isinstance(each, RotateSection) for each in self.codec)
+        return self._stated("rotate", "name") is not None
 
     @property
     def follows_norms(self) -> bool:
         """Whether the grid's range moves with the norms of updates."""
-        stages = (each for each in self.codec if isinstance(each, RoundSection))
-        return any(each.length == "mean_norm" for each in stages)
+        return self._stated("round", "length") == "mean_norm"
 
     @property
     def scaled(self) -> bool:
@@ -398,8 +395,7 @@ class GroupSection(Table):
     @property
     def deviations(self) -> float | None:
         """The grid's range, in standard deviations of a full update; None if it is stated."""
-        found = (each.deviations for each in self.codec if isinstance(each, RoundSection))
-        return next(found, None)
+        return self._stated("round", "deviations")
 
 
 class NoiseSection(Table):
@@ -602,44 +598,40 @@ class PlanSection(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _room(cls, values: Any) -> Any:
-        """Where a group states neither clip nor range, ordinary updates have room.
+    def _complete(cls, values: Any) -> Any:
+        """Fills in what a group does not state of how large updates are, and by what clients count.
 
-        Under client-level privacy noise is in proportion to the clip, which is small then. A sum
-        without noise has neither: its integers are what clients send.
-        """
-        groups = values.get("group") if isinstance(values, dict) else None
-        if not isinstance(groups, list | tuple):
-            return values
-        client = _unit(values.get("privacy")) == "client"
-        room = {"clip": 1.0} if client else {"range": 1.0}
-        free = [
-            isinstance(g, dict) and _unstated(g) and (client or g.get("outcome") != "sum")
-            for g in groups
-        ]
-        made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
-        return values | {"group": made}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound(cls, values: Any) -> Any:
-        """Fills in by what clients count: by examples where the plan has a bound, else all alike.
-
-        Checkpoints of 0.2.0 hold plans with `most_examples` null, whose clients agreed on a bound.
-        They are read as plans by which all count alike.
+        Where it states neither clip nor range, ordinary updates have room. Under client-level
+        privacy noise is in proportion to the clip, which is small then. A sum without noise has
+        neither: its integers are what clients send.
         """
         groups = values.get("group") if isinstance(values, dict) else None
         if not isinstance(groups, list | tuple):
             return values
         privacy = values.get("privacy")
+        client = _unit(privacy) == "client"
+        room = {"clip": 1.0} if client else {"range": 1.0}
         public = isinstance(privacy, dict) and privacy.get("adjacency") != "zero-out"
         records = privacy.get("records") if public else None
-        made = tuple(_counting(g, records) if isinstance(g, dict) else g for g in groups)
-        return values | {"group": made}
+
+        def complete(group: Any) -> Any:
+            if not isinstance(group, dict):
+                return group
+            free = _unstated(group) and (client or group.get("outcome") != "sum")
+            return _counting(room | group if free else group, records)
+
+        return values | {"group": tuple(map(complete, groups))}
 
 
 def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
-    """Fills in `weighting` and `most_examples` of a group; `records` are the privacy's."""
+    """Fills in by what clients count: by examples where there is a bound, else all alike.
+
+    Checkpoints of 0.2.0 hold plans with `most_examples` null, whose clients agreed on a bound. They
+    are read as plans by which all count alike.
+
+    Args:
+        records: the bound that the privacy has.
+    """
     if group.get("weighting") == "uniform":
         return group
     stated = group.get("most_examples")

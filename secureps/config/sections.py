@@ -1,4 +1,4 @@
-"""Tables of TOML files: read, checked against a section, and said what is wrong and where.
+"""Reads tables of TOML files, checks them against a section, and says what is wrong and where.
 
 Single values travel as text, on a command line or in a file that is written here.
 """
@@ -11,14 +11,17 @@ import math
 import os
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from pathlib import Path as File
+from contextlib import suppress
+from functools import cached_property, partial, reduce
+from operator import getitem
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from secureps.config.positions import Path, positions
 from secureps.errors import ConfigError
 from secureps.wording import hint, meant
 
@@ -41,12 +44,44 @@ class Table(Section):
     model_config = ConfigDict(strict=True)
 
 
-class Tables(dict[str, Any]):
-    """The tables of a TOML file, and the lines of its keys."""
+KeyPath = tuple[str | int, ...]
+"""Keys and, in lists, numbers from 0."""
 
-    def __init__(self, values: Mapping[str, Any], lines: Mapping[Path, int]) -> None:
+
+class Tables(dict[str, Any]):
+    """The tables of a TOML file, and its lines."""
+
+    def __init__(self, values: Mapping[str, Any], lines: list[str]) -> None:
         super().__init__(values)
         self.lines = lines
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line, from 1, of the statement that writes a key, a table, or a list with its items.
+
+        Of a key that is not there, the line of the table that it is missing from. `tomllib` tells
+        no lines: the statement is the first with which the beginning of the file has the key.
+        """
+        for length in range(len(path), 0, -1):
+            found = bisect_left(self._ends, True, key=partial(self._has, path[:length]))
+            if found < len(self._ends):
+                return (0, *self._ends)[found] + 1
+        return None
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """How many lines there are up to the end of each statement; an empty line is one."""
+        ends = [0]
+        for end in range(1, len(self.lines) + 1):
+            with suppress(ValueError):
+                tomllib.loads("\n".join(self.lines[ends[-1] : end]))
+                ends.append(end)
+        return ends[1:]
+
+    def _has(self, path: KeyPath, end: int) -> bool:
+        with suppress(LookupError, TypeError):
+            reduce(getitem, path, tomllib.loads("\n".join(self.lines[:end])))  # type: ignore
+            return True
+        return False
 
 
 S = TypeVar("S", bound=Section)
@@ -57,32 +92,29 @@ _LITERAL = re.compile("'([^']*)'")
 
 def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """Checks `data` against a section; ConfigError names every key that is wrong."""
-    lines = data.lines if isinstance(data, Tables) else {}
     try:
         return kind.model_validate(_tupled(data))
     except ValidationError as error:
         errors = error.errors()
         listed: set[type[Section]] = set()  # so that a section's keys are listed once
-        wrong = [_told(kind, each, lines, listed) for each in errors if not _follows(each, errors)]
+        wrong = [_told(kind, each, data, listed) for each in errors if not _follows(each, errors)]
         raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
 
 
-def placed(settings: Mapping[str, Any], folder: File) -> dict[str, Any]:
-    """A script's settings: texts that say they are paths as absolute ones from the folder."""
+def placed(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A script's settings, in which texts that begin as paths do are absolute, from the folder.
+
+    `.` alone stays: it may as well be a decimal point.
+    """
     return {
         key: os.path.normpath(folder.absolute() / value)
-        if isinstance(value, str) and _path(value)
+        if isinstance(value, str) and (value == ".." or value.startswith(("./", "../")))
         else value
         for key, value in settings.items()
     }
 
 
-def _path(text: str) -> bool:
-    """Whether a setting says that it is a path; `.` alone may as well be a decimal point."""
-    return text == ".." or text.startswith(("./", "../"))
-
-
-def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
+def refuse_misplaced(settings: Mapping[str, Any], file: Path) -> None:
     """Raises ConfigError for a text that names something beside the settings' file, not here.
 
     As it stands a script takes it from wherever the command is typed, and finds it in one folder
@@ -92,16 +124,12 @@ def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
         if not isinstance(value, str) or not value or os.path.exists(value):
             continue
         there = file.parent.absolute() / value
-        if is_file(there) or ("/" in value and os.path.exists(there)):
+        # Path's own `is_file` raises where a text is too long for a name
+        if os.path.isfile(there) or ("/" in value and os.path.exists(there)):
             raise ConfigError(
                 f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
                 f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
             )
-
-
-def is_file(path: File) -> bool:
-    """Whether a file is there; none has a name that is too long for the disk: Path's own raises."""
-    return os.path.isfile(path)
 
 
 def _tupled(value: Any) -> Any:
@@ -122,13 +150,13 @@ def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
 def _told(
     kind: type[Section],
     error: ErrorDetails,
-    lines: Mapping[Path, int],
+    data: Mapping[str, Any],
     listed: set[type[Section]],
 ) -> str:
     """A key, as the file spells it, its line, and what is wrong; which are known, if it is not."""
     key, section, path = _place(kind, error["loc"])
-    known = [end for end in range(len(path), 0, -1) if path[:end] in lines]
-    line = f" (line {lines[path[: known[0]]]})" if known else ""
+    at = data.line(path) if isinstance(data, Tables) else None
+    line = "" if at is None else f" (line {at})"
     return f"{key or 'top level'}: {_wrong(section, error, listed)}{line}"
 
 
@@ -240,10 +268,10 @@ SHOWN = 80
 """Characters of a value in an error."""
 
 
-def _place(kind: type[Section], location: tuple[int | str, ...]) -> tuple[str, type[Section], Path]:
+def _place(kind: type[Section], location: KeyPath) -> tuple[str, type[Section], KeyPath]:
     """The key at a pydantic location, tables counted from 1, its section, and its path."""
     key, section, inside = "", kind, [kind]
-    path: Path = ()
+    path: KeyPath = ()
     for part in location:
         if isinstance(part, int):
             key += f" {part + 1}"
@@ -328,11 +356,11 @@ def _key(key: str) -> str:
     return key if re.fullmatch("[A-Za-z0-9_-]+", key) else toml_text(key)
 
 
-def read_toml(path: File) -> Tables:
+def read_toml(path: Path) -> Tables:
     """The tables of a TOML file; ConfigError when it is missing or does not parse."""
     try:
-        text = _decoded(path.read_bytes())
-        return Tables(tomllib.loads(text), positions(text))
+        text = _decoded(path.read_bytes()).replace("\r\n", "\n")
+        return Tables(tomllib.loads(text), text.split("\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:

@@ -40,10 +40,7 @@ class VersionEvaluated:
     examples: int = 0
 
     def value(self, name: str) -> float:
-        for metric in self.metrics:
-            if metric.name == name:
-                return metric.value
-        raise KeyError(name)
+        return {metric.name: metric.value for metric in self.metrics}[name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,9 +271,7 @@ class Layout:
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
         schema = schema.untied
         members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
-        for key in ("local", "frozen"):
-            _refuse_further_names(key, getattr(plan, key), tied, schema)
-        kept, frozen = (_staying(key, getattr(plan, key), schema) for key in ("local", "frozen"))
+        kept, frozen = (_staying(key, getattr(plan, key), schema, tied) for key in STAYING)
         both = {*kept} & {*frozen}
         stay = {*kept, *frozen}
         for spec in schema.tensors:
@@ -391,33 +389,30 @@ def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
     return tied
 
 
-def _refuse_further_names(
-    key: str, patterns: Sequence[str], tied: Sequence[TensorSpec], schema: Schema
-) -> None:
-    """PlanRefused where a pattern fits only further names of tensors."""
+STAYING = ("local", "frozen")
+"""The keys of a plan that keep tensors from travelling."""
+
+
+def _staying(
+    key: str, patterns: Sequence[str], schema: Schema, tied: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
+    """The tensors that a key keeps from travelling; a frozen one's specification may have a digest.
+
+    PlanRefused if a pattern fits no tensor, or only further names of tensors.
+    """
+    found = set[TensorSpec]()
     for pattern in patterns:
         fits = [spec for spec in (*schema.tensors, *tied) if fnmatchcase(spec.name, pattern)]
-        if fits and all(spec.same_as for spec in fits):
+        if not fits:
+            hint = nearest(pattern, [spec.name for spec in schema.tensors])
+            raise PlanRefused(f"{key}: no tensor matches {pattern!r}; {hint}")
+        if all(spec.same_as for spec in fits):
             raise PlanRefused(
                 f"{key}: {fits[0].name} is another name of {fits[0].same_as} (tied weights): name "
                 "that one"
             )
-
-
-def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorSpec, ...]:
-    """The tensors that a key of the plan keeps from travelling.
-
-    PlanRefused if a pattern fits none. A frozen tensor's specification may have its digest.
-    """
-    for pattern in patterns:
-        if not any(fnmatchcase(spec.name, pattern) for spec in schema.tensors):
-            hint = nearest(pattern, [spec.name for spec in schema.tensors])
-            raise PlanRefused(f"{key}: no tensor matches {pattern!r}; {hint}")
-    return tuple(
-        spec
-        for spec in schema.tensors
-        if any(fnmatchcase(spec.name, pattern) for pattern in patterns)
-    )
+        found.update(fits)
+    return tuple(spec for spec in schema.tensors if spec in found)
 
 
 def cut(

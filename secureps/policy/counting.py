@@ -158,9 +158,7 @@ def few(left: float, bits: int) -> bool:
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """Divides these clients' numbers by the bound of their group."""
-    if section.weighting == "uniform":
-        return [1.0] * len(numbers)
+    """Divides these clients' numbers, 1 or more, by the bound of their group."""
     most = bound(section)
     return [min(number, most) / most for number in numbers]
 

@@ -1,7 +1,6 @@
-"""Which evaluated version is the best, and when evaluations end a run: pure functions.
+"""Which evaluated version is the best, and when evaluations end a run.
 
-They read what was journalled, in order, and nothing else, so that a restarted coordinator
-decides as the killed one did.
+Pure functions of journalled records: a restarted coordinator decides as the killed one did.
 """
 
 from __future__ import annotations

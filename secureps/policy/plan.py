@@ -1,8 +1,7 @@
 """The plan: the validated whole of rule, privacy, codec, cipher and placement.
 
-`config` parses single keys; here the whole is refused, with a reason, when it is
-unsound. Everything that a party computes from a plan is computed here, from the plan's
-canonical text alone, so that all parties agree.
+A plan that is unsound as a whole is refused with its reason. Everything that a party computes from
+a plan follows from its canonical text alone, so that all parties agree.
 
 **Row-blocks.** Of a group with row-blocks a client touches few rows. Under a committee every
 row-block that a client sends is a submission with a key of its own, and envelopes for every holder:
@@ -40,7 +39,6 @@ from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.evaluation import (
     EvaluatedVersions,
-    evaluated_versions,
     evaluation_group,
     refuse_noisy_choice,
     refuse_unsound_evaluation,
@@ -60,34 +58,6 @@ from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism
-
-
-def touched(sections: Sequence[GroupSection], rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """The groups that a client contributes to whose data touches these rows of sparse tensors.
-
-    Args:
-        rows: by the tensor's name; of a sparse tensor that is not there it touches all.
-    Raises:
-        Malformed: a sparse tensor has no such row, or none is left of the model.
-    """
-    patterns = [section.pattern for section in sections]
-    first = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in rows}
-    found: list[str] = []
-    for section in sections:
-        cut = section.sparse
-        if cut is None:
-            found.append(section.name)
-            continue
-        names = cut.names(section.name)
-        known = [name for name, pattern in first.items() if pattern == section.pattern]
-        for name in known:
-            if unknown := [row for row in rows[name] if not 0 <= row < cut.rows]:
-                raise Malformed(f"{name} has rows 0 to {cut.rows - 1}, and no row {unknown[0]}")
-        own = {row // cut.block for name in known for row in rows[name]}
-        found += [names[k] for k in sorted(own)] if known else names
-    if not found:
-        raise Malformed("touches: no row of any group: this client has nothing to train")
-    return tuple(found)
 
 
 def refuse_small(
@@ -260,7 +230,31 @@ class Plan:
         return found
 
     def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        return touched(self.section.group, rows)
+        """The groups that a client contributes to whose data touches these rows of sparse tensors.
+
+        Args:
+            rows: by the tensor's name; of a sparse tensor that is not there it touches all.
+        Raises:
+            Malformed: a sparse tensor has no such row, or none is left of the model.
+        """
+        patterns = [section.pattern for section in self.section.group]
+        first = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in rows}
+        found: list[str] = []
+        for section in self.section.group:
+            cut = section.sparse
+            if cut is None:
+                found.append(section.name)
+                continue
+            names = cut.names(section.name)
+            known = [name for name, pattern in first.items() if pattern == section.pattern]
+            for name in known:
+                if unknown := [row for row in rows[name] if not 0 <= row < cut.rows]:
+                    raise Malformed(f"{name} has rows 0 to {cut.rows - 1}, and no row {unknown[0]}")
+            own = {row // cut.block for name in known for row in rows[name]}
+            found += [names[k] for k in sorted(own)] if known else names
+        if not found:
+            raise Malformed("touches: no row of any group: this client has nothing to train")
+        return tuple(found)
 
     def versions(self, group: str) -> int:
         own = None if group == EVALUATION else self.group(group).versions
@@ -291,8 +285,9 @@ class Plan:
 
     @cached_property
     def evaluated(self) -> EvaluatedVersions:
-        """The versions of the model that are evaluated, ascending."""
-        return evaluated_versions(self.section)
+        """The versions of the model that are evaluated."""
+        own = self.section.evaluation
+        return EvaluatedVersions(0 if own is None else own.every, self.section.versions)
 
     @cached_property
     def _evaluation_group(self) -> GroupSection:
@@ -362,7 +357,8 @@ class Plan:
             return 0.0
         members = self.group(group).rule.minimum
         parties = 1 if self.noisy_shards else members
-        total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
+        made = mechanism.calibration
+        total = math.sqrt(parties * made.variance) * made.step
         return total / members * self.chain(group).stands_for
 
     @property
@@ -491,7 +487,7 @@ class Plan:
     def _bounds(self) -> dict[str, Bounds]:
         found = {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
         if EVALUATION in found:  # each evaluated version has a base of its own
-            last = len(self.evaluated) - 1
+            last = self.evaluated.count(self.section.versions) - 1
             found[EVALUATION] = replace(found[EVALUATION], ahead=last)
         return found
 

@@ -6,7 +6,6 @@ whole, so that nobody adds one to the other.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -100,7 +99,7 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
         for version in range(_updates(plan, group, versions))
     )
     if plan.clients_evaluate:
-        rounds = bisect_right(plan.evaluated, versions)
+        rounds = plan.evaluated.count(versions)
         size = plan.metrics_count
         own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
         facts = (*facts, *own)

@@ -14,6 +14,7 @@ from secureps.config.plan import ClientPrivacySection
 from secureps.errors import PlanRefused
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
+from secureps.wording import named
 
 Kind = Literal["trained", "statistics", "constant"]
 """Gradients move it; it sums up what records looked like (running means and variances); or it
@@ -46,11 +47,10 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
     found = [name for name, kind in kinds.items() if kind == "statistics" and name not in local]
     if found:
         patterns = sorted({f'"*{name.rpartition(".")[2]}"' for name in found})
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise PlanRefused(
-            f"tensor {found[0]!r}{more}: running statistics that client-level privacy averages get "
-            f"its noise, which takes variances below 0; keep them with each client, local = "
-            f"[{', '.join(patterns)}], or use a layer that keeps none (GroupNorm)"
+            f"tensor {named(list(map(repr, found)), 1)}: running statistics that client-level "
+            "privacy averages get its noise, which takes variances below 0; keep them with each "
+            f"client, local = [{', '.join(patterns)}], or use a layer that keeps none (GroupNorm)"
         )
 
 
@@ -82,9 +82,8 @@ def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[
         trained = [s for s in group.tensors if kinds.get(s.name, "trained") == "trained"]
         most = plan.grid(group.name, group.sent).range
         if found and trained and most < ROOMY:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             yield (
-                f"running statistics ({found[0]}{more}) change by {most:g} in a version at most, "
+                f"running statistics ({named(found, 1)}) change by {most:g} in a version at most, "
                 f"the range{plan.of(group.name)}: bring inputs to about -1 to 1, or give the "
                 "statistics a [[group]] of their own (docs/tuning.md)"
             )
@@ -131,9 +130,8 @@ def _doubles(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[
         if spec.dtype == "float64" and spec not in staying and kinds.get(spec.name) != "constant"
     ]
     if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield (
-            f"float64: {found[0]}{more}: all that travels is float32, of 7 digits; list as frozen "
+            f"float64: {named(found, 1)}: all that travels is float32, of 7 digits; list as frozen "
             "what nothing trains and must keep its digits"
         )
 

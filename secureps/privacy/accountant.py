@@ -109,12 +109,10 @@ def epsilon(charges: Iterable[Charge], delta: float) -> float:
     Returns:
         an upper bound on epsilon >= 0; infinity if any step was taken without noise.
     Raises:
-        PlanRefused: delta out of range.
         Malformed: a charge whose numbers are out of range.
     References:
         Mironov, Talwar and Zhang 2019.
     """
-    _demand_delta(delta)
     mechanisms: Counter[tuple[float, float]] = Counter()
     for charge, times in Counter(charges).items():
         demand_sound(charge)
@@ -204,10 +202,9 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
         an upper bound on epsilon >= 0; infinity if there is none, because something was released
         without noise or because epsilon is so large that e^eps b2 exceeds delta.
     Raises:
-        PlanRefused: delta is out of range, or clamping alone uses it up, at any epsilon.
+        PlanRefused: clamping alone uses delta up, at any epsilon.
         Malformed: a release whose numbers are out of range, or two clients.
     """
-    _demand_delta(delta)
     made: Counter[tuple[float, float, float]] = Counter()
     clamped: Counter[tuple[bool, float]] = Counter()
     parties: set[str] = set()
@@ -279,8 +276,3 @@ def _converted(
             return max(needed, spent)
         spent = needed * (1 + 2.0**-24)
     return math.inf
-
-
-def _demand_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise PlanRefused(f"delta is {delta}: it must lie strictly between 0 and 1")

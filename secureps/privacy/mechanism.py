@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import NotFinite, PlanRefused
+from secureps.errors import NotFinite
 
 Words: TypeAlias = Callable[[int], NDArray[np.uint32]]
 """words(count): the next `count` uniform and independent words, uint32 (count,). Whoever rounds
@@ -39,7 +39,6 @@ def clip_l2(
             float64 norm of x before the clip.
     Raises:
         NotFinite: x has a NaN, an infinity, or a value too large for float32.
-        PlanRefused: a bound that is not finite and > 0.
     References:
         min(1, C / ||x||) * x: Abadi et al. 2016, Algorithm 1.
     """
@@ -65,7 +64,7 @@ def clip_factor(
     Returns:
         (factor, norm): 1.0 where the norm is within the bound; else for `shrink`.
     Raises:
-        NotFinite, PlanRefused: as `clip_l2`.
+        NotFinite: as `clip_l2`.
     """
 
     def total() -> float:
@@ -87,10 +86,8 @@ def factor_within(
         total: the exact sum of the pairwise sums of PIECE squares each, as NumPy adds float64.
         exact: the sum of squares without error, correctly rounded.
     Raises:
-        NotFinite, PlanRefused: as `clip_l2`.
+        NotFinite: as `clip_l2`.
     """
-    if not (math.isfinite(bound) and bound > 0):
-        raise PlanRefused(f"a clipping bound must be finite and > 0, not {bound}")
     found = total()
     if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")

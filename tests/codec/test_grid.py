@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
-from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.errors import NotFinite, PlanRefused, WrongShape
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
@@ -27,13 +27,10 @@ def constant(word: int, n: int) -> NDArray[np.uint32]:
     return np.full(n, word, dtype=np.uint32)
 
 
-@pytest.mark.parametrize(
-    ("bits", "size"),
-    [(1, 1.0), (25, 1.0), (8, 0.0), (8, -1.0), (8, math.inf), (8, math.nan), (8, 5e-324)],
-)
-def test_unsound_grids_are_refused(bits: int, size: float) -> None:
+@pytest.mark.parametrize("size", [0.0, -1.0, math.inf, math.nan, 5e-324])
+def test_unsound_grids_are_refused(size: float) -> None:
     with pytest.raises(PlanRefused):
-        Grid(bits, size)
+        Grid(8, size)
 
 
 @given(grid=grids, word=words32)
@@ -91,8 +88,6 @@ def test_shapes_are_checked() -> None:
         grid.encode(x, np.zeros(3, dtype=np.uint64))
     with pytest.raises(WrongShape):
         grid.encode(np.zeros((2, 2)), np.zeros((2, 2), dtype=np.uint32))
-    with pytest.raises(WrongShape, match="float64"):
-        grid.decode_sum(np.zeros(2), 1)  # type: ignore[arg-type]
 
 
 @given(
@@ -108,12 +103,6 @@ def test_weighted_sums_decode_exactly(grid: Grid, weights: list[int], data: st.D
     for j in range(3):
         steps = sum(w * (row[j] - grid.most) for w, row in zip(weights, u, strict=True))
         assert decoded[j] == steps * grid.step
-
-
-def test_bad_total_weights_are_malformed() -> None:
-    for bad in (0, -1, 2**62):
-        with pytest.raises(Malformed, match="total weight"):
-            Grid(8, 1.0).decode_sum(np.zeros(1, dtype=np.int64), bad)
 
 
 def test_weighted_mean_of_a_cohort() -> None:

@@ -1,20 +1,23 @@
-"""Tables of TOML files: every number of every section is finite, wherever it stands."""
+"""Tables of TOML files: a wrong value of any key is told in plain words, with its line."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from secureps.config.plan import PlanSection
+from secureps.config.profile import ProfilesSection
 from secureps.config.scenario import ScenarioSection, StudySection
 from secureps.config.sections import (
     MEMORY,
     Section,
+    Table,
     memory_bytes,
     memory_stated,
     memory_text,
@@ -24,6 +27,7 @@ from secureps.config.sections import (
     refuse_misplaced,
 )
 from secureps.config.serve import ServeSection
+from secureps.config.site import SiteSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario
@@ -214,4 +218,136 @@ def test_a_file_may_have_the_byte_order_mark_that_windows_writes(
     )
     read = read_toml(tmp_path / "plan.toml")
     assert read == {"name": "Zürich", "versions": 3}
-    assert read.lines[("versions",)] == 2
+    assert read.line(("versions",)) == 2
+
+
+# --- where a key stands, and what is said of it ---------------------------------------
+
+TEXT = """# a comment with [brackets] and key = 1
+name = "a # no comment ] \\" }"   # one
+list = [ 1, # first
+  2,
+  { x = 1, y = [3] } ]
+"quoted key" = '''
+[not a table]
+'''
+dotted.key = { a = {b = 1} }
+
+[[group]]
+name = "one"
+rule = { quorum = 5, minimum = 2 }
+[[group]]
+[group.rule]
+quorum = 6
+[[group.rule.item]]
+[table."in it"]
+z = 1
+[table]
+late = 'x' # 'y'
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        (("name",), 2),
+        (("list", 2, "y", 0), 3),
+        (("quoted key",), 6),
+        (("dotted", "key", "a", "b"), 9),
+        (("group",), 11),
+        (("group", 0, "name"), 12),
+        (("group", 0, "rule", "minimum"), 13),
+        (("group", 0, "rule", "maximum"), 13),
+        (("group", 1), 14),
+        (("group", 1, "rule", "quorum"), 16),
+        (("group", 1, "rule", "item", 0), 17),
+        (("table",), 18),
+        (("table", "in it", "z"), 19),
+        (("table", "late"), 21),
+        (("other",), None),
+        ((), None),
+    ],
+)
+def test_a_key_has_the_line_of_what_writes_it(
+    key: tuple[str | int, ...], line: int | None, end: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file.toml").write_bytes(TEXT.replace("\n", end).encode())
+    assert read_toml(tmp_path / "file.toml").line(key) == line
+
+
+WRONG_PLAN = """
+name = "demo"
+versions = 0
+
+[privacy]
+unit = "client"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 8.0
+
+[[group]]
+rule = { quorum = 5, deadline = "long" }
+[[group]]
+codec = [
+  "rotate",
+  { name = "support", one_in = 1 },
+]
+[group.rule]
+name = "buffered"
+bufer = 8
+
+[evaluation]
+every = 1
+metrics = { loss = 10.0 }
+rule = { quorum = 0.5 }
+"""
+
+
+def test_every_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(WRONG_PLAN)
+    with pytest.raises(ConfigError) as caught:
+        load_plan(tmp_path / "plan.toml")
+    told = str(caught.value).removeprefix(f"{tmp_path / 'plan.toml'}: ")
+    for complaint in (
+        "versions: must be 1 or more, and is 0 (line 3)",
+        "privacy.placement: is missing (line 5)",
+        'group 1.rule.deadline: must be a number, and is "long" (line 12)',
+        "group 2.codec 2.one_in: must be 2 or more, and is 1 (line 14)",
+        "group 2.rule.buffer: is missing (line 18)",
+        "evaluation.rule.quorum: must be a whole number, and is 0.5 (line 25)",
+    ):
+        assert complaint in told
+    assert re.search(
+        r"group 2\.rule\.bufer: unknown key; did you mean buffer\? .* \(line 20\)", told
+    )
+
+
+def sections(kind: type[Section]) -> Iterator[type[Section]]:
+    """Every section, of every file that anybody writes."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from sections(each)
+
+
+FILES: list[type[Section]] = [PlanSection, ProfilesSection, ScenarioSection, ServeSection]
+KINDS = dict.fromkeys((*FILES, SiteSection, *sections(Table)))
+KEYS = [(kind, key) for kind in KINDS for key in kind.model_fields]
+WRONG: tuple[Any, ...] = (True, -7, 0.5, "7", [True], {"a": 1}, date(1979, 5, 27))
+"""Of every type that TOML has: no key takes more than three of them."""
+
+JARGON = re.compile(r"\b([Ii]nput|pydantic|Python|instance|tuple|dict\w*|parse|string|datetime)\b")
+"""Words of a library, none of which tells a user what to do."""
+
+
+@pytest.mark.parametrize(("kind", "key"), KEYS, ids=lambda of: getattr(of, "__name__", of))
+def test_whatever_is_wrong_is_told_in_plain_words(kind: type[Section], key: str) -> None:
+    told = list[str]()
+    for wrong in WRONG:
+        try:
+            parse(kind, {key: wrong}, "file")
+        except ConfigError as error:
+            told.append(str(error).removeprefix("file: "))
+    assert not JARGON.search(" ".join(told))
+    own = [[each for each in text.split("; ") if each.startswith(key)] for text in told]
+    assert sum(not all(each.endswith("is missing") for each in named) for named in own) > 3

@@ -250,7 +250,7 @@ def test_the_count_is_published_under_noise_and_never_without(
     mechanism = plan.mechanism("all", VALUES + 1)
     assert mechanism is not None
     parties = 1 if placement == "aggregator" else 6
-    noise = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step / 6
+    noise = math.sqrt(parties * mechanism.calibration.variance) * mechanism.calibration.step / 6
     noise /= 2 * clip.indicator
     assert abs(seen.mean() - 1) < SIGMAS * noise / math.sqrt(12)
     assert abs(seen.var() / noise**2 - 1) < SIGMAS * math.sqrt(2 / 12)
@@ -276,7 +276,7 @@ def test_the_shards_noise_covers_the_indicator() -> None:
     mechanism = plan.mechanism("all", layout.size)
     assert mechanism is not None
     noise = np.array(drawn) - mechanism.most
-    assert abs(noise.var() / mechanism.share_variance - 1) < SIGMAS * math.sqrt(2 / 400)
+    assert abs(noise.var() / mechanism.calibration.variance - 1) < SIGMAS * math.sqrt(2 / 400)
 
 
 # --- who may say where the clip is --------------------------------------------------
@@ -422,7 +422,7 @@ def test_check_explains_what_it_does_and_costs() -> None:
     assert "the noise 3.1% larger than a fixed clip's" in remark
     mechanism = plan.mechanism("all", VALUES + 1)
     assert mechanism is not None
-    noise = math.sqrt(5 * mechanism.share_variance) * mechanism.calibration.step / 5 / 0.5
+    noise = math.sqrt(5 * mechanism.calibration.variance) * mechanism.calibration.step / 5 / 0.5
     assert f"standard deviation of {noise:.2f} of it" in remark
     fixed = explain(private_plan("local"), {"all": VALUES})
     assert not any("clip begins" in remark for remark in fixed.remarks)

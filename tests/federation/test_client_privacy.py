@@ -74,13 +74,13 @@ def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Pat
     assert mechanism is not None
     parties = {"local": CLIENTS, "distributed": CLIENTS, "aggregator": 1}[placement]
     step = mechanism.calibration.step
-    promised = parties * mechanism.share_variance * (step / CLIENTS) ** 2
+    promised = parties * mechanism.calibration.variance * (step / CLIENTS) ** 2
     spread = SIGMAS * np.sqrt(2 / moved.size)
     assert abs(moved.var() / promised - 1) < spread
     assert abs(moved.mean()) < SIGMAS * np.sqrt(promised / moved.size)
     # sigma is zeta times the clip, or a little more for rounding; shares of 4 of 6 make it up
     sigma = {"local": 1.0, "distributed": 1 / 2, "aggregator": 1.0}[placement]
-    assert mechanism.share_variance * step**2 == pytest.approx(sigma**2, rel=0.1)
+    assert mechanism.calibration.variance * step**2 == pytest.approx(sigma**2, rel=0.1)
 
 
 def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from secureps.messages.orders import Settled
 from secureps.messages.submission import Outcome, SubmissionId
 from secureps.wire.msgpack import decode, encode
 
-ID = SubmissionId("c0", "all", 0)
+SETTLED = SubmissionId("c0", "all", 0)
 
 
 def test_the_words_stay_as_they_were_journalled() -> None:
@@ -19,9 +19,9 @@ def test_the_words_stay_as_they_were_journalled() -> None:
 
 def test_an_outcome_has_the_bytes_of_its_string() -> None:
     for each in Outcome:
-        record, plain = SubmissionSettled(ID, each), SubmissionSettled(ID, each.value)
+        record, plain = SubmissionSettled(SETTLED, each), SubmissionSettled(SETTLED, each.value)
         assert canonical(record) == canonical(plain)
         assert from_plain(SubmissionSettled, json.loads(json.dumps(to_plain(record)))) == record
-        sent = encode(Settled(1, ID, each, 2, "why"))
-        assert sent == encode(Settled(1, ID, each.value, 2, "why"))
+        sent = encode(Settled(1, SETTLED, each, 2, "why"))
+        assert sent == encode(Settled(1, SETTLED, each.value, 2, "why"))
         assert decode(sent).outcome == each

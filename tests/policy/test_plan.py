@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,23 +19,11 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rules.sync import Sync
+from tests.kits import privacy_kit
+from tests.kits.roles_kit import PRIVACY
 
 SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (4, 5), "float32")))
-PRIVACY = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "records": 10,
-    "sample_rate": 0.1,
-    "delta": 1e-5,
-    "budget": 8.0,
-}
-CLIENT = {
-    "unit": "client",
-    "placement": "distributed",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 8.0,
-}
+CLIENT = privacy_kit.PRIVACY | {"placement": "distributed"}
 TOML = """
 name = "demo"
 versions = 3
@@ -136,18 +123,12 @@ def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
 def test_holders_are_those_that_the_cipher_needs() -> None:
     assert plan(cipher={"name": "plain", "holders": 3}).holders == 0
     assert plan(cipher={"name": "bfv"}).holders == 1
-    made = plan(cipher={"name": "rlwe"})
+    made = plan()
+    assert made.section.cipher.name == "rlwe"
     assert (made.holders, made.threshold, made.opening) == (4, 3, Opening.COMMITTEE)
     for holders, threshold in ((1, 1), (2, 2), (3, 2), (5, 3), (7, 4)):
         made = plan(cipher={"name": "rlwe", "holders": holders})
         assert (made.holders, made.threshold) == (holders, threshold)
-
-
-def test_a_plan_without_a_cipher_has_a_committee_of_three_of_four(tmp_path: Path) -> None:
-    path = tmp_path / "least.toml"
-    path.write_text('name = "least"\nversions = 1\n[[group]]\nrule = {quorum = 5}\n')
-    made = load_plan(path)
-    assert (made.section.cipher.name, made.threshold, made.holders) == ("rlwe", 3, 4)
 
 
 def test_a_committee_is_that_of_the_roster() -> None:
@@ -164,12 +145,6 @@ def test_the_layout_follows_the_plan() -> None:
     assert layout.group("all").blocks == 2
     with pytest.raises(PlanRefused, match="'weight' matches no group's pattern"):
         plan(group=[group(pattern="bias")]).layout(SCHEMA)
-
-
-def test_the_optimizer_is_the_sections() -> None:
-    made = plan(group=[group(optimizer={"name": "yogi", "tau": 0.5})]).optimizer("all")
-    state = made.init(np.zeros(2, dtype=np.float32))
-    assert state.slots["second"].tolist() == [0.25, 0.25]
 
 
 # --- refusals ---------------------------------------------------------------------
@@ -200,15 +175,8 @@ def test_the_optimizer_is_the_sections() -> None:
             {"cipher": {"capacity": 4}},
             "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
         ),
-        ({"cipher": {"name": "rot13"}}, "there is no cipher 'rot13'; known are bfv, plain"),
         ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
-        ({"group": [group(optimizer={"name": "lion"})]}, "unknown optimizer 'lion': known are sgd"),
         ({"group": [group(optimizer={"name": "adm"})]}, r"'adm': did you mean adam\? known are"),
-        (
-            {"group": [group(optimizer={"schedule": {"name": "linear"}})]},
-            "unknown schedule 'linear': known are constant",
-        ),
-        ({"group": [group(optimizer={"betas": [0.9, 1.5]})]}, "the optimizer's betas is 1.5"),
         (
             {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
             "bits|plain modulus|does not",
@@ -237,9 +205,10 @@ def test_the_optimizer_is_the_sections() -> None:
             "standard deviation of 19 in the smallest cohort; remove best and stop",
         ),
         ({"privacy": PRIVACY}, "training.local_steps: a private plan states how many steps"),
-        ({"privacy": PRIVACY, "training": {"local_steps": 0}}, "training.local_steps"),
-        ({"privacy": PRIVACY, "training": {"local_steps": True}}, "training.local_steps"),
-        ({"privacy": PRIVACY, "training": {"local_steps": 2.0}}, "training.local_steps"),
+        *(
+            ({"privacy": PRIVACY, "training": {"local_steps": steps}}, "training.local_steps")
+            for steps in (0, True, 2.0)
+        ),
     ],
 )
 def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
@@ -259,16 +228,12 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
         ({"group": [group(optimizer={"schedule": {"x": 1}})]}, r"schedule\.x: unknown key"),
         ({"group": []}, "group: must be a list or table of 1 or more"),
         ({"group": [{}]}, r"group 1\.rule: is missing"),
-        ({"versions": 0}, "versions: must be 1 or more, and is 0"),
         ({"name": "Bad Name"}, "name: must be 1 to 63 of a-z"),
         ({"group": [group({"deadline": 0})]}, "deadline: must be above 0, and is 0"),
-        (
-            {"group": [group({"deadline": float("nan")})]},
-            "deadline: must be a finite number, and is nan",
-        ),
         ({"group": [group(bits=1)]}, "bits: must be 2 or more"),
+        ({"group": [group(bits=25)]}, "bits: must be 24 or less"),
         ({"privacy": PRIVACY | {"sample_rate": 1.5}}, "sample_rate: must be "),
-        ({"privacy": PRIVACY | {"unit": "client"}}, "privacy.placement: is missing"),
+        ({"privacy": CLIENT | {"placement": "central"}}, "privacy.placement: unknown value"),
         (  # arrivals are no random sample: nothing is amplified by them
             {"privacy": CLIENT | {"sample_rate": 0.1}},
             r"privacy\.sample_rate: unknown key; known are unit, placement",
@@ -278,16 +243,10 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             r"group 1\.support: unknown key",
         ),
         ({"training": {"x": [1]}}, "training.x"),
-        ({"group": [group(), {"rule": {"quorom": 5}}]}, r"group 2\.rule\.quorom: unknown key; did"),
-        (
-            {"privacy": PRIVACY | {"noise_multiplyer": 1}},
-            r"privacy\.noise_multiplyer: unknown key; did you mean noise_m",
+        *(
+            ({"privacy": unit | {"noise_multiplier": 0}}, r"noise_multiplier: must be above")
+            for unit in (PRIVACY, CLIENT)
         ),
-        (
-            {"privacy": PRIVACY | {"noise_multiplier": 0}},
-            r"toml: privacy\.noise_multiplier: must be above",
-        ),
-        ({"shards": 0}, "shards: must be 1 or more"),
         ({"shrads": 2}, r"shrads: unknown key; did you mean shards\? known are name, versions"),
         (
             {"group": [{"rule": {"name": "bufered", "buffer": 5}}]},
@@ -350,26 +309,17 @@ def test_noise_on_metrics_is_in_their_units_and_may_choose_only_while_small() ->
     assert plan(evaluation={"every": 1, "metrics": {"loss": 1.0}, "best": None}).metric_noise == {}
 
 
-def test_private_with_steps_is_sound() -> None:
-    assert plan(privacy=PRIVACY, training={"local_steps": 3}).section.privacy is not None
-
-
 # --- the canonical text -----------------------------------------------------------
 
 
-def test_the_text_is_the_plan() -> None:
-    made = plan(cipher={"capacity": 9}, training={"a": 1, "b": 1.0, "c": True, "d": "x"})
-    again = Plan.from_text(made.text)
-    assert again == made
-    assert again.text == made.text
-    assert [type(v) for v in again.section.training.values()] == [int, float, bool, str]
+SCALARS = st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(max_size=5)
 
 
 @given(
     st.integers(5, 20),
     st.floats(1e-3, 1e6),
     st.sampled_from(["sgd", "momentum", "adam", "yogi"]),
-    st.dictionaries(st.text(max_size=5), st.booleans() | st.integers() | st.text(max_size=5)),
+    st.dictionaries(st.text(max_size=5), SCALARS),
 )
 def test_every_sound_plan_comes_back(
     quorum: int, deadline: float, name: str, training: dict[str, Any]

@@ -11,6 +11,7 @@ from secureps.errors import PlanRefused
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.tensor_kinds import Kind, refuse_statistics, refuse_trained, remarks
 from tests.kits.federations import small_plan
+from tests.kits.privacy_kit import PRIVACY
 
 SCHEMA = Schema(
     (
@@ -26,13 +27,7 @@ KINDS: dict[str, Kind] = {
     "norm.running_mean": "statistics",
     "norm.running_var": "statistics",
 }
-PRIVATE = {
-    "unit": "client",
-    "placement": "local",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 100.0,
-}
+PRIVATE = PRIVACY | {"placement": "local"}
 GROUP = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6, "deadline": 10.0}}
 
 

@@ -61,42 +61,29 @@ def test_without_sampling_it_is_a_gaussian(sigma: float, steps: int) -> None:
     assert exact - 1e-9 <= tight <= epsilon([charge], DELTA) <= 1.5 * exact
 
 
-def opacus_rdp() -> Any:
-    from opacus.accountants.analysis import rdp
-
-    return rdp
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sigma", "rate", "steps"), [(1.1, 0.01, 1000), (0.8, 0.004, 5000), (4.0, 0.2, 50)]
+    "facts",
+    [
+        [(1.1, 0.01, 1000)],
+        [(0.8, 0.004, 5000)],
+        [(4.0, 0.2, 50)],
+        [(1.0, 0.01, 300), (2.0, 0.05, 100), (1.0, 0.01, 200)],
+    ],
 )
-def test_rdp_agrees_with_opacus_and_pld_is_tighter(sigma: float, rate: float, steps: int) -> None:
-    orders = [1 + x / 10.0 for x in range(1, 100)] + list(range(11, 513))
-    opacus = opacus_rdp()
-    theirs, _ = opacus.get_privacy_spent(
-        orders=orders,
-        rdp=opacus.compute_rdp(q=rate, noise_multiplier=sigma, steps=steps, orders=orders),
-        delta=DELTA,
-    )
-    charge = Charge("alice", "g", 0, sigma, rate, steps)
-    ours = epsilon([charge], DELTA)
-    assert ours == pytest.approx(theirs, rel=5e-3)
-    assert 0.5 * ours < tight_epsilon([charge], DELTA) < ours
+def test_rdp_agrees_with_opacus_and_pld_is_tighter(facts: list[tuple[float, float, int]]) -> None:
+    from opacus.accountants.analysis import rdp as opacus
 
-
-@pytest.mark.slow
-def test_different_mechanisms_compose_as_in_opacus() -> None:
     orders = [1 + x / 10.0 for x in range(1, 100)] + list(range(11, 513))
-    facts = [(1.0, 0.01, 300), (2.0, 0.05, 100), (1.0, 0.01, 200)]
-    opacus = opacus_rdp()
     total = sum(
         opacus.compute_rdp(q=q, noise_multiplier=s, steps=n, orders=orders) for s, q, n in facts
     )
     theirs, _ = opacus.get_privacy_spent(orders=orders, rdp=total, delta=DELTA)
     charges = [Charge("alice", "g", i, *fact) for i, fact in enumerate(facts)]
-    assert epsilon(charges, DELTA) == pytest.approx(theirs, rel=5e-3)
-    assert epsilon(reversed(charges), DELTA) == epsilon(charges, DELTA)
+    ours = epsilon(charges, DELTA)
+    assert ours == pytest.approx(theirs, rel=5e-3)
+    assert epsilon(reversed(charges), DELTA) == ours
+    assert 0.5 * ours < tight_epsilon(charges, DELTA) < ours
 
 
 def test_only_the_facts_count_and_not_how_they_are_split() -> None:
@@ -166,9 +153,6 @@ def test_the_ends_of_the_scale() -> None:
 
 
 def test_what_is_unsound_is_refused() -> None:
-    for delta in (0.0, 1.0, -1e-5, math.nan):
-        with pytest.raises(PlanRefused, match="delta"):
-            epsilon([ONE], delta)
     with pytest.raises(Malformed, match="sample rate"):
         epsilon([replace(ONE, sample_rate=2.0)], DELTA)
     with pytest.raises(Malformed, match="noise multiplier"):
@@ -358,9 +342,6 @@ def test_two_parties_are_several(sources: int) -> None:
 
 
 def test_unsound_releases_are_refused() -> None:
-    for delta in (0.0, 1.0, -1e-5, math.nan):
-        with pytest.raises(PlanRefused, match="delta"):
-            client_epsilon([RELEASE], delta)
     with pytest.raises(Malformed, match="releases of 2 clients"):
         client_epsilon([RELEASE, replace(RELEASE, party="bob")], DELTA)
     with pytest.raises(Malformed, match="the release of 'alice'"):

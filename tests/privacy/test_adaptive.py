@@ -24,7 +24,7 @@ LENGTH = 12
 """Values of an update."""
 
 
-def made(**changes: Any) -> AdaptiveClip:
+def moving(**changes: Any) -> AdaptiveClip:
     facts = {
         "clip": 0.5,
         "quantile": 0.5,
@@ -50,7 +50,7 @@ def squared(values: NDArray[np.float32]) -> Fraction:
 
 UPDATES = arrays(np.float32, LENGTH, elements=st.floats(-1e3, 1e3, width=32, allow_subnormal=False))
 SCALES = st.floats(2.0**-10, 2.0**10, width=32)
-CLIPS = st.builds(made, clip=st.floats(1e-3, 1e3), weight=st.floats(0.01, 10))
+CLIPS = st.builds(moving, clip=st.floats(1e-3, 1e3), weight=st.floats(0.01, 10))
 
 
 # --- what a client sends --------------------------------------------------------------
@@ -83,14 +83,14 @@ def test_the_indicator_says_whether_the_update_passed_whole(
 
 
 def test_the_indicator_is_the_largest_float32_within_its_weight() -> None:
-    assert made(clip=0.5, weight=0.5).indicator == 0.125
-    third = made(clip=1.0, weight=2 / 3).indicator
+    assert moving(clip=0.5, weight=0.5).indicator == 0.125
+    third = moving(clip=1.0, weight=2 / 3).indicator
     assert third == float(np.float32(third)) <= 1 / 3 < float(np.nextafter(np.float32(third), 1))
 
 
 @pytest.mark.parametrize("scale", [0.25, 1.0, 4.0])
 def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
-    clip, update = made(), np.zeros(LENGTH, np.float32)
+    clip, update = moving(), np.zeros(LENGTH, np.float32)
     update[3] = -clip.clip * scale
     assert clip.clipped(with_place(update), scale)[-1] == clip.indicator
     update[3] = np.nextafter(update[3], np.float32(-1e3))
@@ -119,7 +119,7 @@ def test_a_member_replaced_by_zero_moves_the_sum_by_no_more_than_the_ledger_says
 
 def test_the_ledger_has_the_enlarged_norm() -> None:
     """Every number from its definition, for 13 values of norm 0.5 sqrt(1 + 0.25^2)."""
-    clip = made()
+    clip = moving()
     release = mechanism(clip, "local").release("a", "all", 0)
     step = mechanism(clip, "local").calibration.step
     bound = 0.5 * math.sqrt(1 + 0.25**2) / step
@@ -135,7 +135,7 @@ def test_the_ledger_has_the_enlarged_norm() -> None:
 
 def test_the_noise_is_the_papers_split_between_two_queries() -> None:
     """Theorem 1: z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2), for noise of z on both."""
-    clip, z = made(weight=0.8), 1.3
+    clip, z = moving(weight=0.8), 1.3
     sigma = z * clip.norm  # of every coordinate
     counted = sigma / (2 * clip.indicator)  # of the sum of indicators in {-1/2, 1/2}
     assert sigma / clip.clip == pytest.approx((z**-2 - (2 * counted) ** -2) ** -0.5, rel=1e-6)
@@ -158,7 +158,7 @@ def test_what_cannot_be_clipped_is_refused(
     update: NDArray[Any], scale: float, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        made().clipped(update, scale)
+        moving().clipped(update, scale)
 
 
 # --- where the clip goes --------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_the_clip_finds_the_quantile_through_the_noise(
     """Sixty clients whose updates have log-normal lengths of median 7; the clip begins at 0.5."""
     members, rounds, settled = 60, 70, 30
     # noise by every client alone is sqrt(members) times more: it counts more for it
-    clip = made(quantile=quantile, weight=4.0 if placement == "local" else 0.5, rate=0.3)
+    clip = moving(quantile=quantile, weight=4.0 if placement == "local" else 0.5, rate=0.3)
     protects = mechanism(clip, placement, honest)
     grid = Grid(16, protects.range)
     words = stream("quantile", placement, str(quantile))
@@ -199,7 +199,7 @@ def test_the_clip_finds_the_quantile_through_the_noise(
 
 
 def test_a_step_is_the_papers() -> None:
-    clip = made(quantile=0.4, rate=0.3)
+    clip = moving(quantile=0.4, rate=0.3)
     passed = 7 / 10
     mean = clip.indicator * (passed - (1 - passed))
     assert clip.share(mean) == pytest.approx(0.7)
@@ -210,7 +210,7 @@ def test_a_step_is_the_papers() -> None:
 def test_whatever_the_noise_the_scale_is_a_float32_within_its_bounds(
     scale: float, mean: float, least: float, most: float
 ) -> None:
-    clip = made(least=least, most=most)
+    clip = moving(least=least, most=most)
     after = clip.after(scale, mean)
     assert float(np.float32(after)) == after
     assert clip.check(after) == after
@@ -219,27 +219,10 @@ def test_whatever_the_noise_the_scale_is_a_float32_within_its_bounds(
 @pytest.mark.parametrize("scale", [None, math.nan, math.inf, -1.0, 0.0, 2.0**-11, 1025.0])
 def test_a_scale_that_no_clip_has_is_refused(scale: float | None) -> None:
     with pytest.raises(Malformed, match="the plan keeps it between"):
-        made().check(scale)
+        moving().check(scale)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"clip": 0.0},
-        {"clip": math.nan},
-        {"clip": 2.0**95},
-        {"clip": 2.0**-95},
-        {"quantile": 0.0},
-        {"quantile": 1.0},
-        {"rate": -0.1},
-        {"rate": math.inf},
-        {"weight": 0.0},
-        {"weight": math.nan},
-        {"least": 2.0},
-        {"most": 0.5},
-        {"least": 0.0},
-    ],
-)
-def test_numbers_out_of_range_are_refused(changes: dict[str, float]) -> None:
+@pytest.mark.parametrize("clip", [0.0, math.nan, 2.0**95, 2.0**-95])
+def test_a_clip_that_may_leave_its_range_is_refused(clip: float) -> None:
     with pytest.raises(PlanRefused):
-        made(**changes)
+        moving(clip=clip)

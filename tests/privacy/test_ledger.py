@@ -15,8 +15,8 @@ from secureps.errors import Conflict, Malformed
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import Ledger
 
-ONE = Charge("alice", "rest", 3, 1.1, 0.01, 100)
-WHOLE = Release("alice", "rest", 3, 10.0, 100.0, 20.0, 4, 1e-30)
+CHARGE = Charge("alice", "rest", 3, 1.1, 0.01, 100)
+OF_CLIENT = Release("alice", "rest", 3, 10.0, 100.0, 20.0, 4, 1e-30)
 
 charges = st.builds(
     Charge,
@@ -29,7 +29,7 @@ charges = st.builds(
 )
 
 
-@pytest.mark.parametrize("fact", [ONE, WHOLE])
+@pytest.mark.parametrize("fact", [CHARGE, OF_CLIENT])
 def test_another_step_of_one_version_is_another_fact(fact: Charge | Release) -> None:
     ledger, again = Ledger([fact]), replace(fact, step=1)
     assert ledger.new(again)
@@ -43,10 +43,10 @@ def test_another_step_of_one_version_is_another_fact(fact: Charge | Release) -> 
     "change", [{"noise_multiplier": 1.2}, {"sample_rate": 0.02}, {"steps": 101}, {"steps": 0}]
 )
 def test_other_facts_under_a_known_key_are_a_conflict(change: dict[str, Any]) -> None:
-    ledger = Ledger([ONE])
+    ledger = Ledger([CHARGE])
     with pytest.raises(Conflict, match="a charge of 'alice' for 'rest' version 3 is on record"):
-        ledger.append(replace(ONE, **change))
-    assert ledger == Ledger([ONE])
+        ledger.append(replace(CHARGE, **change))
+    assert ledger == Ledger([CHARGE])
 
 
 releases = st.builds(
@@ -81,23 +81,23 @@ def test_it_only_grows_holds_every_fact_once_and_mixes_none(made: list[Charge | 
 
 
 def test_a_tally_is_a_copy() -> None:
-    ledger = Ledger([ONE])
+    ledger = Ledger([CHARGE])
     ledger.tally("alice").clear()
-    assert ledger.tally("alice") == {replace(ONE, version=0): 1}
+    assert ledger.tally("alice") == {replace(CHARGE, version=0): 1}
     assert ledger.tally("bob") == {}
 
 
 def test_the_two_units_do_not_meet() -> None:
     # One key, two units: neither repeats, contradicts or hides the other.
-    ledger = Ledger([ONE, WHOLE])
-    assert (ledger.charges, ledger.releases) == ((ONE,), (WHOLE,))
+    ledger = Ledger([CHARGE, OF_CLIENT])
+    assert (ledger.charges, ledger.releases) == ((CHARGE,), (OF_CLIENT,))
     assert ledger.count("alice") == 2
-    assert not ledger.new(replace(WHOLE))
+    assert not ledger.new(replace(OF_CLIENT))
     with pytest.raises(Conflict, match="a release of 'alice' for 'rest' version 3 is on record"):
-        ledger.append(replace(WHOLE, stddev=21.0))
-    assert ledger == Ledger([WHOLE, ONE])
-    assert ledger != Ledger([ONE])
-    assert ledger != Ledger([WHOLE])
+        ledger.append(replace(OF_CLIENT, stddev=21.0))
+    assert ledger == Ledger([OF_CLIENT, CHARGE])
+    assert ledger != Ledger([CHARGE])
+    assert ledger != Ledger([OF_CLIENT])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_two_units_do_not_meet() -> None:
 )
 def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="the charge of 'alice'"):
-        Ledger([replace(ONE, **change)])
+        Ledger([replace(CHARGE, **change)])
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_impossible_charges_are_malformed(change: dict[str, Any]) -> None:
 )
 def test_impossible_releases_are_malformed(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Malformed, match=f"the release of 'alice'.*{reason}"):
-        Ledger([replace(WHOLE, **change)])
+        Ledger([replace(OF_CLIENT, **change)])

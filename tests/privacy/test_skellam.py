@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 from bisect import bisect_right
 from fractions import Fraction
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.errors import InternalError, PlanRefused
-from secureps.privacy import series
 from secureps.privacy.series import TABLE_BITS, Series, beyond
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, TAIL_BITS, Skellam, tail
 from tests.kits.skellam_kit import Replay, law, pairs, stream, variance_error, within
@@ -179,34 +177,7 @@ def test_a_variance_out_of_range_is_refused(variance: float) -> None:
 # --- the series behind it -----------------------------------------------------------
 
 
-PI = "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899"
-BITS = 200
-UNIT = 1 << BITS
-
 VARIANCES = [2.0**-20, 0.01, 0.7, 1.0, 3.3, 29.5, 77.0, 100.0, 1234.5, 1e4]
-
-
-def test_the_functions_behind_it() -> None:
-    with decimal.localcontext(prec=75):
-        scale = decimal.Decimal(2) ** BITS
-        assert abs(series._pi(BITS) - decimal.Decimal(PI) * scale) <= 1
-        for x in (0, 1, UNIT // 9, UNIT // 2, 3 * UNIT, 200 * UNIT + 12345):
-            exact = (-decimal.Decimal(x) / scale).exp() * scale
-            assert abs(series._decay(x, BITS) - exact) <= 2
-        half, root = scale / 2, decimal.Decimal(3).sqrt() / 2 * scale
-        for n, cosine, sine in [
-            (0, scale, 0 * scale),
-            (1, root, half),
-            (2, half, root),
-            (3, 0 * scale, scale),
-            (5, -root, half),
-            (7, -root, -half),
-            (10, half, -root),
-            (11, root, -half),
-        ]:
-            c, s = series._circle(n, 6, BITS)
-            assert abs(c - cosine) <= 2
-            assert abs(s - sine) <= 2
 
 
 @pytest.mark.parametrize("variance", [*VARIANCES, 1e6])

@@ -1,7 +1,4 @@
-"""What a group's codec and feedback cannot be combined with: refused with the reason.
-
-Pure functions of sections.
-"""
+"""Refuses what a group's codec and feedback cannot be combined with, with the reason."""
 
 from __future__ import annotations
 

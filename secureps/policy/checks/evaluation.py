@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,8 @@ from secureps.wording import meant
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedVersions(Sequence[int]):
-    """Every k-th version and the last one, ascending; a study's plan has a thousand million.
+class EvaluatedVersions:
+    """Every k-th version and the last one; a study's plan has a thousand million.
 
     Args:
         every: k; 0: none is evaluated.
@@ -48,23 +47,16 @@ class EvaluatedVersions(Sequence[int]):
     every: int
     last: int
 
-    def __len__(self) -> int:
-        return -(-self.last // self.every) if self.every else 0
-
-    def __contains__(self, version: object) -> bool:
-        if not isinstance(version, int) or not self.every or not 0 < version <= self.last:
+    def __contains__(self, version: int) -> bool:
+        if not self.every or not 0 < version <= self.last:
             return False
         return version % self.every == 0 or version == self.last
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
-    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return tuple(self[each] for each in places)
-        return min((places + 1) * self.every, self.last)
+    def count(self, newest: int) -> int:
+        """Counts the evaluated versions up to this one."""
+        if not self.every:
+            return 0
+        return newest // self.every if newest < self.last else -(-self.last // self.every)
 
     def base(self, version: int, at: int) -> Base:
         """The base of the metrics of version `at` of the model, while theirs is at `version`.
@@ -73,12 +65,6 @@ class EvaluatedVersions(Sequence[int]):
         what came of a base has one name for ever.
         """
         return Base(version, -(-at // self.every) - 1 - version)
-
-
-def evaluated_versions(section: PlanSection) -> EvaluatedVersions:
-    """The versions that are evaluated."""
-    own = section.evaluation
-    return EvaluatedVersions(0 if own is None else own.every, section.versions)
 
 
 def evaluation_group(section: PlanSection) -> GroupSection:

@@ -1,10 +1,7 @@
-"""What a plan's privacy would not cover, and is refused: with the reason, and what to take.
+"""Refuses what a plan's privacy would not cover, with the reason, and warns of weak privacy.
 
-Beside it what a plan may have and its clients are warned of.
-
-An epsilon is about sums under noise. Whatever else follows from a client's data (how often it
-counts, how large it says an update is, which rows it sends) must not depend on it, or nothing is
-covered. Pure functions of sections.
+An epsilon is about sums under noise. How often a client counts, how large it says an update is and
+which rows it sends must not depend on its data, or nothing is covered.
 """
 
 from __future__ import annotations

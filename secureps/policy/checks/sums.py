@@ -51,18 +51,13 @@ def refuse_sum(section: GroupSection, own: Bounds, privacy: Privacy) -> None:
             f'rule: in a sum each client counts once, and under "{section.rule.name}" it may count '
             'more or less: take "sync"'
         )
-    most = largest(section)
+    most = whole_grid(section).most
     if privacy is None and own.most * most > WHOLE:
         raise PlanRefused(
             f"bits: {own.most} clients that add up to {most:,} each reach a total of "
             f"{own.most * most:,}, and totals are exact up to {WHOLE:,}: lower bits, rule.most or "
             "cipher.capacity"
         )
-
-
-def largest(section: GroupSection) -> int:
-    """The largest magnitude of one value that a client adds to an exact sum."""
-    return levels(section.bits) // 2
 
 
 def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
@@ -81,7 +76,7 @@ def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
 
 def whole_grid(section: GroupSection) -> Grid:
     """The grid of an exact sum: its step is 1."""
-    return Grid(section.bits, float(largest(section)))
+    return Grid(section.bits, float(levels(section.bits) // 2))
 
 
 def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np.float32]) -> None:
@@ -92,7 +87,7 @@ def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np
     Raises:
         Malformed: one is not a whole number, or is beyond the plan's bits.
     """
-    most = largest(section)
+    most = whole_grid(section).most
     wrong = (values != np.rint(values)) | (np.abs(values) > most)
     if wrong.any():
         at = int(wrong.argmax())

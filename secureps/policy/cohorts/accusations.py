@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 
+from secureps.wording import counted
+
 BELIEVED = 2
 """Clients of whom a holder is believed that too few others accuse, too."""
 
@@ -56,7 +58,7 @@ def unsupported(accused: Accused, spare: int) -> Counter[str]:
 
 def told(clients: int) -> str:
     """Says that a holder accuses so many clients without support."""
-    return f"finds flaws in what {clients} client{'s' * (clients > 1)} sent, and too few others do"
+    return f"finds flaws in what {counted(clients, 'client')} sent, and too few others do"
 
 
 def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:

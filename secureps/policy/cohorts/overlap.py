@@ -26,10 +26,11 @@ def check_members(cohort: Cohort, least: int) -> None:
     """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
 
     Raises:
-        Refused: as `check_clients`, or weights that single one out.
+        Refused: as `check_clients`, or its weights are too uneven.
     """
     check_clients(cohort, least)
-    check_weights([member.weight for member in cohort.members], least)
+    if flaw := uneven([member.weight for member in cohort.members], least):
+        raise Refused(flaw)
 
 
 def check_clients(cohort: Cohort, least: int) -> None:
@@ -47,32 +48,26 @@ def check_clients(cohort: Cohort, least: int) -> None:
         raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
 
 
-def check_weights(weights: Sequence[int], least: int) -> None:
-    """Accepts weights by which no few members stand out from the others.
+def uneven(weights: Sequence[int], least: int) -> str:
+    """Says how few members stand out by these weights; empty if none do.
 
     Every member must hide among `least`: those of a small weight are no fewer, the effective
     number (sum w)^2 / sum w^2 is no less, and the others weigh no less than the heaviest. What
-    holds of disjoint sets holds of their union.
-
-    Raises:
-        Refused: one of the weights is not 1, 2 or 4, or they are too uneven.
+    holds of disjoint sets holds of their union. No weights but 1, 2 and 4 are opened.
     """
     if any(weight not in WEIGHTS for weight in weights):
-        raise Refused(f"cohorts of weights {WEIGHTS} are opened, and no others")
+        return f"cohorts of weights {WEIGHTS} are opened, and no others"
     for heavier in WEIGHTS[1:]:
         lighter = sum(weight < heavier for weight in weights)
         if 0 < lighter < least:  # modulo the heavier weight a sum is that of the lighter few
-            raise Refused(
-                f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
-            )
+            return f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
     total, squares = sum(weights), sum(weight * weight for weight in weights)
     if total * total < least * squares:
-        raise Refused(
+        return (
             f"members of so uneven weights hide among {total * total / squares:.1f}, and {least} "
             "or more are wanted"
         )
-    if squares < 2 * max(weights) ** 2:
-        raise Refused("one member outweighs all the others")
+    return "one member outweighs all the others" if squares < 2 * max(weights) ** 2 else ""
 
 
 def places(cohort: Cohort) -> dict[str, Place]:
@@ -100,9 +95,5 @@ def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     tree = (run, one.group, one.version, whole.keys())
     if not within(*tree, part.keys(), least):
         return False
-    try:
-        for leaf in leaves(*tree, least):
-            check_weights([whole[client][0] for client in leaf], least)
-    except Refused:
-        return False
-    return True
+    of_leaves = ([whole[client][0] for client in leaf] for leaf in leaves(*tree, least))
+    return not any(uneven(weights, least) for weights in of_leaves)

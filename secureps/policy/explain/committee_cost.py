@@ -6,6 +6,7 @@ model's: a holder's traffic grows with the clients of a cohort and not with the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -138,26 +139,20 @@ def _bits(levels: int) -> int:
     return (levels // 2).bit_length() + 1
 
 
-def _fits(parameters: CipherParameters, capacity: int, most: int) -> bool:
-    """Tells whether these parameters take no more bytes than the others."""
+def _costs_more(parameters: CipherParameters, **change: int) -> bool:
+    """Whether changed parameters take more bytes, or cannot be; larger ones never take fewer."""
     try:
-        other = replace(parameters, capacity=capacity, levels=most)
-        return value_bytes(other) <= value_bytes(parameters)
+        return value_bytes(replace(parameters, **change)) > value_bytes(parameters)
     except PlanRefused:
-        return False
+        return True
 
 
 def _most_bits(own: CipherParameters) -> int:
-    bits = _bits(own.levels)
-    while bits < MOST_BITS and _fits(own, own.capacity, levels(bits + 1)):
-        bits += 1
-    return bits
+    more = range(_bits(own.levels) + 1, MOST_BITS + 1)
+    free = bisect_left(more, True, key=lambda bits: _costs_more(own, levels=levels(bits)))
+    return _bits(own.levels) + free
 
 
 def _most_capacity(own: CipherParameters) -> int:
-    """The largest capacity a plan may have, by bisection: a larger one never takes fewer bytes."""
-    fits, not_fits = own.capacity, MOST_CAPACITY + 1
-    while not_fits - fits > 1:
-        middle = (fits + not_fits) // 2
-        fits, not_fits = (middle, not_fits) if _fits(own, middle, own.levels) else (fits, middle)
-    return fits
+    more = range(own.capacity + 1, MOST_CAPACITY + 1)
+    return own.capacity + bisect_left(more, True, key=lambda n: _costs_more(own, capacity=n))

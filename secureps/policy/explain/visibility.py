@@ -160,7 +160,8 @@ def evaluation_words(plan: Plan) -> list[str]:
     evaluation, privacy = plan.section.evaluation, plan.section.privacy
     if evaluation is None:
         return []
-    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
+    names = ", ".join(evaluation.magnitudes)
+    count = plan.evaluated.count(plan.section.versions)
     if plan.evaluator:
         return [
             f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "

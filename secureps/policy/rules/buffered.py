@@ -38,9 +38,9 @@ from dataclasses import dataclass, replace
 
 from secureps.config.plan import AsyncSection, BufferedSection, PrioritySection
 from secureps.crypto.cipher import WEIGHTS
-from secureps.errors import PlanRefused, Refused
+from secureps.errors import PlanRefused
 from secureps.messages.submission import Member
-from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
@@ -87,19 +87,11 @@ def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
     for heavier in WEIGHTS[1:]:
         if 0 < sum(weight < heavier for weight in found) < least:
             found = [max(weight, heavier) for weight in found]
-    while len(set(found)) > 1 and not _even(found, least):
+    while len(set(found)) > 1 and uneven(found, least):
         top = max(found)
         found = [min(weight, top // 2) for weight in found]
     divisor = math.gcd(*found)
     return tuple(weight // divisor for weight in found)
-
-
-def _even(weights: Sequence[int], least: int) -> bool:
-    try:
-        check_weights(weights, least)
-    except Refused:
-        return False
-    return True
 
 
 BACKLOG = 4

@@ -19,9 +19,9 @@ from secureps.config.plan import (
     SspSection,
     SyncSection,
 )
-from secureps.errors import PlanRefused, Refused
+from secureps.errors import PlanRefused
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.rules.buffered import FULL, SCORES, Buffered, Priority, Score
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.policy.rules.ssp import Ssp
@@ -191,12 +191,7 @@ def refuse_close(
             f"{len(members)} members of weights up to {max(weights)} exceed the plan's "
             f"{own.most} of {own.most_weight}"
         )
-    if sealed:
-        try:
-            check_weights(weights, own.minimum)
-        except Refused as error:
-            return str(error)
-    return ""
+    return uneven(weights, own.minimum) if sealed else ""
 
 
 def _or(given: int | None, default: int) -> int:

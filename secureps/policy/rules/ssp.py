@@ -41,7 +41,7 @@ from secureps.policy.rules.rule import (
     lacking_members,
     too_stale,
 )
-from secureps.wording import named
+from secureps.wording import counted, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +108,5 @@ class Ssp:
             waited = f"{named(over)} passed over after {self.section.deadline:g} s: not waited for"
             return PassOver(over, f"{waited} until another update comes")
         first, behind = min(until.values()), max(clocks[member] for member in ahead) - least
-        count = f"{behind} clock{'s' * (behind > 1)} behind"
-        return Wait(first, f"{waits} {names}, {count}, {math.ceil(first - now)} s left")
+        count = counted(behind, "clock")
+        return Wait(first, f"{waits} {names}, {count} behind, {math.ceil(first - now)} s left")

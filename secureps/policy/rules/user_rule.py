@@ -95,7 +95,8 @@ class Guarded:
             if (member.version, member.step) != here[member.id]:
                 raise self._wrong("decide", member, "its version and step are the arrival's")
             if type(member.weight) is not int or member.weight not in WEIGHTS:
-                raise self._wrong("decide", member, f"a weight is one of {_listed(WEIGHTS)}")
+                known = ", ".join(map(str, WEIGHTS))
+                raise self._wrong("decide", member, f"a weight is one of {known}")
         return tuple(sorted(members, key=lambda member: member.id))
 
     def _asked(self, method: str, *arguments: object) -> object:
@@ -134,7 +135,7 @@ def own_rule(section: OwnRuleSection) -> Guarded:
     lacking = [m for m in ("enter", "admit", "decide") if not callable(getattr(made, m, None))]
     if lacking:
         raise PlanRefused(
-            f"rule: {section.name} makes a {type(made).__name__} without {_listed(lacking)}: a "
+            f"rule: {section.name} makes a {type(made).__name__} without {', '.join(lacking)}: a "
             "rule answers as secureps.policy.rules.rule.Rule says"
         )
     if getattr(made, "rounds", False):
@@ -177,7 +178,3 @@ def _frozen(state: RuleState) -> RuleState:
 
 def _after(until: object, now: float) -> bool:
     return isinstance(until, int | float) and math.isfinite(until) and until > now
-
-
-def _listed(names: Iterable[object]) -> str:
-    return ", ".join(map(str, names))

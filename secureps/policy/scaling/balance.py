@@ -19,7 +19,7 @@ UNEVEN = 1.25
 """Times the time of an even spread that the busiest shard may have before anything moves."""
 EVEN = 1.05
 """The same, where it is good enough."""
-GAIN = 0.9
+WORTH = 0.9
 """Of the longest time, the most that may be left of it for a move to be worth it."""
 MOST = 8
 """Blocks that move at once: a move holds cohorts up, and the load may be another one by then."""
@@ -64,7 +64,7 @@ def balance(
         busy[found.giver] -= size[key] * costs[found.giver]
         busy[found.taker] += size[key] * costs[found.taker]
     after = max(busy.values())
-    if not moved or after > GAIN * before:
+    if not moved or after > WORTH * before:
         return None
     givers, blocks = sorted({each.giver for each in moved}), counted(len(moved), "block")
     return tuple(moved), (

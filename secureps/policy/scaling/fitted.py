@@ -53,7 +53,7 @@ STEPS = 4
 GAIN, MOVE = 1.05, 0.05
 """A change must promise the reward times GAIN, and MOVE more for each shard that it adds, because
 versions wait while blocks move."""
-IDLE = 0.99
+GIVEN_BACK = 0.99
 """A shard is given back if the model promises at least this part of the reward without it."""
 
 
@@ -69,7 +69,7 @@ def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits:
         if goal < shards and came:
             continue
         promised = model.reward(goal, each.deadline, each.buffer) / now
-        asked = IDLE if goal < shards else GAIN + MOVE * (goal - shards)
+        asked = GIVEN_BACK if goal < shards else GAIN + MOVE * (goal - shards)
         if promised / asked > most:
             words = f"{each.reason}: {promised:.2f} times the updates a second that count"
             best, most = replace(each, reason=words), promised / asked

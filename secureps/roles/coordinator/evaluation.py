@@ -53,7 +53,7 @@ def skip_lost(tx: Transaction, group: GroupState) -> None:
     subject = state.subject
     if group.phase is not Phase.WAITING or not subject or state.settled(subject):
         return
-    last = subject == tx.plan.evaluated[-1] and version(tx) == subject
+    last = subject == tx.plan.evaluated.last and version(tx) == subject
     if not last or state.rounds >= LAST_ROUNDS:
         tx.write(EvaluationSkipped(subject, group.reason))
 
@@ -66,7 +66,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
     """
     if any(each.phase is not Phase.WAITING for each in tx.federation.model_groups):
         return Wait(None, reason)
-    if at != tx.plan.evaluated[-1] and not tx.federation.ending:
+    if at != tx.plan.evaluated.last and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
     _, until = opening.deadlines(tx, group, tx.federation.evaluations.since)
     if may_come and tx.now < until:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from secureps.errors import Refused
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Base, Member, Receipt
-from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.cohorts.suspicion import (
     Choice,
     Clients,
@@ -70,10 +69,7 @@ def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Cli
     parts = [whole]
     for part in parts:
         parts += cut(part, least)
-    try:
-        for part in parts:
-            check_weights([state.weight(client) for client in part], least)
-    except Refused:
+    if any(uneven([state.weight(client) for client in part], least) for part in parts):
         return ()
     return cut(whole, least)
 

@@ -30,7 +30,7 @@ from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, Held, SubmissionId
-from secureps.policy.cohorts.overlap import check_clients, check_weights
+from secureps.policy.cohorts.overlap import check_clients, check_members
 from secureps.roles import permissions
 from secureps.roles.machine import (
     WORKER,
@@ -462,11 +462,9 @@ class Shard:
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        check_clients(cohort, plan.bounds(cohort.group).minimum)
-        if plan.holders:  # without encryption each shard reads every update anyway
-            check_weights(
-                [member.weight for member in cohort.members], plan.bounds(cohort.group).minimum
-            )
+        # without encryption each shard reads every update anyway
+        check = check_members if plan.holders else check_clients
+        check(cohort, plan.bounds(cohort.group).minimum)
         check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:

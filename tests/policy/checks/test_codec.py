@@ -8,15 +8,13 @@ import pytest
 
 from secureps.errors import ConfigError, PlanRefused
 from tests.kits.federations import small_plan
+from tests.kits.privacy_kit import PRIVACY
 
 RULE = {"quorum": 6, "minimum": 3}
 STREAM = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
 SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 SUPPORT = {"name": "support", "one_in": 4}
 FOLLOWS = {"name": "round", "length": "mean_norm"}
-CLIENT = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0} | {
-    "placement": "local"
-}
 
 
 def refused(group: dict[str, Any], **more: Any) -> str:
@@ -63,7 +61,7 @@ def test_feedback_is_for_clients_that_take_part_again() -> None:
 )
 def test_what_client_level_privacy_does_not_go_with(group: dict[str, Any], reason: str) -> None:
     own = {"weighting": "uniform"} | group
-    assert reason in refused(own, privacy=CLIENT)
+    assert reason in refused(own, privacy=PRIVACY | {"placement": "local"})
 
 
 def test_what_adds_up_is_taken_and_changes_the_run_only_if_it_is_there() -> None:

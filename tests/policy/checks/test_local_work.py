@@ -17,7 +17,7 @@ from secureps.roles.machine import Answered
 from secureps.roles.member.schedule import REMEMBERED, Timing
 from secureps.roles.member.tasks import Contribute
 from tests.kits.member_kit import Client
-from tests.kits.roles_kit import make_plan, works
+from tests.kits.roles_kit import PRIVACY, make_plan, works
 
 
 def plan(**work: Any) -> Plan:
@@ -84,16 +84,8 @@ def test_a_least_part_is_a_power_of_two() -> None:
 
 
 def test_private_steps_are_all_taken() -> None:
-    privacy = {
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-        "records": 10,
-        "sample_rate": 0.1,
-        "delta": 1e-5,
-        "budget": 8.0,
-    }
     with pytest.raises(PlanRefused, match="work: under record-level privacy"):
-        make_plan(work={}, privacy=privacy, training={"local_steps": 5})
+        make_plan(work={}, privacy=PRIVACY, training={"local_steps": 5})
     with pytest.raises(ConfigError, match="private steps are all taken"):
         FitConfig({}, 1, {}, RecordPrivacy(1.0, 1.0, 0.1, 1e-5), work=0.5)
 

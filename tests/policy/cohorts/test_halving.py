@@ -16,14 +16,14 @@ def tree(whole: Clients, least: int) -> list[Clients]:
     return [whole] + [s for h in halves(RUN, "all", 3, whole, least) for s in tree(h, least)]
 
 
-def named(count: int) -> Clients:
+def clients(count: int) -> Clients:
     return frozenset(f"client-{k}" for k in range(count))
 
 
 @settings(max_examples=60)
 @given(count=st.integers(1, 60), least=st.integers(1, 7))
 def test_halves_are_a_partition_into_parts_that_are_large_enough(count: int, least: int) -> None:
-    whole = named(count)
+    whole = clients(count)
     parts = halves(RUN, "all", 3, whole, least)
     assert (len(parts) == 2) == (count >= 2 * least)
     if parts:
@@ -36,7 +36,7 @@ def test_halves_are_a_partition_into_parts_that_are_large_enough(count: int, lea
 @given(count=st.integers(4, 48), least=st.integers(2, 5))
 def test_nobody_is_left_among_fewer_than_the_least(count: int, least: int) -> None:
     """Clients that stand in the same sets of the tree cannot be told apart, whatever is opened."""
-    whole = named(count)
+    whole = clients(count)
     sets = tree(whole, least)
     for a, b in itertools.combinations(sets, 2):
         assert not a & b or a < b or b < a
@@ -50,7 +50,7 @@ def test_nobody_is_left_among_fewer_than_the_least(count: int, least: int) -> No
 @settings(max_examples=40)
 @given(count=st.integers(4, 40), least=st.integers(2, 5))
 def test_within_is_membership_of_the_tree(count: int, least: int) -> None:
-    whole = named(count)
+    whole = clients(count)
     sets = tree(whole, least)
     assert all(within(RUN, "all", 3, whole, s, least) for s in sets)
     for s in sets[1:]:
@@ -61,7 +61,7 @@ def test_within_is_membership_of_the_tree(count: int, least: int) -> None:
 
 
 def test_another_run_group_or_version_cuts_otherwise() -> None:
-    whole = named(40)
+    whole = clients(40)
     cuts = {
         halves(RUN, "all", 3, whole, 5),
         halves(b"s" * 32, "all", 3, whole, 5),

@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.explanation import codec_words, explain
-from tests.kits.explained import SERVICE
+from secureps.policy.explain.explanation import codec_words
+from tests.kits.explained import explain
 from tests.kits.federations import small_plan
 
 SUPPORT = {"name": "support", "one_in": 4}
 
 
-def words(**group: Any) -> tuple[str, ...]:
+def said_of(**group: Any) -> tuple[str, ...]:
     plan = small_plan(group=[{"rule": {"quorum": 6}} | group])
     layout = GroupLayout("all", (), 1600, 800, None, plan.group("all").one_in)
     return tuple(codec_words(plan, layout, "all: "))
 
 
 def test_nothing_is_said_of_a_group_without_one() -> None:
-    assert words() == ()
+    assert said_of() == ()
 
 
 def test_what_is_sent_and_what_is_kept() -> None:
-    sent, noise, kept = words(codec=[SUPPORT, "rotate", "round"], clip=4.0, bits=4, feedback=True)
+    sent, noise, kept = said_of(codec=[SUPPORT, "rotate", "round"], clip=4.0, bits=4, feedback=True)
     assert sent == (
         "all: of 1,600 values an update sends 400, rotated, each as one of 15 integers within +-0.3"
     )
@@ -57,26 +57,26 @@ def test_the_noise_of_rounding_is_that_of_rounding(deviations: float) -> None:
 
 
 def test_a_grid_that_is_too_coarse_for_its_range_is_told() -> None:
-    (coarse,) = words(clip=4.0, bits=3)
+    (coarse,) = said_of(clip=4.0, bits=3)
     assert "take more bits, or rotate and round" in coarse
-    assert words(clip=4.0, bits=16) == ()
+    assert said_of(clip=4.0, bits=16) == ()
 
 
 def test_a_range_that_moves_is_told() -> None:
     follows = {"name": "round", "length": "mean_norm"}
-    _, moves, *_ = words(codec=["rotate", follows], clip=4.0, bits=4)
+    _, moves, *_ = said_of(codec=["rotate", follows], clip=4.0, bits=4)
     assert moves.startswith("all: the range is that of version 0, and follows the mean norm")
 
 
 def test_who_keeps_nothing_is_told_what_that_costs() -> None:
-    sent, stands = words(codec=[SUPPORT], range=1.0)
+    sent, stands = said_of(codec=[SUPPORT], range=1.0)
     assert "sends 400 each as one of 65,535 integers within +-1" in sent
     assert "stands for 4" in stands
 
 
 def test_what_clients_pull() -> None:
     """A byte for each 512 values, and half a byte for each, in two blocks."""
-    (pulled,) = words(pull_bits=4, range=1.0)
+    (pulled,) = said_of(pull_bits=4, range=1.0)
     each = 2 * (2 + 400)
     assert pulled == (
         f"all: clients pull what changed since the version that they have, {each} bytes a version, "
@@ -84,6 +84,6 @@ def test_what_clients_pull() -> None:
         "keeps what was rounded off for the next version"
     )
     plan = small_plan(group=[{"rule": {"quorum": 6}, "pull_bits": 4, "range": 1.0}])
-    down = explain(plan, {"all": 1600}, SERVICE).groups[0].bytes_down
+    down = explain(plan, {"all": 1600}).groups[0].bytes_down
     assert down is not None
     assert down < 1000

@@ -13,7 +13,8 @@ from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check, tables
 from tests.kits.nursery import ROOT
-from tests.policy.checks.test_privacy import CLIENT, RECORD
+from tests.kits.privacy_kit import PRIVACY as CLIENT
+from tests.kits.roles_kit import PRIVACY as RECORD
 
 POLICIES = ROOT / "policies"
 

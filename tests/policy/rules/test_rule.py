@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from secureps.config.plan import BufferedSection, PrioritySection, SspSection
 from secureps.messages.submission import SubmissionId
-from secureps.policy.cohorts.overlap import check_weights
+from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, PassOver, Rule, RuleState, Wait
 from tests.kits.rule_world import RuleWorld
@@ -26,7 +26,7 @@ def ssp(slack: int) -> Rule:
     return build_rule(section, room=100)
 
 
-class Members(RuleBasedStateMachine):
+class RuleMembers(RuleBasedStateMachine):
     world: RuleWorld
 
     def begin(self, made: Rule) -> None:
@@ -73,7 +73,7 @@ class Members(RuleBasedStateMachine):
             assert len(ids) >= MINIMUM
             assert len({id.client for id in ids}) == len(ids)
             assert seen.isdisjoint(ids)
-            check_weights([member.weight for member, _ in summed], MINIMUM)
+            assert not uneven([member.weight for member, _ in summed], MINIMUM)
             seen |= set(ids)
 
     @invariant()
@@ -114,7 +114,7 @@ class Members(RuleBasedStateMachine):
         raise AssertionError(f"stands still: {world.reason}")
 
 
-class SspMembers(Members):
+class SspMembers(RuleMembers):
     slack: int
 
     @initialize(slack=st.integers(0, 3))
@@ -189,7 +189,7 @@ def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -
     assert made.decide(1000.0, (), alone) == Wait(None, f"{count} at clock 0")
 
 
-class BufferedMembers(Members):
+class BufferedMembers(RuleMembers):
     most: int
 
     @initialize(buffer=st.integers(3, 5), most=st.integers(0, 3), power=st.floats(0, 2))
@@ -213,7 +213,7 @@ class BufferedMembers(Members):
             assert weights == sorted(weights)
 
 
-class PriorityMembers(Members):
+class PriorityMembers(RuleMembers):
     AGEING: ClassVar = 50.0
     MOST: ClassVar = 3
 

@@ -306,9 +306,14 @@ def score(arrival):
         ({"name": "failing:Raises"}, 2, "failing:Raises: decide raised RuntimeError: the moon is"),
         ({"name": "failing:Enters"}, 0, "failing:Enters: enter answered -1"),
         ({"name": "failing:Shuts"}, 2, "failing:Shuts: admit answered False"),
+        (
+            {"name": "failing:Few"},
+            2,
+            "it closed what may not be opened: 4 members are fewer than the minimum cohort of 5",
+        ),
         (PRIORITY | {"score": "failing:score"}, None, "failing:score: decide raised TypeError"),
     ],
-    ids=["raises", "enters", "shuts", "score"],
+    ids=["raises", "enters", "shuts", "few", "score"],
 )
 def test_a_rule_that_fails_ends_the_run_in_order(
     rule: dict[str, Any],
@@ -330,21 +335,6 @@ def test_a_rule_that_fails_ends_the_run_in_order(
         assert play.versions() == {"all": made}
     assert all(fate.outcome != "burnt" for fate in federation.fates.values())
     assert not federation.groups["all"].takes_updates
-
-
-@pytest.mark.slow
-def test_a_rule_that_closes_too_few_ends_the_run_in_order(
-    modules: Callable[[str, str], None], tmp_path: Path
-) -> None:
-    modules("my_rules", fence("python"))
-    modules("failing", FAILING)
-    play = stream(stream_plan("rlwe", {"name": "failing:Few"}), tmp_path)
-    play.run()
-    assert play.versions() == {"all": 2}
-    assert play.coordinator.federation.finished == (
-        "the rule failed: it closed what may not be opened: 4 members are fewer than the minimum "
-        "cohort of 5"
-    )
 
 
 def test_no_newer_update_is_summed_before_an_older_one_of_its_client() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.policy.scaling.balance import EVEN, GAIN, MOST, UNEVEN, balance
+from secureps.policy.scaling.balance import EVEN, MOST, UNEVEN, WORTH, balance
 
 TWO = {"shard-0": 1.0, "shard-1": 1.0}
 
@@ -104,7 +104,7 @@ def test_what_moves_is_there_and_the_busiest_shard_has_less(
         assert each.taker not in own
         held[each.group][each.block] = tuple(each.taker if s == each.giver else s for s in own)
     assert before > UNEVEN
-    assert busiest() <= GAIN * before * (1 + 1e-6)
+    assert busiest() <= WORTH * before * (1 + 1e-6)
     told = re.fullmatch(r".* had ([\d.]+) times .*, which leaves ([\d.]+)", found[1])
     assert told is not None
     assert [float(each) for each in told.groups()] == pytest.approx([before, busiest()], abs=0.006)

@@ -10,7 +10,7 @@ from secureps.policy.scaling.policies import Round, Waits, decide_by_thresholds,
 from tests.kits.loads import LIMITS, observed
 
 BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)
-EVEN = Waits(clients=10.0, transfer=2.0, shards=0.0, holders=0.0)
+CALM = Waits(clients=10.0, transfer=2.0, shards=0.0, holders=0.0)
 LATE = (Round(10, (1.0,) * 6, 20.0),)
 
 
@@ -19,10 +19,16 @@ LATE = (Round(10, (1.0,) * 6, 20.0),)
     [
         ({"waits": BUSY, "rounds": LATE}, 3, 1.0, 1.0, "50% of a version is spent on shards"),
         ({"rounds": LATE}, 1, 1.0, 1.0, "0% of a version is spent on shards, below 10%"),
-        ({"waits": EVEN, "rounds": LATE}, 2, 1.0, 1.0, "20% of a version is spent on shards"),
-        ({"waits": EVEN, "rounds": LATE, "lost": 0.3}, 2, 1.25, 1.0, "30% of the work is lost"),
-        ({"waits": EVEN, "rounds": (Round(9, (1.0,), 9.0),)}, 2, 0.8, 1.0, "all are here within"),
-        ({"waits": EVEN, "rounds": ()}, 2, 1.0, 0.8, "versions wait long for a full buffer"),
+        ({"waits": CALM, "rounds": LATE}, 2, 1.0, 1.0, "20% of a version is spent on shards"),
+        ({"waits": CALM, "rounds": LATE, "lost": 0.3}, 2, 1.25, 1.0, "30% of the work is lost"),
+        (
+            {"waits": CALM, "rounds": (Round(9, (1.0,), 9.0),)},
+            2,
+            0.8,
+            1.0,
+            "all are here within",
+        ),
+        ({"waits": CALM, "rounds": ()}, 2, 1.0, 0.8, "versions wait long for a full buffer"),
     ],
 )
 def test_what_is_above_or_below_a_threshold_has_a_step_follow(

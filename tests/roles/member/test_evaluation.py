@@ -33,7 +33,7 @@ def test_how_a_client_stands_to_an_invitation(
     own: int, model: int, base: int | Base, evaluates: int, expected: Readiness
 ) -> None:
     plan = evaluated_plan()
-    assert tuple(plan.evaluated) == (2, 4, 5)
+    assert [each for each in range(7) if each in plan.evaluated] == [2, 4, 5]
     published = {
         EVALUATION: Published(1, EVALUATION, own, ()),
         "all": Published(1, "all", model, ()),
