@@ -9,27 +9,24 @@ import pytest
 
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import FlawNoted, RoundGivenUp, SubmissionsDropped
 from secureps.messages.holder_records import KeyReplaced
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.ledger import KEPT
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from secureps.store.backup import backup
 from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
 from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import Walker, later, same, small_federation, unharmed
+from tests.kits.federations import ends, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
     calendar,
-    ends,
     keys_of,
     machine,
     on_files,
@@ -37,7 +34,7 @@ from tests.kits.key_rotation import (
     rotating,
     stop_in_a_full_round,
 )
-from tests.kits.streams import seconds
+from tests.kits.streams import stream
 
 SOME_DAY = 1.7e9
 
@@ -78,10 +75,8 @@ def test_without_rounds_a_key_for_every_version_changes_no_bit_either(
 ) -> None:
     """Somebody always trains: a key goes once those who were asked before it have sent."""
     group = {"clip": 3.0, "range": 1.0, "weighting": "uniform", "rule": rule}
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
-    cast = Cast(trainers, UnsafeSeed(3), seconds)  # who comes when is no matter of announcements
     plans = ((every, rotating(every, group=[group], versions=8)) for every in (1, 1000))
-    played = [ends(Simulation(plan, cast, tmp_path / str(every))) for every, plan in plans]
+    played = [ends(stream(plan, tmp_path / str(every))) for every, plan in plans]
     assert same(*(simulation.model() for simulation in played))
     assert blamed(played[0]) == []
     for holder in HOLDERS:

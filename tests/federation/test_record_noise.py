@@ -160,9 +160,8 @@ def test_other_private_steps_than_are_charged_are_never_sealed(
         "budget": 100.0,
     }
     plan = small_plan(privacy=privacy, training={"local_steps": 2})
-    monkeypatch.setattr("tests.kits.federations.Walker", Idle)
     monkeypatch.setattr(Idle, "taken", taken)
-    simulation = small_federation(plan, tmp_path)
+    simulation = small_federation(plan, tmp_path, kind=Idle)
     told = f"what fit returned: it took {taken} private steps, and the plan allows 2"
     with pytest.raises(ScriptFailed, match=told):
         simulation.run()

@@ -37,7 +37,6 @@ from tests.kits.federations import (
     unharmed,
 )
 from tests.kits.privacy_kit import adaptive_plan, private_plan
-from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.standbys import lose, reach, take_over
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
@@ -273,7 +272,7 @@ def fed_back(folder: Path) -> Simulation:
 
 
 def clipped(folder: Path) -> Simulation:
-    return private_federation(adaptive_plan("local"), folder, conditions=Conditions(spares=1))
+    return small_federation(adaptive_plan("local"), folder, Conditions(spares=1))
 
 
 def evaluated(folder: Path) -> Simulation:
@@ -443,7 +442,7 @@ def test_noise_of_shards_is_drawn_once_where_blocks_move(
 
     monkeypatch.setattr(ShardNoise, "seal", noted)
     plan = private_plan("aggregator", "plain", block_size=64)
-    play = private_federation(plan, tmp_path, conditions=Conditions(spares=1))
+    play = small_federation(plan, tmp_path, Conditions(spares=1))
     acted(play, ShardDeed.ADD, NEW, 400)
     acted(play, ShardDeed.REMOVE, "shard-0", 150)
     play_out(play)

@@ -10,9 +10,6 @@ import pytest
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import OpenRefused
@@ -22,7 +19,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.scheduler import _arrivals, alike
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
@@ -43,16 +40,13 @@ class Moody(Walker):
 def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> Plan:
     rule = {"quorum": count, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
     common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-    body = small_plan("rlwe", versions=versions).section.model_dump(exclude_none=True)
-    body["cipher"]["capacity"] = 16
-    body["group"] = [common | group for group in groups]
-    return Plan(parse(PlanSection, body, "test"))
+    own = [common | group for group in groups]
+    return small_plan("rlwe", capacity=16, versions=versions, group=own)
 
 
 def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = COUNT) -> Simulation:
     kinds = [Moody] * moody + [Walker] * (count - moody)
-    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(count))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+    return small_federation(plan, folder, clients=count, kind=lambda i: kinds[i](i))
 
 
 def no_holder_could_refuse(simulation: Simulation) -> None:

@@ -20,8 +20,8 @@ from secureps.service.lead import AWAY
 from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.federations import later, same, small_federation, small_plan, unharmed
-from tests.kits.standbys import command, ends, followed, follows, lose, reach, take_over
+from tests.kits.federations import ends, later, same, small_federation, small_plan, unharmed
+from tests.kits.standbys import command, followed, follows, lose, reach, take_over
 
 
 def rows(simulation: Simulation, place: str) -> list[object]:

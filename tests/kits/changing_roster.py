@@ -10,17 +10,16 @@ import pytest
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import file_digest
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, KitRead
 from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
-from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation, memory_kit
+from secureps.run.simulate.simulation import Conditions, MemoryKit, memory_kit
 from secureps.store.envelope_keys import in_memory
 from secureps.store.keyring import ENVELOPE, PublicKit
-from tests.kits.federations import Walker
+from tests.kits.federations import small_federation
 
 CA = Identity(b"c" * 32)
 BEGUN = 1_000_000
@@ -50,11 +49,10 @@ class ChangingRoster:
         self.roster = next_roster(CA, empty, self._present, BEGUN, expires)
         public = PublicKit(CA.public, self.roster, made.public.holder_keys)
         self._kit = MemoryKit(public, made.identities, made.secrets)
-        trainers = {name: Walker(i) for i, name in enumerate(names)}
-        cast = Cast(trainers, UnsafeSeed(3), cost)
         with pytest.MonkeyPatch.context() as patch:  # other runs of the test have kits of their own
             patch.setattr(simulation, "memory_kit", lambda plan, clients, spares: self._kit)
-            self.play = Simulation(plan, cast, folder, Conditions(late=late))
+            given = Conditions(late=late)
+            self.play = small_federation(plan, folder, given, clients=clients, cost=cost)
 
     @property
     def _present(self) -> list[Certificate]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from secureps.client.trainer import Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
@@ -45,19 +46,30 @@ FEWER = 4
 """Clients, where the same is played many times and no test counts them: a third less to do."""
 
 
-def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
-    """Four versions of a model of four blocks on two shards; six `clients`, all waited for."""
-    clients = int(changes.pop("clients", 6))
-    rule: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
+def small_plan(
+    cipher: str = "plain",
+    rule: dict[str, Any] | None = None,
+    clients: int = 6,
+    capacity: int = 8,
+    **changes: Any,
+) -> Plan:
+    """Four versions of a model of four blocks on two shards; six clients, all waited for.
+
+    Args:
+        rule: another one, or what is otherwise in that of rounds.
+    """
+    rounds: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
     if clients < 5:  # the minimum, unless a plan says another
-        rule["minimum"] = clients
+        rounds["minimum"] = clients
+    if rule is None or "name" not in rule:
+        rule = rounds | (rule or {})
     data: dict[str, Any] = {
         "name": "small",
         "versions": 4,
         "shards": 2,
         "block_size": 64,
         "local": ["*.count"],
-        "cipher": {**CIPHERS[cipher], "capacity": 8},
+        "cipher": {**CIPHERS[cipher], "capacity": capacity},
         "group": [
             {
                 "clip": 3.0,
@@ -77,10 +89,12 @@ def small_federation(
     conditions: Conditions | None = None,
     seed: int = 3,
     clients: int = 6,
+    kind: Callable[[int], Trainer] = Walker,
+    cost: Callable[[str, object], float] = lambda name, task: 0.0,
 ) -> Simulation:
-    """Six walkers under a plan."""
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(seed)), folder, conditions)
+    """Six walkers under a plan, or trainers of another kind; a client's task takes its `cost`."""
+    trainers = {name: kind(i) for i, name in enumerate(client_names(clients))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(seed), cost), folder, conditions)
 
 
 def finished(simulation: Simulation) -> bool:
@@ -98,6 +112,14 @@ def events_of(simulation: Simulation) -> int:
 
     simulation.run(over)
     return events
+
+
+def ends(simulation: Simulation) -> Simulation:
+    """Plays to the end of the run, which is not far."""
+    late = simulation.loop.now() + 5_000
+    simulation.run(lambda: finished(simulation) or simulation.loop.now() > late)
+    assert finished(simulation), simulation.reasons()
+    return simulation
 
 
 def later(simulation: Simulation, seconds: float) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Prepared
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.ledger import Ledger
 from secureps.privacy.mechanism import Words
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, Walker, small_plan
 
@@ -45,17 +42,6 @@ def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
     return small_plan(
         cipher, **({"group": [group], "privacy": privacy, "block_size": 4096} | changes)
     )
-
-
-def federation(
-    plan: Plan,
-    folder: Path,
-    shape: tuple[int, ...] = (30, 7),
-    kind: type[Walker] = Walker,
-    conditions: Conditions | None = None,
-) -> Simulation:
-    trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
 
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Charge | Release, ...]:
