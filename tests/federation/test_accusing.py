@@ -153,6 +153,7 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
     play = changing.play
     changing.play_to(1)
     play.kill("holder-0")
+    certificate = changing.issuer.certificates["holder-0"]
     changing.revoke("holder-0")
     accuses(play, "holder-1")
     end = play.loop.now() + 500
@@ -168,7 +169,7 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
         reason,
     )
     assert journalled(play, coordinator_records.CohortBurnt) == []
-    changing.here.add("holder-0")
+    changing.issuer.certificates["holder-0"] = certificate
     play.kill("holder-1")
     changing.replace("holder-1", "holder-9")
     play.start("holder-0")

@@ -215,7 +215,7 @@ def test_a_status_says_whom_a_version_is_sealed_for(tmp_path: Path) -> None:
     play = changing.play
 
     def reason() -> str:
-        play.run(lambda: play.coordinator._follower.roster == changing.roster)
+        play.run(lambda: play.coordinator._follower.roster == changing.issuer.roster)
         status = play.coordinator.view(play.loop.now(), "client-00", AskStatus())
         assert isinstance(status, Status)
         return status.groups[0].reason
