@@ -341,17 +341,13 @@ def uneven(offenders: set[str], gone: str = "") -> CommitteeWorld:
 
 
 def play(world: CommitteeWorld, *clients: str, behind: int = 0) -> None:
-    for client in [c for c in world.ready() if c in clients]:
-        world.train(client, behind)
-    while world.due:
-        world.deliver(world.due[0])
+    world.send(*(client for client in world.ready() if client in clients), behind=behind)
 
 
 def burnt_and_back(world: CommitteeWorld) -> tuple[list[Any], list[Any]]:
     """The cohorts that were burnt, and those who returned."""
-    journal = [record for _, step in world.log for record in step]
-    closed = [r.cohort for r in journal if isinstance(r, coordinator_records.CohortClosed)]
-    back = [r for r in journal if isinstance(r, coordinator_records.MembersReturned)]
+    closed = [record.cohort for record in world.journalled(coordinator_records.CohortClosed)]
+    back = world.journalled(coordinator_records.MembersReturned)
     return [cohort for cohort in closed if cohort not in world.made], back
 
 
@@ -420,7 +416,5 @@ def test_a_lost_key_says_nothing_of_a_later_update() -> None:
     world.wait(50.0)
     play(world)
     assert world.group().lost == frozenset()
-    rounds = [
-        r for _, step in world.log for r in step if isinstance(r, coordinator_records.RoundOpened)
-    ]
+    rounds = world.journalled(coordinator_records.RoundOpened)
     assert rounds[-1].invited == SLOW

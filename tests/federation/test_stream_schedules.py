@@ -196,8 +196,7 @@ class SspSchedules(Schedules):
             world.join(other)
         for _ in range(4):
             for _ in range(self.slack + 2):
-                while world.due:
-                    world.deliver(world.due[0])
+                world.drain()
                 for other in world.ready():
                     if other != name:
                         world.train(other)

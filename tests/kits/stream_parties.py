@@ -40,6 +40,14 @@ def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Pl
     return make_plan(cipher, capacity=40, **(body | changes))
 
 
+def begun(rule: dict[str, Any], **changes: Any) -> StreamWorld:
+    """c0 to c4 are asked to train from version 0."""
+    world = StreamWorld(stream_plan(rule, **changes))
+    world.found()
+    assert world.ready() == list(MANY[:5])
+    return world
+
+
 @dataclass
 class Sender:
     """A client by rote."""
@@ -186,14 +194,32 @@ class StreamWorld(World):
             self.join(name)
         assert self.group().takes_updates
 
-    def play(self) -> None:
-        """All that is on its way arrives, and all that can train do so, once."""
+    def drain(self) -> None:
+        """All that is on its way arrives."""
         while self.due:
             self.deliver(self.due[0])
+
+    def send(self, *names: str, behind: int = 0) -> None:
+        """These train, and all that is on its way arrives."""
+        for name in names:
+            self.train(name, behind)
+        self.drain()
+
+    def until(self, phase: Phase) -> None:
+        """What is on its way arrives, until the group has come so far."""
+        while self.group().phase is not phase:
+            self.deliver(self.due[0])
+
+    def play(self) -> None:
+        """All that is on its way arrives, and all that can train do so, once."""
+        self.drain()
         for name in self.ready():
             self.train(name)
 
     # --- what follows -------------------------------------------------------------
+
+    def journalled(self, kind: type[Any]) -> list[Any]:
+        return [record for _, step in self.log for record in step if isinstance(record, kind)]
 
     @property
     def live(self) -> frozenset[str]:
