@@ -38,7 +38,7 @@ def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) ->
 @pytest.mark.parametrize("clock", [1, 2], ids=["while it was made", "when it was burnt"])
 def test_a_burnt_cohort_is_followed_by_those_who_joined(clock: int) -> None:
     """Cohorts are counted on: of who sent while one was made, another update is not due."""
-    world, others = begun(0), MANY[5:8]
+    world, others = ssp(0), MANY[5:8]
     for client in MANY[:5]:
         world.train(client)
     world.until(Phase.OPENING)
