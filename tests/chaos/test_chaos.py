@@ -168,6 +168,10 @@ WELL: tuple[tuple[int, str], ...] = (
         (seed, "kill:shard-0@700+1,kill:client-04@900+1,kill:coordinator@1100+1")
         for seed in (84, 147, 171, 182)
     ),
+    # what a client keeps of its updates, also under noise, and where they are sealed anew
+    (18, ""),
+    (16, "spoil:client-03@1"),
+    (18, "spoil:client-03@1"),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
     # shards come and go: with copies of each block, a codec, without rounds, a client away
@@ -178,6 +182,11 @@ WELL: tuple[tuple[int, str], ...] = (
     (16, "added:shard-2@500,removed:shard-0@900,kill:shard-2@950+2,gone:coordinator@1000"),
     (8, "added:shard-2@510,removed:shard-0@710"),
     (1035, "kill:client-02@1827+6.6,added:shard-2@1985,drained:shard-0@2415"),
+    (42, "added:shard-2@650,wiped:shard-1@700+1,drained:shard-0@1100,kill:coordinator@1150+1"),
+    (43, "added:shard-2@650,removed:shard-0@1300,kill:coordinator@1350+1"),
+    # a standby takes over when a move is due, when blocks are copied, are kept, and afterwards
+    *((0, f"removed:shard-1@700,gone:coordinator@{at}") for at in (702, 750, 845, 875)),
+    *((1, f"added:shard-2@700,gone:coordinator@{at}") for at in (735, 800, 880, 965)),
     # a block of a client that was revoked is passed on to no shard for ever
     (1065, "revoked:client-04@556+0.8,added:shard-2@624"),
     # a shard asks again that another one, by an older roster, does not know yet
@@ -198,6 +207,8 @@ WELL: tuple[tuple[int, str], ...] = (
     (1, "commanded:coordinator@400"),
     (1, "frozen:coordinator@140+13.5,kill:standby@217+3.9,part:coordinator>standby@217+13.5"),
     (1, "part:coordinator>standby@300+20,gone:coordinator@900"),
+    (1, "frozen:coordinator@400+20,kill:standby@900+2"),
+    (42, "wiped:shard-1@900+30,gone:coordinator@901"),
     # before there is a run it cannot, and the coordinator begins with an empty folder
     (9073, "gone:coordinator@95"),
     # it goes on where the coordinator's clock was, which had leapt ahead: updates keep their order

@@ -184,9 +184,10 @@ def test_that_two_models_came_to_the_same_is_told_to_nobody(
     version = 9 + (kind is Evaluate)
     update = made_of(np.zeros(217, dtype=np.float32))
     other, refused = made_of(np.full(217, 0.01, np.float32)), f"another update of version {version}"
+    one, another = (f"{name} of version {version}".encode() for name in ("one", "another"))
     sent = [
         released(worker, kind((), (model,), ()), Aim("all", version, 100), each)
-        for model, each in ((b"one", update), (b"other", update), (b"one", other), (b"one", update))
+        for model, each in ((one, update), (another, update), (one, other), (one, update))
     ]
     assert [isinstance(each, str) and each.startswith(refused) for each in sent] == [
         *(False, True, True, False)
