@@ -35,6 +35,19 @@ def test_what_a_member_sent_before_a_lapse_counts_when_it_is_back(slack: int) ->
     assert [m.id.client for m in world.made[0].members] == list(MANY[:5])
 
 
+def test_a_jump_of_several_clocks_strands_nobody() -> None:
+    """The slowest goes: the least clock jumps by four, four versions follow, and all may train."""
+    world = ssp(3)
+    for _ in range(4):
+        world.send("c0", "c1", "c2", "c3")
+    assert (world.least, world.group().version, world.ready()) == (0, 0, ["c4"])
+    world.leave("c4")
+    world.drain()
+    assert (world.least, world.group().version) == (4, 4)
+    assert world.ready() == ["c0", "c1", "c2", "c3"]
+    assert not world.group().receipts
+
+
 @pytest.mark.parametrize("clock", [1, 2], ids=["while it was made", "when it was burnt"])
 def test_a_burnt_cohort_is_followed_by_those_who_joined(clock: int) -> None:
     """Cohorts are counted on: of who sent while one was made, another update is not due."""
