@@ -417,12 +417,12 @@ class World(Simulation):
     def _cheat(self, fault: Fault) -> None:
         match fault.kind:
             case "spoil":
-                spoils(self, fault.who, fault.at)
+                spoils(self, fault.who, int(fault.at))
             case "lie":
-                lies(self, fault.who, small_error, fault.at)
+                lies(self, fault.who, small_error, int(fault.at))
             case "flaws":
                 place = holders_of(self.setting).index(fault.to)
-                cheats(self, fault.who, partial(spoil_one, holder=place), fault.at)
+                cheats(self, fault.who, partial(spoil_one, holder=place), int(fault.at))
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         super()._ended(name, halted)

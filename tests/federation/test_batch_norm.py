@@ -17,6 +17,7 @@ from secureps.errors import PlanRefused
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Tensors, small_plan
+from tests.kits.privacy_kit import PRIVACY
 
 CLIENTS = client_names(5)
 VERSIONS = 6
@@ -142,13 +143,7 @@ def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
 
 
 def test_noise_on_running_statistics_is_refused_by_their_client(tmp_path: Path) -> None:
-    private = {
-        "unit": "client",
-        "placement": "local",
-        "noise_multiplier": 1.0,
-        "delta": 1e-5,
-        "budget": 100.0,
-    }
+    private = PRIVACY | {"placement": "local"}
     group = {"weighting": "uniform", "range": None}
     played = federation(tmp_path, privacy=private, group=group, versions=1)
     with pytest.raises(PlanRefused, match=r"'1\.running_mean' and 3 more"):

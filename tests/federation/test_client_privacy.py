@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.orders import Open
@@ -24,11 +23,12 @@ from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store.spool import MemorySpool
 from tests.kits.cheats import journalled, until
 from tests.kits.faults_kit import Drop, faulty
-from tests.kits.federations import Tensors, Walker, same, small_federation, unharmed
+from tests.kits.federations import Walker, same, small_federation, unharmed
 from tests.kits.privacy_kit import (
     CLIENTS,
     PRIVACY,
     SIGMAS,
+    Restless,
     Still,
     facts_of,
     private_plan,
@@ -115,15 +115,6 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
     few = Cohort("all", 99, 2, 1, members)
     with pytest.raises(Refused, match="a cohort of 4 clients, and 5 or more are opened"):
         holder._ledger.check(Open(1, few, (), ()))
-
-
-class Restless(Walker):
-    """Never does the same twice, as an app that seeds from the operating system."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        result.parameters["head.bias"] = result.parameters["head.bias"] + np.float32(self.fits)
-        return result
 
 
 @pytest.mark.parametrize("kind", [Walker, Restless])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
@@ -22,19 +21,10 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
+from tests.kits.federations import Walker, finished, same, small_federation, small_plan
+from tests.kits.privacy_kit import Restless
 
 COUNT, MINIMUM = 10, 4
-
-
-class Moody(Walker):
-    """Trains from the same model twice, and never to the same one."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        moved = {name: value + self.fits for name, value in result.parameters.items()}
-        bias = result.parameters | {"head.bias": moved["head.bias"] / 64}
-        return FitResult(bias, result.examples, result.metrics, result.steps)
 
 
 def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> Plan:
@@ -44,8 +34,10 @@ def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> 
     return small_plan("rlwe", capacity=16, versions=versions, group=own)
 
 
-def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = COUNT) -> Simulation:
-    kinds = [Moody] * moody + [Walker] * (count - moody)
+def federation(
+    folder: Path, plan: Plan, restless: int = COUNT // 2, count: int = COUNT
+) -> Simulation:
+    kinds = [Restless] * restless + [Walker] * (count - restless)
     return small_federation(plan, folder, clients=count, kind=lambda i: kinds[i](i))
 
 
@@ -148,7 +140,7 @@ def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Pa
     names = {"name": "body", "pattern": "body.*"}, {"name": "head", "pattern": "head.*"}
     models = []
     for offends in (False, True):
-        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), moody=0)
+        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), restless=0)
         simulation.run(lambda: simulation.versions() == {"body": 1, "head": 1})  # noqa: B023
         if offends:
             simulation.kill("holder-3")

@@ -15,19 +15,14 @@ from secureps.policy.memory import sealing
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.thin_group import FED_BACK, THIN
 
 RULE = {"quorum": 1, "minimum": 1}
 VALUES = 1 << 20
 MOST_ERROR = 1.25
 """Of the prediction, either way."""
-CLIENT = {
-    "unit": "client",
-    "placement": "local",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 1e6,
-}
+CLIENT = PRIVACY | {"placement": "local"}
 
 
 class Still(Walker):

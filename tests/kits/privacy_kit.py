@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,17 @@ class Still(Walker):
     """A trainer that learns nothing: what is published is the noise and nothing else."""
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.fits += 1
         return FitResult(dict(parameters), 10, {}, 1)
+
+
+class Restless(Walker):
+    """Never does the same twice, as a training that seeds from the operating system."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        moved = result.parameters["head.bias"] + np.float32(0.01 * self.fits)
+        return replace(result, parameters=result.parameters | {"head.bias": moved})
 
 
 def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
