@@ -172,6 +172,7 @@ WELL: tuple[tuple[int, str], ...] = (
     (18, ""),
     (16, "spoil:client-03@1"),
     (18, "spoil:client-03@1"),
+    (8, "spoil:client-02@1"),
     # a client is back before the coordinator, which was away, hears that it rested
     (1514, "frozen:coordinator@49+3.5,rests:client-01@387+18.64,kill:shard-0@617+17.6"),
     # shards come and go: with copies of each block, a codec, without rounds, a client away

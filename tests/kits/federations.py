@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from secureps.client.trainer import Trainer
+import numpy as np
+
+from secureps.client.trainer import FitConfig, Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
@@ -95,6 +97,27 @@ def small_federation(
     """Six walkers under a plan, or trainers of another kind; a client's task takes its `cost`."""
     trainers = {name: kind(i) for i, name in enumerate(client_names(clients))}
     return Simulation(plan, Cast(trainers, UnsafeSeed(seed), cost), folder, conditions)
+
+
+def averaged(
+    trainers: Mapping[str, Trainer], start: Tensors, versions: int, settings: dict[str, Any]
+) -> Tensors:
+    """Federated averaging (McMahan et al. 2017), in floats; counters too."""
+    model = start
+    for version in range(versions):
+        config = FitConfig({"all": version}, 7 + version, settings)
+        results = [
+            trainer.fit({name: each.copy() for name, each in model.items()}, config)
+            for trainer in trainers.values()
+        ]
+        shares = [result.examples for result in results]
+        model = {
+            name: np.average([r.parameters[name] for r in results], axis=0, weights=shares).astype(
+                array.dtype
+            )
+            for name, array in start.items()
+        }
+    return model
 
 
 def finished(simulation: Simulation) -> bool:
