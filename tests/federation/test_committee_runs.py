@@ -30,15 +30,10 @@ from tests.kits.cheats import (
     until,
 )
 from tests.kits.faults_kit import FaultyNetwork
-from tests.kits.federations import finished, later, same, small_federation, small_plan, unharmed
+from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
 from tests.kits.roles_kit import about
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
-
-
-def ends_as_unharmed(simulation: Simulation) -> None:
-    simulation.run(lambda: finished(simulation))
-    assert same(simulation.model(), unharmed()[0])
 
 
 def reason(simulation: Simulation) -> str:

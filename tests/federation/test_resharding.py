@@ -28,6 +28,7 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     at_event,
+    ends,
     events_of,
     finished,
     same,
@@ -98,10 +99,6 @@ def moments(plan: Callable[[], Plan]) -> tuple[int, int]:
         return first, first + events_of(play)
 
 
-def play_out(play: Simulation) -> None:
-    play.run(lambda: finished(play))
-
-
 def soon(play: Simulation, done: Callable[[], bool]) -> None:
     """Plays on until it is done, for some thousand events at most."""
     over = at_event(5000)
@@ -136,7 +133,7 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     for moment in range(first, events - 1, (events - first) // 5):
         play = federation(sharded(), tmp_path / str(moment))
         acted(play, what, shard, moment)
-        play_out(play)
+        ends(play)
         assert same(play.model(), expected), f"{what} at event {moment}"
         if journalled(play, PlacementMoved):
             moved += 1
@@ -172,7 +169,7 @@ def test_a_move_to_a_shard_that_lost_its_disk_is_given_up_after_a_takeover(
     done = say(play, ShardDeed.REMOVE, NEW)
     play.run(done.done)
     assert done.exception() is None
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")
     whole(play)
@@ -191,7 +188,7 @@ def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_pat
     told = "waits for shard-1 to come: start again what has ended"
     assert asked.result().move.reason == told
     play.start("shard-1")
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")
     whole(play)
@@ -231,7 +228,7 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
     events, play = events_of(plain), PLANS[name](tmp_path / "moved")
     acted(play, ShardDeed.ADD, NEW, events * 4 // 10)
     acted(play, ShardDeed.DRAIN, "shard-0", 20)
-    play_out(play)
+    ends(play)
     assert same(play.model(), plain.model())
     if name == "evaluated":
         assert metrics_of(play) == metrics_of(plain)
@@ -261,7 +258,7 @@ def test_a_damaged_file_for_the_coming_placement_is_made_again(
     path = tmp_path / shard / "states" / "all-000001.2.safetensors"
     harm(path)
     soon(play, lambda: known.coming is None)
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected_model())
     assert NEW in placement(play).shards
     whole(play)
@@ -280,7 +277,7 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path)
     play.kill(lost)
     play.lose(lost)
     play.loop.call_later(1.0, lambda: play.start(lost))
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert (lost in placement(play).shards, placement(play).epoch) == (True, 2)
 
@@ -302,7 +299,7 @@ def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path
     play.run(done.done)
     assert done.exception() is None
     play.start("shard-1")
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert "shard-1" in placement(play).shards
     whole(play, copies=2)
@@ -321,7 +318,7 @@ def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_p
     (last,) = (c for c in known.checkpoints if not c.complete)
     assert last.parts.keys() <= {"shard-2"}
     soon(play, lambda: last.complete)
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected_model())
 
 
@@ -343,7 +340,7 @@ def test_noise_of_shards_is_drawn_once_where_blocks_move(
     play = small_federation(plan, tmp_path, Conditions(spares=1))
     acted(play, ShardDeed.ADD, NEW, 400)
     acted(play, ShardDeed.REMOVE, "shard-0", 150)
-    play_out(play)
+    ends(play)
     assert placement(play).shards == ("shard-1", NEW)
     assert not journalled(play, CohortBurnt)
     assert drawn

@@ -17,19 +17,10 @@ from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
-from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.federations import ends, later, same, small_federation, small_plan, unharmed
+from secureps.store.journal import SqliteJournal
+from tests.kits.cheats import journalled
+from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
 from tests.kits.standbys import followed, follows, lose, reach, take_over
-
-
-def rows(simulation: Simulation, place: str) -> list[object]:
-    return [record for _, record in journal_of(simulation, place).rows]
-
-
-def journal_of(simulation: Simulation, place: str) -> MemoryJournal:
-    journal = simulation._stores[place].journal
-    assert isinstance(journal, MemoryJournal)
-    return journal
 
 
 def refusal(simulation: Simulation, place: str) -> str:
@@ -52,11 +43,6 @@ def retire(simulation: Simulation, place: str) -> None:
     answer.result()
 
 
-def ends_as_unharmed(simulation: Simulation) -> None:
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
 # --- following ----------------------------------------------------------------------
 
 
@@ -65,7 +51,7 @@ def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     ends_as_unharmed(simulation)
     assert simulation.ruler == COORDINATOR
-    copy, own = rows(simulation, STANDBY), rows(simulation, COORDINATOR)
+    copy, own = (journalled(simulation, object, place) for place in (STANDBY, COORDINATOR))
     assert copy == own[: len(copy)]
     assert any(isinstance(record, StandbyFollows) and record.standby for record in copy)
 
@@ -175,7 +161,6 @@ def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path
 def test_both_compact_their_journals_and_the_end_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = unharmed("plain")[0]
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
     journals: dict[str, SqliteJournal] = {}
 
@@ -197,8 +182,7 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     assert len(two.fold.records) == 1, "its run"
     simulation.kill(COORDINATOR)
     take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), expected)
+    ends_as_unharmed(simulation)
     simulation.close()
 
 
@@ -206,7 +190,6 @@ def test_one_that_begins_late_is_sent_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
-    expected = unharmed("plain")[0]
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
     monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
     journals: dict[str, SqliteJournal] = {}
@@ -237,8 +220,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     assert two.mark == one.mark or one.after(two.mark, 1 << 20), "bit for bit its beginning"
     simulation.kill(COORDINATOR)
     take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), expected)
+    ends_as_unharmed(simulation)
     simulation.close()
 
 

@@ -167,6 +167,11 @@ def unharmed(
         return simulation.model(), events
 
 
+def ends_as_unharmed(simulation: Simulation, versions: int = 4) -> None:
+    """Plays to the end of a run of `small_plan`: its model is that of one without any harm."""
+    assert same(ends(simulation).model(), unharmed(versions=versions)[0])
+
+
 def at_event(moment: int) -> Callable[[], bool]:
     """True at that event from now."""
     left = moment
