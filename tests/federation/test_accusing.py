@@ -180,9 +180,9 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
 
 # --- whom to believe --------------------------------------------------------------
 
-HOLDERS = 6
+MOST_HOLDERS = 6
 GRAPHS = st.dictionaries(
-    st.integers(0, 9), st.frozensets(st.integers(0, HOLDERS), min_size=1), max_size=10
+    st.integers(0, 9), st.frozensets(st.integers(0, MOST_HOLDERS), min_size=1), max_size=10
 )
 
 
@@ -235,7 +235,7 @@ def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.Dat
 def test_without_a_client_at_fault_only_liars_are_doubted(
     graph: dict[int, frozenset[int]], spare: int, data: st.DataObject
 ) -> None:
-    liars = data.draw(st.frozensets(st.integers(0, HOLDERS), max_size=spare))
+    liars = data.draw(st.frozensets(st.integers(0, MOST_HOLDERS), max_size=spare))
     accused = named({client: by & liars for client, by in graph.items()})
     many = {f"h{liar}" for liar in liars if sum(liar in by for by in graph.values()) > BELIEVED}
     assert doubted(accused, spare, BELIEVED) == many

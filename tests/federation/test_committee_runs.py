@@ -31,9 +31,8 @@ from tests.kits.cheats import (
 )
 from tests.kits.faults_kit import FaultyNetwork
 from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
+from tests.kits.key_rotation import HOLDERS
 from tests.kits.roles_kit import about
-
-HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
 
 def reason(simulation: Simulation) -> str:

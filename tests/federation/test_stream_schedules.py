@@ -15,7 +15,8 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.cohorts.suspicion import MOST_TRIED
 from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.roles_kit import HOLDER, MANY, Due, about
-from tests.kits.stream_parties import MINIMUM, StreamWorld, stream_plan
+from tests.kits.stream_parties import MINIMUM, StreamWorld
+from tests.kits.stream_parties import stream_plan as plan_by_rote
 
 MEMBERS = st.sampled_from(MANY)
 
@@ -29,7 +30,7 @@ class Schedules(RuleBasedStateMachine):
 
     def begin(self, section: dict[str, Any], stale: int, cipher: str = "bfv") -> None:
         self.stale, self.offenders = stale, set()
-        plan = stream_plan({"minimum": MINIMUM, "deadline": 20.0} | section, cipher)
+        plan = plan_by_rote({"minimum": MINIMUM, "deadline": 20.0} | section, cipher)
         out = self.offenders
         self.world = CommitteeWorld(plan, out) if cipher == "rlwe" else StreamWorld(plan)
         self.world.found()
