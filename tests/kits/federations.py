@@ -48,18 +48,13 @@ FEWER = 4
 """Clients, where the same is played many times and no test counts them: a third less to do."""
 
 
-def small_plan(
-    cipher: str = "plain",
-    rule: dict[str, Any] | None = None,
-    clients: int = 6,
-    capacity: int = 8,
-    **changes: Any,
-) -> Plan:
-    """Four versions of a model of four blocks on two shards; six clients, all waited for.
+def small_plan(cipher: str = "plain", rule: Any = None, **changes: Any) -> Plan:
+    """Four versions of a model of four blocks on two shards; six `clients`, all waited for.
 
     Args:
         rule: another one, or what is otherwise in that of rounds.
     """
+    clients, capacity = changes.pop("clients", 6), changes.pop("capacity", 8)
     rounds: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
     if clients < 5:  # the minimum, unless a plan says another
         rounds["minimum"] = clients
