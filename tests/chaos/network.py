@@ -30,7 +30,7 @@ _FAULTS: dict[str, Callable[[float], faults_kit.Fault]] = {
 def table(faults: Sequence[Fault]) -> Table:
     """What becomes of which message."""
     return {
-        (fault.who, fault.to, fault.message, fault.at): _FAULTS[fault.kind](fault.seconds)
+        (fault.who, fault.to, fault.message, int(fault.at)): _FAULTS[fault.kind](fault.seconds)
         for fault in faults
         if fault.kind in _FAULTS
     }

@@ -62,7 +62,7 @@ def bring(world: World, name: str) -> None:
 
 
 def _renew(world: World) -> None:
-    world.issuer.renew()
+    world.issuer.sign()
     tell(world)
 
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.messages.run import COORDINATOR, STANDBY
@@ -183,47 +183,48 @@ class Fault:
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
-            often.
+            often; among real processes: seconds after the start.
         seconds: how long it lasts, or until the party is started again; of `older`: until it dies;
             of ROSTERS: until the coordinator has the next roster; of ACTS and `rests`: until it is
             taken back; of `lowers`: the epsilon.
         to: the other party; message: the class of one.
+        much: among real processes: how lossy, late, narrow or generous, by its kind.
     """
 
     kind: str
     who: str
-    at: int
+    at: float
     seconds: float = 0.0
     to: str = ""
     message: str = ""
+    much: float = 0.0
 
     def __str__(self) -> str:
         way = f"{self.who}>{self.to}" if self.to else self.who
         what = f":{self.message}" if self.message else ""
         long = f"+{self.seconds:g}" if self.seconds else ""
-        return f"{self.kind}:{way}{what}@{self.at}{long}"
+        much = f"*{self.much:g}" if self.much else ""
+        return f"{self.kind}:{way}{what}@{self.at:g}{long}{much}"
 
 
 _FAULT = re.compile(
     r"(?P<kind>[a-z]+):(?P<who>[a-z0-9-]+)(>(?P<to>[a-z0-9-]+))?(:(?P<message>[A-Za-z]+))?"
-    r"@(?P<at>[0-9]+)(\+(?P<seconds>[0-9.]+))?"
+    r"@(?P<at>[0-9.]+)(\+(?P<seconds>[0-9.]+))?(\*(?P<much>[0-9.]+))?"
 )
 
 
-def parsed(text: str) -> tuple[Fault, ...]:
+def parsed(text: str, kinds: Collection[str] = EVERY) -> tuple[Fault, ...]:
     """The faults of a command line, with commas between them; ValueError if it has none such."""
-    return tuple(_parsed(part) for part in text.split(",") if part)
+    return tuple(_parsed(part, kinds) for part in text.split(",") if part)
 
 
-def _parsed(text: str) -> Fault:
+def _parsed(text: str, kinds: Collection[str]) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in EVERY:
+    if found is None or found["kind"] not in kinds:
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
-    seconds = float(known["seconds"] or 0)
-    return Fault(
-        known["kind"], known["who"], int(known["at"]), seconds, known["to"], known["message"]
-    )
+    at, seconds, much = (float(known[key] or 0) for key in ("at", "seconds", "much"))
+    return Fault(known["kind"], known["who"], at, seconds, known["to"], known["message"], much)
 
 
 def setting_of(seed: int) -> Setting:

@@ -41,7 +41,6 @@ from tests.chaos.acknowledged import answers
 from tests.chaos.data_holders import DataHolders
 from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
-from tests.chaos.issuer import Issuer
 from tests.chaos.loop import Dead, PartyLoop
 from tests.chaos.network import ChaosNetwork, Delays, table
 from tests.chaos.operator import Operator
@@ -59,6 +58,7 @@ from tests.chaos.schedule import (
     holders_of,
 )
 from tests.chaos.trainers import Subject
+from tests.kits.changing_roster import Issuer
 from tests.kits.cheats import cheats, lies, small_error, spoil_one, spoils
 from tests.kits.streams import seconds
 
@@ -71,6 +71,9 @@ PATIENCE = 200.0
 """Virtual seconds after a loss in which a run that can end has ended: no deadline is longer."""
 
 LEADS = (COORDINATOR, STANDBY)
+
+HOLDS = 60
+"""Seconds for which a roster holds, by a calendar that moves where one expires."""
 
 WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
@@ -131,7 +134,7 @@ class World(Simulation):
             standby=any(STANDBY in (f.who, f.to) or f.kind in TAKEOVERS for f in faults),
         )
         cast = Cast(trainers, UnsafeSeed(3), seconds)
-        self.issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)))
+        self.issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)), HOLDS)
         self._first = self.issuer.kit
         with (
             self._disk.installed(),
@@ -414,12 +417,12 @@ class World(Simulation):
     def _cheat(self, fault: Fault) -> None:
         match fault.kind:
             case "spoil":
-                spoils(self, fault.who, fault.at)
+                spoils(self, fault.who, int(fault.at))
             case "lie":
-                lies(self, fault.who, small_error, fault.at)
+                lies(self, fault.who, small_error, int(fault.at))
             case "flaws":
                 place = holders_of(self.setting).index(fault.to)
-                cheats(self, fault.who, partial(spoil_one, holder=place), fault.at)
+                cheats(self, fault.who, partial(spoil_one, holder=place), int(fault.at))
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         super()._ended(name, halted)

@@ -25,7 +25,7 @@ from secureps.service.holder import CommitteeWorker
 from secureps.service.log_lines import LogLines
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import cheats, journalled, spoil_one
-from tests.kits.federations import small_federation, small_plan
+from tests.kits.federations import ends, small_federation, small_plan
 from tests.kits.streams import stream, stream_plan
 
 BUFFERED = {"name": "buffered", "buffer": 4, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
@@ -38,9 +38,8 @@ rules = pytest.mark.parametrize("rule", [BUFFERED, SSP, ROUNDS], ids=lambda rule
 def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simulation:
     """Six clients, four versions."""
     if rule is ROUNDS:
-        group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-        return small_federation(small_plan(cipher, group=[group]), folder)
-    return stream(stream_plan(cipher, rule, versions=4), folder)
+        return small_federation(small_plan(cipher, rule), folder)
+    return stream(stream_plan(cipher, rule), folder)
 
 
 def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> None:
@@ -50,13 +49,6 @@ def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> N
     worker._flaw = lambda receipt: (  # type: ignore[method-assign]
         "" if receipt.id.client in but else "it does not open"
     )
-
-
-def plays_on(simulation: Simulation) -> None:
-    """To the end of the run, which is not far."""
-    late = simulation.loop.now() + 5_000
-    simulation.run(lambda: simulation._over() or simulation.loop.now() > late)
-    assert simulation._over(), simulation.reasons()
 
 
 def dropped(simulation: Simulation) -> list[Examined]:
@@ -73,7 +65,7 @@ def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
 ) -> None:
     simulation = federation(rule, tmp_path)
     accuses(simulation, "holder-1")
-    plays_on(simulation)
+    ends(simulation)
     found = simulation.coordinator.federation
     assert found.finished == "all 4 versions are made"
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
@@ -99,7 +91,7 @@ def test_a_holder_is_believed_of_a_client_or_two(rule: dict[str, Any], tmp_path:
     """What it cannot open is left out in time, and nothing is burnt."""
     simulation = federation(rule, tmp_path)
     cheats(simulation, "client-05", spoil_one, times=1)
-    plays_on(simulation)
+    ends(simulation)
     assert [(r.id.client, r.holder) for r in dropped(simulation)] == [("client-05", "holder-2")]
     assert journalled(simulation, coordinator_records.FlawNoted) == []
     assert simulation.versions() == {"all": 4}
@@ -111,7 +103,7 @@ def test_where_no_cohort_waits_a_flaw_is_found_by_whoever_opens_it(tmp_path: Pat
     for group in simulation.coordinator.federation.groups.values():
         group.open_receipts.enough = 0
     cheats(simulation, "client-05", spoil_one, times=1)
-    plays_on(simulation)
+    ends(simulation)
     assert simulation.versions() == {"all": 4}
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
     (refused,) = journalled(simulation, OpenRefused)
@@ -127,7 +119,7 @@ def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Pat
     simulation = federation(BUFFERED, tmp_path)
     for client in ("client-01", "client-03", "client-05"):
         cheats(simulation, client, spoil_one, times=99)
-    plays_on(simulation)
+    ends(simulation)
     assert simulation.versions() == {"all": 4}
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
     assert {r.holder for r in journalled(simulation, OpenRefused)} == {"holder-2"}
@@ -142,7 +134,7 @@ def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
 ) -> None:
     simulation = federation(BUFFERED, tmp_path, cipher)
     accuses(simulation, "holder-0")
-    plays_on(simulation)
+    ends(simulation)
     finished = simulation.coordinator.federation.finished
     if cipher == "rlwe-2-of-3":
         assert finished == "all 4 versions are made"
@@ -161,6 +153,7 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
     play = changing.play
     changing.play_to(1)
     play.kill("holder-0")
+    certificate = changing.issuer.certificates["holder-0"]
     changing.revoke("holder-0")
     accuses(play, "holder-1")
     end = play.loop.now() + 500
@@ -176,20 +169,20 @@ def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_befor
         reason,
     )
     assert journalled(play, coordinator_records.CohortBurnt) == []
-    changing.here.add("holder-0")
+    changing.issuer.certificates["holder-0"] = certificate
     play.kill("holder-1")
     changing.replace("holder-1", "holder-9")
     play.start("holder-0")
     play.start("holder-9")
-    plays_on(play)
+    ends(play)
     assert play.versions() == {"all": 4}
 
 
 # --- whom to believe --------------------------------------------------------------
 
-HOLDERS = 6
+MOST_HOLDERS = 6
 GRAPHS = st.dictionaries(
-    st.integers(0, 9), st.frozensets(st.integers(0, HOLDERS), min_size=1), max_size=10
+    st.integers(0, 9), st.frozensets(st.integers(0, MOST_HOLDERS), min_size=1), max_size=10
 )
 
 
@@ -242,7 +235,7 @@ def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.Dat
 def test_without_a_client_at_fault_only_liars_are_doubted(
     graph: dict[int, frozenset[int]], spare: int, data: st.DataObject
 ) -> None:
-    liars = data.draw(st.frozensets(st.integers(0, HOLDERS), max_size=spare))
+    liars = data.draw(st.frozensets(st.integers(0, MOST_HOLDERS), max_size=spare))
     accused = named({client: by & liars for client, by in graph.items()})
     many = {f"h{liar}" for liar in liars if sum(liar in by for by in graph.values()) > BELIEVED}
     assert doubted(accused, spare, BELIEVED) == many

@@ -13,7 +13,6 @@ from secureps.messages.acts import Act
 from secureps.messages.member_records import OwnAct
 from secureps.messages.requests import Noted
 from secureps.messages.run import COORDINATOR
-from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER
 from secureps.roles.member.leaving import LEFT, PAUSED
 from secureps.roles.member.member import Member
@@ -66,7 +65,7 @@ def test_a_pause_costs_no_budget_and_makes_no_version(tmp_path: Path) -> None:
 def test_a_round_has_its_whole_deadline_after_a_pause(tmp_path: Path) -> None:
     """Else it would close at once over whoever was there when the pause began."""
     play = stream(
-        quorum_plan(),
+        stream_plan("plain", {"name": "sync", "quorum": 6, "minimum": 2, "deadline": 10.0}),
         tmp_path,
         cost=lambda name, task: LONG + 5.0 if name == "client-05" else 1.0,
     )
@@ -78,10 +77,6 @@ def test_a_round_has_its_whole_deadline_after_a_pause(tmp_path: Path) -> None:
     play.run(say(play, Act("go-on")).done)
     play.run(lambda: group.version == 1)
     assert play.coordinator.federation.included["client-05"] == 1
-
-
-def quorum_plan() -> Plan:
-    return stream_plan("plain", {"name": "sync", "quorum": 6, "minimum": 2, "deadline": 10.0})
 
 
 def test_a_paused_stream_goes_on_to_its_end(tmp_path: Path) -> None:
@@ -136,9 +131,7 @@ def test_a_checkpoint_is_made_in_a_pause_too(tmp_path: Path) -> None:
 
 
 def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(tmp_path: Path) -> None:
-    group = small_plan().section.group[0].model_dump()
-    group["rule"] |= {"minimum": 3}
-    plan = small_plan(versions=5, group=[group])
+    plan = small_plan(versions=5, rule={"minimum": 3})
     play = small_federation(plan, tmp_path, Conditions(delay=slow))
     federation = play.coordinator.federation
     own = federation.groups["all"]
@@ -168,9 +161,8 @@ def test_who_is_left_out_while_the_run_is_paused_and_taken_back_is_not_waited_fo
     tmp_path: Path,
 ) -> None:
     """Its update was refused meanwhile: the open round closes without it."""
-    group = small_plan().section.group[0].model_dump()
-    group["rule"] |= {"minimum": 3}
-    play = small_federation(small_plan(group=[group]), tmp_path, Conditions(delay=slow))
+    plan = small_plan(rule={"minimum": 3})
+    play = small_federation(plan, tmp_path, Conditions(delay=slow))
     federation = play.coordinator.federation
     own = federation.groups["all"]
     play.run(lambda: own.version == 1 and own.awaits("client-02"))
@@ -192,14 +184,9 @@ def test_who_is_left_out_while_the_run_is_paused_and_taken_back_is_not_waited_fo
 NAME = "client-02"
 
 
-def plan(**changes: Any) -> Plan:
-    group = small_plan().section.group[0].model_dump()
-    group["rule"] |= {"quorum": 5, "minimum": 3}
-    return small_plan(group=[group], **changes)
-
-
-def played(made: Plan, folder: Path) -> Simulation:
-    return small_federation(made, folder, Conditions(delay=lambda a, b, m: 0.05))
+def played(folder: Path, **changes: Any) -> Simulation:
+    plan = small_plan(rule={"quorum": 5, "minimum": 3}, **changes)
+    return small_federation(plan, folder, Conditions(delay=slow))
 
 
 def act(play: Simulation, number: int, what: str, budget: float | None = None) -> None:
@@ -227,7 +214,7 @@ def member(play: Simulation) -> Member:
 
 @pytest.mark.slow
 def test_a_client_that_is_paused_rests_until_it_goes_on(tmp_path: Path) -> None:
-    play = played(plan(versions=9), tmp_path)
+    play = played(tmp_path, versions=9)
     federation = play.coordinator.federation
     until_version(play, 1)
     act(play, 1, "pause")
@@ -246,7 +233,7 @@ def test_a_client_that_is_paused_rests_until_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_pause_survives_a_restart_and_hears_of_the_end(tmp_path: Path) -> None:
-    play = played(plan(), tmp_path)
+    play = played(tmp_path)
     until_version(play, 1)
     act(play, 1, "pause")
     play.run(lambda: NAME in play.coordinator.federation.why_gone)
@@ -261,7 +248,7 @@ def test_a_pause_survives_a_restart_and_hears_of_the_end(tmp_path: Path) -> None
 def test_a_client_that_leaves_ends_and_one_that_is_started_again_joins_again(
     tmp_path: Path,
 ) -> None:
-    play = played(plan(versions=6), tmp_path)
+    play = played(tmp_path, versions=6)
     until_version(play, 1)
     act(play, 1, "leave")
     act(play, 2, "pause")  # it leaves, whatever comes
@@ -283,8 +270,7 @@ def test_a_client_that_leaves_ends_and_one_that_is_started_again_joins_again(
 
 @pytest.mark.slow
 def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) -> None:
-    made = plan(versions=6, **OF_RECORDS)
-    play = played(made, tmp_path)
+    play = played(tmp_path, versions=6, **OF_RECORDS)
     until_version(play, 2)
     act(play, 1, "lower-budget", 0.001)
     act(play, 2, "lower-budget", 40.0)  # it is never raised
@@ -306,7 +292,7 @@ def test_a_lower_budget_holds_without_a_restart_and_after_one(tmp_path: Path) ->
 
 
 def test_a_budget_under_a_plan_without_privacy_means_to_leave(tmp_path: Path) -> None:
-    play = played(plan(), tmp_path)
+    play = played(tmp_path)
     until_version(play, 1)
     act(play, 1, "lower-budget", 1.0)
     play.run(play.parties[NAME].halted.done)

@@ -11,12 +11,12 @@ import pytest
 from torch import nn
 
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.federations import Tensors, small_plan
+from tests.kits.federations import averaged, small_plan
+from tests.kits.privacy_kit import PRIVACY
 
 CLIENTS = client_names(5)
 VERSIONS = 6
@@ -48,26 +48,6 @@ def trainers(unit: float = 1.0) -> dict[str, TorchTrainer]:
     }
 
 
-def averaged(cast: dict[str, TorchTrainer], start: Tensors) -> Tensors:
-    """Federated averaging in floats, as everybody knows it; counters too."""
-    current = start
-    for version in range(VERSIONS):
-        fitted = [
-            cast[name]
-            .fit(
-                {n: each.copy() for n, each in current.items()},
-                FitConfig({"all": version}, 1000 * version + i, SETTINGS),
-            )
-            .parameters
-            for i, name in enumerate(CLIENTS)
-        ]
-        current = {
-            n: np.mean([each[n] for each in fitted], axis=0).astype(each.dtype)
-            for n, each in current.items()
-        }
-    return current
-
-
 def federation(folder: Path, **changes: Any) -> Simulation:
     group = {
         "clip": 40.0,
@@ -86,7 +66,8 @@ def check_as_plain_averaging(played: Simulation, unit: float) -> None:
     cast = trainers(unit)
     judge = cast[CLIENTS[0]]
     reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
-    plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
+    floats = averaged(cast, judge.parameters(1), VERSIONS, SETTINGS)
+    plain = judge.evaluate(floats).metrics["accuracy"]
     assert plain > 0.93
     assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
 
@@ -142,13 +123,7 @@ def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
 
 
 def test_noise_on_running_statistics_is_refused_by_their_client(tmp_path: Path) -> None:
-    private = {
-        "unit": "client",
-        "placement": "local",
-        "noise_multiplier": 1.0,
-        "delta": 1e-5,
-        "budget": 100.0,
-    }
+    private = PRIVACY | {"placement": "local"}
     group = {"weighting": "uniform", "range": None}
     played = federation(tmp_path, privacy=private, group=group, versions=1)
     with pytest.raises(PlanRefused, match=r"'1\.running_mean' and 3 more"):

@@ -8,45 +8,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.orders import Open
 from secureps.messages.requests import Submit
 from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
 from secureps.messages.submission import Member as Summed
+from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.roles.shard.keys import noise_key
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store.spool import MemorySpool
-from tests.kits.cheats import journalled
+from tests.kits.cheats import journalled, until
 from tests.kits.faults_kit import Drop, faulty
-from tests.kits.federations import Tensors, Walker, same
+from tests.kits.federations import Walker, same, small_federation, unharmed
 from tests.kits.privacy_kit import (
     CLIENTS,
     PRIVACY,
     SIGMAS,
+    Restless,
     Still,
     facts_of,
-    federation,
     private_plan,
 )
 from tests.kits.roles_kit import SCHEMA
 from tests.kits.sealed_blocks import drawn, made_of, released
 
 
+def noisy(cipher: str = "plain", **changes: Any) -> Plan:
+    """Shards add the noise, to four blocks."""
+    return private_plan("aggregator", cipher, **({"block_size": 64} | changes))
+
+
 @pytest.mark.slow
 def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) -> None:
-    unharmed = federation(private_plan("aggregator"), tmp_path / "unharmed")
-    unharmed.run()
     spools = {name: MemorySpool() for name in ("shard-0", "shard-1")}
     conditions = Conditions(spool=lambda name: spools.get(name, MemorySpool()))
-    plan = private_plan("aggregator", "rlwe")
-    play = federation(plan, tmp_path / "harmed", conditions=conditions)
+    play = small_federation(noisy("rlwe"), tmp_path, conditions)
     group = play.coordinator.federation.groups["all"]
-    play.run(lambda: (group.phase, group.version) == (Phase.OPENING, 1))
+    until(play, Phase.OPENING)
     lost = [
         (spool, key) for spool in spools.values() for key in spool.keys(f"sum/all/{group.number}/")
     ]
@@ -55,7 +57,7 @@ def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) 
     for spool, key in sums:
         spool.delete(key)
     play.run()
-    assert same(play.model(), unharmed.model())
+    assert same(play.model(), unharmed(plan=noisy)[0])
     assert all(fate.outcome == "durable" for fate in play.coordinator.federation.fates.values())
     assert not any(spool.keys("sum/all/0/") for spool in spools.values()), "noise is pruned too"
 
@@ -64,7 +66,7 @@ def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) 
 def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Path) -> None:
     """Forgotten, doubled or at the wrong scale, it would not pass."""
     plan = private_plan(placement, versions=1)
-    simulation = federation(plan, tmp_path, (120, 120), Still)
+    simulation = small_federation(plan, tmp_path, kind=lambda i: Still(i, (120, 120)))
     simulation.run(lambda: simulation.versions() == {"all": 0})
     before = simulation.model()
     simulation.run()
@@ -88,7 +90,7 @@ def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
     gone = {("client-04", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
     gone |= {("client-05", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
     conditions = Conditions(network=faulty(gone))
-    simulation = federation(private_plan("distributed"), tmp_path, conditions=conditions)
+    simulation = small_federation(private_plan("distributed"), tmp_path, conditions)
     told: list[str] = []
 
     def given_up() -> bool:
@@ -104,7 +106,7 @@ def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
 
 def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) -> None:
     """The coordinator may forget the rule; the plan that the holder pinned does not."""
-    simulation = federation(private_plan("distributed"), tmp_path)
+    simulation = small_federation(private_plan("distributed"), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     holder = simulation.parties["holder-0"].machine
     assert isinstance(holder, BfvHolder)
@@ -115,21 +117,6 @@ def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) ->
         holder._ledger.check(Open(1, few, (), ()))
 
 
-class Restless(Walker):
-    """Never does the same twice, as an app that seeds from the operating system."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        result.parameters["head.bias"] = result.parameters["head.bias"] + np.float32(self.fits)
-        return result
-
-
-def client_00(simulation: Simulation) -> ClientWorker:
-    worker = simulation.parties["client-00"].worker
-    assert isinstance(worker, ClientWorker)
-    return worker
-
-
 @pytest.mark.parametrize("kind", [Walker, Restless])
 def test_a_round_that_was_given_up_is_answered_with_the_same_update(
     kind: type[Walker], tmp_path: Path
@@ -137,7 +124,7 @@ def test_a_round_that_was_given_up_is_answered_with_the_same_update(
     """Nobody trains again for it, whether a training repeats its bits or not: it costs nothing."""
     gone = {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (3, 4, 5)}
     conditions = Conditions(network=faulty(gone))
-    simulation = federation(private_plan("local"), tmp_path, kind=kind, conditions=conditions)
+    simulation = small_federation(private_plan("local"), tmp_path, conditions, kind=kind)
     simulation.run()
     assert simulation.versions() == {"all": 4}
     ledger = simulation.coordinator.federation.ledger
@@ -147,10 +134,19 @@ def test_a_round_that_was_given_up_is_answered_with_the_same_update(
     assert len(names) > 1 == len(set(names))
 
 
-def test_the_same_update_has_the_same_noise_and_another_step_its_own(tmp_path: Path) -> None:
-    simulation = federation(private_plan("local"), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 0})
-    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> ClientWorker:
+    """A client's, once its run is over."""
+    plan = private_plan("local", block_size=64)
+    simulation = small_federation(plan, tmp_path_factory.mktemp("run"))
+    simulation.run()
+    found = simulation.parties["client-00"].worker
+    assert isinstance(found, ClientWorker)
+    return found
+
+
+def test_the_same_update_has_the_same_noise_and_another_step_its_own(worker: ClientWorker) -> None:
+    update = made_of(np.zeros(217, dtype=np.float32))
     aims = Aim("all", 2, 0), Aim("all", 2, 0), Aim("all", 2, 0, 1)
     first, same_again, other = (drawn(worker, aim, update, 1) for aim in aims)
     assert np.array_equal(first, same_again)
@@ -159,12 +155,10 @@ def test_the_same_update_has_the_same_noise_and_another_step_its_own(tmp_path: P
 
 @pytest.mark.parametrize("at", [0, 216])
 def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
-    at: int, tmp_path: Path
+    at: int, worker: ClientWorker
 ) -> None:
     """Were another update to leave for the same place, the noise would not cancel."""
-    simulation = federation(private_plan("local", block_size=64), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 0})
-    worker, update = client_00(simulation), np.zeros(217, np.float32)
+    update = np.zeros(217, np.float32)
     first = drawn(worker, Aim("all", 2, 0), made_of(update), 1)
     assert np.array_equal(first, drawn(worker, Aim("all", 2, 0), made_of(update), 1))
     update[at] = 0.9
@@ -175,16 +169,16 @@ def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
 
 @pytest.mark.parametrize("kind", [Contribute, Evaluate])
 def test_that_two_models_came_to_the_same_is_told_to_nobody(
-    kind: type[Contribute] | type[Evaluate], tmp_path: Path
+    kind: type[Contribute] | type[Evaluate], worker: ClientWorker
 ) -> None:
     """Whoever publishes two models for one version would learn it from what is sent."""
-    simulation = federation(private_plan("local"), tmp_path)
-    simulation.run()
-    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
-    other, refused = made_of(np.full(217, 0.01, np.float32)), "another update of version 9 of all"
+    version = 9 + (kind is Evaluate)
+    update = made_of(np.zeros(217, dtype=np.float32))
+    other, refused = made_of(np.full(217, 0.01, np.float32)), f"another update of version {version}"
+    one, another = (f"{name} of version {version}".encode() for name in ("one", "another"))
     sent = [
-        released(worker, kind((), (model,), ()), Aim("all", 9, 100), each)
-        for model, each in ((b"one", update), (b"other", update), (b"one", other), (b"one", update))
+        released(worker, kind((), (model,), ()), Aim("all", version, 100), each)
+        for model, each in ((one, update), (another, update), (one, other), (one, update))
     ]
     assert [isinstance(each, str) and each.startswith(refused) for each in sent] == [
         *(False, True, True, False)
@@ -192,12 +186,10 @@ def test_that_two_models_came_to_the_same_is_told_to_nobody(
 
 
 def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
-    tmp_path: Path,
+    worker: ClientWorker,
 ) -> None:
     """The same for the same; another one of another version, step or noise, though all are zero."""
-    simulation = federation(private_plan("local"), tmp_path)
-    simulation.run()
-    worker, update = client_00(simulation), made_of(np.zeros(217, dtype=np.float32))
+    update = made_of(np.zeros(217, dtype=np.float32))
     aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, 1)]
     made = [worker._draft(Contribute((), (), ()), aim, bytes(32), update, 1) for aim in aims]
     names = [each.receipt.update for each in made]
@@ -247,18 +239,19 @@ def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
 # --- noise on a shard's disk ------------------------------------------------------
 
 
+def spooled(plan: Plan, folder: Path) -> tuple[Simulation, MemorySpool]:
+    """A federation, and the payloads of its first shard."""
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    return small_federation(plan, folder, conditions), spools["shard-0"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("cipher", "phase"), [("bfv", Phase.OPENING), ("plain", Phase.PREPARING)])
 def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Path) -> None:
     """In the clear it is made again; encrypted it would be another: the cohort is burnt."""
-    plan = private_plan("aggregator", cipher, block_size=64)
-    unharmed = federation(plan, tmp_path / "unharmed")
-    unharmed.run()
-    spools: dict[str, MemorySpool] = {}
-    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
-    play = federation(plan, tmp_path / "harmed", conditions=conditions)
-    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
-    play.run(lambda: (group.phase, group.version) == (phase, 2))
+    play, spool = spooled(noisy(cipher), tmp_path)
+    until(play, phase, 2)
     noise = next(key for key in spool.keys("sum/all/2/") if "/noise/" in key)
     spool.delete(noise.partition("/noise/")[0])
     spool.delete(noise)
@@ -267,21 +260,18 @@ def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Pa
     burnt = {fate.reason for fate in fates if fate.outcome == "dropped"}
     if cipher == "plain":
         assert burnt == set()
-        assert same(play.model(), unharmed.model())
+        assert same(play.model(), unharmed(plan=noisy)[0])
     else:
         (reason,) = burnt
         block = noise.split("/")[3]
         assert reason.endswith(f"shard-0: the noise of block {block} of cohort 2 of all is gone")
-        assert not same(play.model(), unharmed.model()), "two cohorts never have the same noise"
+        expected = unharmed(plan=noisy)[0]
+        assert not same(play.model(), expected), "two cohorts never have the same noise"
 
 
 def test_no_noise_stays_that_no_sum_has(tmp_path: Path) -> None:
-    plan = private_plan("aggregator", "plain", block_size=64)
-    spools: dict[str, MemorySpool] = {}
-    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
-    play = federation(plan, tmp_path, conditions=conditions)
-    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
-    play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
+    play, spool = spooled(noisy(), tmp_path)
+    until(play, Phase.HOLDING, 2)
     spool.delete(spool.keys("update/client-02/")[-1])  # after the first sums are made
     play.run()
     kept = {key.partition("/noise/")[0] for key in spool.keys("sum/") if "/noise/" in key}
@@ -290,14 +280,9 @@ def test_no_noise_stays_that_no_sum_has(tmp_path: Path) -> None:
 
 def test_noise_that_is_torn_is_not_believed(tmp_path: Path) -> None:
     """It has no digest on record before its sum has one, and carries its own."""
-    plan = private_plan("aggregator", "plain", block_size=64)
-    unharmed = federation(plan, tmp_path / "unharmed")
-    unharmed.run()
-    spools: dict[str, MemorySpool] = {}
-    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
-    play = federation(plan, tmp_path / "harmed", conditions=conditions)
-    group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
-    play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
+    play, spool = spooled(noisy(), tmp_path)
+    group = play.coordinator.federation.groups["all"]
+    until(play, Phase.HOLDING, 2)
     known = next(key for key in spool.keys("sum/all/1/") if "/noise/" in key)
     assert group.cohort is not None
     pinned = play.coordinator.federation.pinned
@@ -306,4 +291,4 @@ def test_noise_that_is_torn_is_not_believed(tmp_path: Path) -> None:
     key = noise_key("all", 2, int(known.split("/")[3]), about)
     spool.put(key, spool.get(known)[:-1])
     play.run()
-    assert same(play.model(), unharmed.model())
+    assert same(play.model(), unharmed(plan=noisy)[0])

@@ -15,8 +15,8 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
+from tests.kits.federations import small_federation
 from tests.kits.privacy_kit import facts_of, private_plan
-from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.thin_group import THIN
 
 PRIVATE = {"codec": THIN[:2], "feedback": True, "weighting": "uniform"}
@@ -34,7 +34,7 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
 ) -> None:
     """The ledger's numbers are those of fewer values."""
     plan = private(placement, "rlwe", **PRIVATE)
-    simulation = private_federation(plan, tmp_path)
+    simulation = small_federation(plan, tmp_path)
     simulation.run()
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None

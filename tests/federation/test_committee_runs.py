@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,9 @@ from tests.kits.cheats import (
     until,
 )
 from tests.kits.faults_kit import FaultyNetwork
-from tests.kits.federations import finished, later, same, small_federation, small_plan, unharmed
+from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
+from tests.kits.key_rotation import HOLDERS
 from tests.kits.roles_kit import about
-
-HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
-
-
-def ends_as_unharmed(simulation: Simulation) -> None:
-    simulation.run(lambda: finished(simulation))
-    assert same(simulation.model(), unharmed()[0])
 
 
 def reason(simulation: Simulation) -> str:
@@ -229,10 +223,16 @@ def test_nothing_of_a_key_is_in_any_journal_but_what_was_published(tmp_path: Pat
 # --- who may say what -------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, Phase.OPENING)
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    """A cohort is being opened; whatever is refused meanwhile changes nothing."""
+    made = small_federation(small_plan("rlwe"), tmp_path_factory.mktemp("opening"))
+    until(made, Phase.OPENING)
+    yield made
+    ends_as_unharmed(made)
+
+
+def test_shares_are_for_committees_and_opened_sums_are_not(simulation: Simulation) -> None:
     say = partial(simulation.coordinator.handle, simulation.loop.now())
     number = simulation.coordinator.federation.groups["all"].number
     bound = about(simulation.coordinator.federation, "all")
@@ -247,7 +247,6 @@ def test_shares_are_for_committees_and_opened_sums_are_not(tmp_path: Path) -> No
             say(sender, requests.KeyShare(claimed, "all", number, bytes(4 * length), bound))
     late = requests.KeyShare("holder-0", "all", number - 1, bytes(4 * length), bound)
     assert say("holder-0", late).records == []
-    ends_as_unharmed(simulation)
 
 
 def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
@@ -264,11 +263,10 @@ def test_the_first_answer_of_a_holder_stands(tmp_path: Path) -> None:
     assert group.closed_cohort.shares == shares
 
 
-@pytest.mark.slow
-def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path: Path) -> None:
+def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(
+    simulation: Simulation,
+) -> None:
     """Of this number but other members, or of another run: it changes nothing."""
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, Phase.OPENING)
     federation = simulation.coordinator.federation
     group, pinned = federation.groups["all"], federation.pinned
     assert group.cohort is not None
@@ -298,7 +296,6 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(tmp_path:
         for flaw in ("", "a flaw"):
             with pytest.raises(Conflict, match="holder-0 answers for another receipt of"):
                 say(requests.Examined("holder-0", id, flaw, bound))
-    ends_as_unharmed(simulation)
 
 
 @pytest.mark.parametrize("flaw", ["", "a flaw"])
@@ -326,9 +323,7 @@ def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
             say(message)
 
 
-def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    until(simulation, Phase.OPENING)
+def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(simulation: Simulation) -> None:
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     number = simulation.coordinator.federation.groups["all"].number

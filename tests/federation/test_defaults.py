@@ -1,25 +1,21 @@
 """A plan that states no more than its rule trains as federated averaging in floats does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from secureps.client.torch import TorchTrainer
-from secureps.client.trainer import FitConfig
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.scenario.datasets import digits
+from tests.kits.federations import averaged
 
-Tensors = dict[str, NDArray[Any]]
 VERSIONS = 8
 
 
@@ -67,24 +63,6 @@ def cast(model: Callable[[], nn.Module], shares: tuple[int, ...]) -> dict[str, T
     return trainers
 
 
-def averaged(trainers: Mapping[str, TorchTrainer], start: Tensors) -> Tensors:
-    """Federated averaging (McMahan et al. 2017), in floats."""
-    model = start
-    for version in range(VERSIONS):
-        results = [
-            trainer.fit({k: v.copy() for k, v in model.items()}, FitConfig({}, 7 + version, LOCAL))
-            for trainer in trainers.values()
-        ]
-        total = sum(result.examples for result in results)
-        model = {
-            name: np.asarray(
-                sum(r.examples / total * r.parameters[name].astype(np.float64) for r in results)
-            ).astype(array.dtype)
-            for name, array in start.items()
-        }
-    return model
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "shares"), [(perceptron, UNEVEN), (Small, FEW), (logistic, UNEVEN)]
@@ -105,6 +83,6 @@ def test_a_minimal_plan_is_within_a_point_of_float_averaging(
     simulation.run()
     judge = trainers["client-00"]
     start = judge.parameters(UnsafeSeed(3).derive("initial").integer(63))
-    floats = judge.evaluate(averaged(trainers, start)).metrics["accuracy"]
+    floats = judge.evaluate(averaged(trainers, start, VERSIONS, LOCAL)).metrics["accuracy"]
     ours = judge.evaluate(dict(simulation.model())).metrics["accuracy"]
     assert ours > floats - 0.01

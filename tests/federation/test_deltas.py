@@ -10,23 +10,21 @@ import numpy as np
 import pytest
 
 from secureps.client.worker import ClientWorker
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.requests import Payload, Telemetry
 from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
-from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
+from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.thin_group import FED_BACK, RULE
 
 GROUPS: dict[str, dict[str, Any]] = {
     "every value": {"range": 1.0, "clip": 3.0},
     "a part": FED_BACK,
-    "a part, and momentum": FED_BACK | {"optimizer": {"name": "momentum"}},
 }
 
 
@@ -51,13 +49,6 @@ class Traffic:
         if isinstance(message, Telemetry):
             self.told += [f.value for f in message.figures if f.name == "bytes_down"]
         return 0.0
-
-
-def played(folder: Path, own: Plan) -> Tensors:
-    simulation = small_federation(own, folder)
-    simulation.run(lambda: finished(simulation))
-    assert simulation.versions() == {"all": own.section.versions}
-    return simulation.model()
 
 
 @pytest.mark.parametrize(
@@ -93,22 +84,15 @@ def test_a_model_follows_what_its_clients_send(tmp_path: Path) -> None:
 # --- who skips versions ---------------------------------------------------------------
 
 
-def slow(folder: Path, own: Plan, seconds: float = 35.0) -> tuple[Simulation, Traffic]:
-    """A client that trains while others make several versions."""
-    traffic = Traffic()
+def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: Path) -> None:
+    """A client trains while others make several versions."""
+    rule, traffic = {"quorum": 5, "deadline": 10.0, "extensions": 1}, Traffic()
+    own = plan(versions=12, checkpoint_every=4, group=[group(rule=rule)])
 
     def cost(who: str, task: object) -> float:
-        return seconds if who == "client-05" and isinstance(task, Contribute) else 0.0
+        return 35.0 if who == "client-05" and isinstance(task, Contribute) else 0.0
 
-    trainers = {each: Walker(i) for i, each in enumerate(client_names(6))}
-    cast = Cast(trainers, UnsafeSeed(3), cost)
-    return Simulation(own, cast, folder, Conditions(traffic.note)), traffic
-
-
-def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: Path) -> None:
-    rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
-    own = plan(versions=12, checkpoint_every=4, group=[group(rule=rule)])
-    simulation, traffic = slow(tmp_path, own)
+    simulation = small_federation(own, tmp_path, Conditions(traffic.note), cost=cost)
     simulation.run(lambda: finished(simulation))
     lengths = set(traffic.down["client-05"])
     assert lengths & {2 * 9, 3 * 9, 4 * 9}, "several differences in one payload"
@@ -130,17 +114,16 @@ def test_row_blocks_of_a_table(tmp_path: Path) -> None:
 
 
 def test_a_shard_makes_its_files_again_with_the_same_differences(tmp_path: Path) -> None:
-    own = plan(checkpoint_every=4)
-    simulation = small_federation(own, tmp_path / "broken")
+    simulation = small_federation(plan(checkpoint_every=4), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 3})
     simulation.kill("shard-0")
-    files = sorted((tmp_path / "broken" / "shard-0" / "states").glob("*.safetensors"))
+    files = sorted((tmp_path / "shard-0" / "states").glob("*.safetensors"))
     assert len(files) >= 3
     for path in files[1:]:
         path.write_bytes(path.read_bytes()[:-1] + b"x")
     simulation.start("shard-0")
     simulation.run()
-    assert same(simulation.model(), played(tmp_path / "whole", own))
+    assert same(simulation.model(), unharmed(plan=plan)[0])
 
 
 def test_a_shard_that_lost_its_disk_serves_blocks_until_there_are_differences_again(
@@ -148,16 +131,14 @@ def test_a_shard_that_lost_its_disk_serves_blocks_until_there_are_differences_ag
 ) -> None:
     """It goes on from its part of a checkpoint, which has what its optimizer made, too."""
     traffic = Traffic()
-    own = plan(versions=6)
-    conditions = Conditions(traffic.note)
-    simulation = small_federation(own, tmp_path / "broken", conditions)
+    simulation = small_federation(plan(versions=6), tmp_path, Conditions(traffic.note))
     part = checkpoint_path(simulation.checkpoints, 3) / "shard-0.safetensors"
     simulation.run(part.is_file)
     simulation.kill("shard-0")
     simulation.lose("shard-0")
     simulation.start("shard-0")
     simulation.run()
-    assert same(simulation.model(), played(tmp_path / "whole", own))
+    assert same(simulation.model(), unharmed(versions=6, plan=plan)[0])
     assert set(traffic.down["client-00"][-4:]) == {5, 9}
 
 
@@ -181,12 +162,11 @@ def spoilt(simulation: Simulation) -> None:
 def test_a_wrong_difference_changes_nothing_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    simulation = small_federation(plan(), tmp_path / "lied to")
+    simulation = small_federation(plan(), tmp_path)
     spoilt(simulation)
     with caplog.at_level(logging.INFO, "secureps"):
         simulation.run(lambda: finished(simulation))
-    assert simulation.versions() == {"all": 4}
-    assert same(simulation.model(), played(tmp_path / "whole", plan()))
+    assert same(simulation.model(), unharmed(plan=plan)[0])
     text = "differences were asked for, and now the whole block is"
     told = [line for line in caplog.messages if text in line]
     assert {line.split(":")[0] for line in told} == set(client_names(6))

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from secureps.client.trainer import Array, FitConfig, FitResult
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DiskFailed
 from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.submission import UPDATE
 from secureps.roles.member.tasks import Contribute, SealOn
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker, finished, same, small_federation, small_plan, unharmed
@@ -127,8 +126,8 @@ def test_sealing_and_sending_go_on_beside_each_other_in_virtual_time(tmp_path: P
             left.append((play.loop.now(), message.header.block))
         return 0.0
 
-    cast = Cast({n: Walker(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3), cost)
-    play = Simulation(small_plan("rlwe", versions=2), cast, tmp_path, Conditions(note))
+    plan = small_plan("rlwe", versions=2)
+    play = small_federation(plan, tmp_path, Conditions(note), cost=cost)
     play.run()
     updates = [at for at, _ in left[-4:]]
     assert [at - updates[0] for at in updates] == [0.0, 1.0, 2.0, 3.0]
@@ -149,17 +148,14 @@ class Sharing(Walker):
 
 
 def test_others_train_in_the_same_arrays_before_an_update_is_sealed(tmp_path: Path) -> None:
-    cast = Cast({n: Sharing(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3))
-    play = Simulation(small_plan("rlwe", versions=2), cast, tmp_path)
+    play = small_federation(small_plan("rlwe", versions=2), tmp_path, kind=Sharing)
     play.run()
     assert same(play.model(), unharmed(versions=2)[0])
 
 
 def test_who_is_killed_again_and_again_does_not_crowd_out_what_waits(tmp_path: Path) -> None:
     """Its acknowledged update waits for a slow client, while later ones are cut off in sealing."""
-    group = small_plan().section.model_dump(mode="json")["group"][0]
-    rule = {"name": "ssp", "slack": 2, "minimum": 6}
-    plan = small_plan("rlwe", versions=2, local=[], group=[{**group, "rule": rule}])
+    plan = small_plan("rlwe", {"name": "ssp", "slack": 2, "minimum": 6}, versions=2)
     submitted, sent, slow = list[int](), Counter[int](), client_names(6)[1]
 
     def cost(name: str, task: object) -> float:
@@ -172,8 +168,7 @@ def test_who_is_killed_again_and_again_does_not_crowd_out_what_waits(tmp_path: P
             sent[message.header.sequence] += 1
         return 0.0
 
-    cast = Cast({n: Walker(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3), cost)
-    play = Simulation(plan, cast, tmp_path, Conditions(note))
+    play = small_federation(plan, tmp_path, Conditions(note), cost=cost)
     play.run(lambda: bool(submitted))
     for _ in range(12):
         known, until = max(sent), play.loop.now() + 1.0

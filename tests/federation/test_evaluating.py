@@ -6,16 +6,15 @@ import logging
 import math
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
 from secureps.client.trainer import EvaluateResult
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import (
     ConfigError,
     Conflict,
@@ -45,11 +44,10 @@ from tests.kits.evaluations import (
     Examiner,
     evaluated_plan,
     examined,
-    examiners,
     judged,
     metrics_of,
 )
-from tests.kits.federations import OF_RECORDS, Tensors, events_of, finished, same, small_plan
+from tests.kits.federations import OF_RECORDS, Tensors, finished, same, unharmed
 
 SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 """What every client says of the n-th model that it is shown."""
@@ -65,6 +63,34 @@ class Scripted(Examiner):
 
 def cast(kind: type[Examiner] = Scripted, count: int = 6) -> dict[str, Examiner]:
     return {name: kind(i) for i, name in enumerate(client_names(count))}
+
+
+class Played(NamedTuple):
+    """A run of five versions of which six clients judged three, all of its models, and reasons."""
+
+    simulation: Simulation
+    cast: dict[str, Examiner]
+    folder: Path
+    published: dict[int, Tensors]
+    reasons: set[str]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    trainers, folder = cast(Examiner), tmp_path_factory.mktemp("played")
+    simulation = examined(evaluated_plan(), folder, trainers=trainers)
+    found = Played(simulation, trainers, folder, {}, set())
+
+    def over() -> bool:
+        version = simulation.versions()["all"]
+        if version >= 0 and version not in found.published:
+            found.published[version] = simulation.model()
+        if (group := simulation.coordinator.federation.groups.get(EVALUATION)) is not None:
+            found.reasons.add(group.reason)
+        return finished(simulation)
+
+    simulation.run(over)
+    return found
 
 
 BEST = {"best": {"metric": "accuracy", "goal": "max"}}
@@ -192,11 +218,9 @@ def test_the_best_version_is_exported_after_later_checkpoints(tmp_path: Path) ->
     assert newest.evaluated.version == 8
 
 
-def test_the_best_is_refused_where_nothing_says_what_it_is(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(), tmp_path)
-    simulation.run()
+def test_the_best_is_refused_where_nothing_says_what_it_is(played: Played) -> None:
     with pytest.raises(ConfigError, match=r"add \[evaluation.best\]"):
-        export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+        export(played.folder, played.folder / "best.safetensors", the_best=True)
 
 
 def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
@@ -267,9 +291,7 @@ def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> Non
     assert {result.examples for result in federation.evaluations.newest} == {9}
     assert all(id.client != JUDGE for id in federation.fates)
     assert EVALUATION not in federation.groups
-    plain = examined(small_plan(versions=5), tmp_path / "without")
-    plain.run()
-    assert same(simulation.model(), plain.model())
+    assert same(simulation.model(), unharmed(versions=5)[0])
 
 
 def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> None:
@@ -291,6 +313,9 @@ def test_an_early_stop_by_a_designated_evaluator(tmp_path: Path) -> None:
     assert export(tmp_path, tmp_path / "best.safetensors", the_best=True).versions == {"all": 1}
 
 
+METRICS_SAID = (Metric("accuracy", 0.5), Metric("loss", 0.25))
+
+
 def waiting(folder: Path) -> tuple[Simulation, Evaluated]:
     """A run that waits for its evaluator, which is dead, and what that would have said."""
     simulation = designated(folder)
@@ -299,9 +324,8 @@ def waiting(folder: Path) -> tuple[Simulation, Evaluated]:
     simulation.run(lambda: simulation.versions() == {"all": 2})
     federation = simulation.coordinator.federation
     assert federation.pinned is not None
-    metrics = (Metric("accuracy", 0.5), Metric("loss", 0.25))
     model = tuple(group.digest for group in federation.model_groups)
-    return simulation, Evaluated(federation.pinned.run.id, JUDGE, 2, model, metrics, 7)
+    return simulation, Evaluated(federation.pinned.run.id, JUDGE, 2, model, METRICS_SAID, 7)
 
 
 @pytest.fixture(scope="module")
@@ -374,8 +398,7 @@ def test_an_evaluation_before_there_is_a_version_is_refused(tmp_path: Path, vers
     federation = simulation.coordinator.federation
     simulation.run(lambda: JUDGE in federation.members)
     assert federation.pinned is not None
-    metrics = (Metric("accuracy", 0.5), Metric("loss", 0.25))
-    early = Evaluated(federation.pinned.run.id, JUDGE, version, (), metrics, 7)
+    early = Evaluated(federation.pinned.run.id, JUDGE, version, (), METRICS_SAID, 7)
     with pytest.raises(WrongVersion, match="none is to be evaluated now"):
         simulation.coordinator.handle(0.0, JUDGE, signed(simulation, early))
 
@@ -388,11 +411,10 @@ def test_without_an_evaluator_in_the_plan_nobody_is_one(tmp_path: Path) -> None:
         simulation.coordinator.handle(0.0, "client-00", message)
 
 
-def test_every_metric_is_there_in_the_report_of_a_run(tmp_path: Path) -> None:
+def test_every_metric_is_there_in_the_report_of_a_run(played: Played) -> None:
     from secureps.run.report.version_metrics import Line, Metrics
 
-    simulation = examined(evaluated_plan(), tmp_path)
-    simulation.run()
+    simulation = played.simulation
     told: dict[int, Line] = {}
     metrics = Metrics(lambda line: told.update({line.version: line}), False)
     for version in range(6):
@@ -475,10 +497,7 @@ def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None
 
 
 def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path: Path) -> None:
-    simulation = designated(tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    simulation.kill(JUDGE)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation, _ = waiting(tmp_path)
     coordinator = simulation.coordinator
     for version in (1, 3, 4):
         coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, version, "no"))
@@ -492,58 +511,24 @@ def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path
 # --- exact through a whole federation -----------------------------------------------
 
 
-Result = tuple[Tensors, dict[int, dict[str, float]]]
+def test_evaluating_changes_no_bit_of_the_model(played: Played) -> None:
+    assert same(played.published[5], unharmed(versions=5)[0])
 
 
-@cache
-def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, int]:
-    """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
-    with TemporaryDirectory() as folder:
-        plan = evaluated_plan(cipher, versions=versions, clients=clients)
-        simulation = examined(plan, Path(folder), trainers=examiners(clients))
-        events = events_of(simulation)
-        return (simulation.model(), metrics_of(simulation)), events
-
-
-def test_evaluating_changes_no_bit_of_the_model(tmp_path: Path) -> None:
-    simulation = examined(small_plan(versions=5), tmp_path)
-    simulation.run()
-    assert same(simulation.model(), unharmed("plain")[0][0])
-
-
-def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(tmp_path: Path) -> None:
-    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
-    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
-    published: dict[int, Tensors] = {}
-    reasons = set[str]()
-
-    def over() -> bool:
-        version = simulation.versions()["all"]
-        if version >= 0 and version not in published:
-            published[version] = simulation.model()
-        if EVALUATION in simulation.coordinator.federation.groups:
-            reasons.add(simulation.coordinator.federation.groups[EVALUATION].reason)
-        return finished(simulation)
-
-    simulation.run(over)
-    assert {"version 2 is evaluated", "version 4 is evaluated"} <= reasons
-    for examiner in cast.values():
+def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(played: Played) -> None:
+    assert {"version 2 is evaluated", "version 4 is evaluated"} <= played.reasons
+    for examiner in played.cast.values():
         shown = [{n: v for n, v in s.items() if n != "body.count"} for s in examiner.shown]
         assert len(shown) == 3
-        assert all(same(s, published[v]) for s, v in zip(shown, (2, 4, 5), strict=True))
+        assert all(same(s, played.published[v]) for s, v in zip(shown, (2, 4, 5), strict=True))
 
 
-def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path) -> None:
+def test_a_metric_is_the_weighted_mean_of_integers_computed_here(played: Played) -> None:
     """Rounded by the same words, added up in Python's integers, divided once."""
-    from secureps.crypto.sampling import UnsafeSeed
-
-    cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
-    simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
-    simulation.run()
     most, names = (1 << 15) - 1, sorted(METRICS)
     for version, (base, at) in enumerate([(0, 2), (1, 4), (2, 5)]):
         sums, examples = [0] * len(names), 0
-        for number, (name, examiner) in enumerate(cast.items()):
+        for number, (name, examiner) in enumerate(played.cast.items()):
             result = judged(number, examiner.shown[version])
             assert result.loss is not None
             values = {"loss": result.loss, **result.metrics}
@@ -556,7 +541,7 @@ def test_a_metric_is_the_weighted_mean_of_integers_computed_here(tmp_path: Path)
                 sums[i] += low + int(int(words[i]) < (exact - low) * 2**32)
             examples += result.examples
         totals = [float(np.float32(s * (1.0 / most))) for s in sums]
-        told = metrics_of(simulation)[at]
+        told = metrics_of(played.simulation)[at]
         assert [told[name] for name in names] == [
             total / (examples / MOST_HELD_OUT) * METRICS[name]
             for total, name in zip(totals, names, strict=True)

@@ -1,4 +1,7 @@
-"""What a client keeps of its updates is a function of those that were included, bit for bit."""
+"""What a client keeps of its updates is a function of those that were included, bit for bit.
+
+Chaos holds that after every run, also under noise and of updates that were sealed anew.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages import coordinator_records
 from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.ledger import KEPT
 from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.cheats import journalled, spoils, until
-from tests.kits.federations import finished, killed_at, later, same, small_plan
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.federations import finished, killed_at, later, same, small_federation, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
 from tests.kits.key_rotation import HOLDERS, calendar, rotating, stop_in_a_full_round
 
-SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
     "clip": 1.0,
     "range": 0.25,
@@ -30,13 +28,12 @@ GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True
 }
 
 
-def federation(folder: Path, plan: Plan, count: int = 6) -> Simulation:
-    trainers = {name: Recorded(i) for i, name in enumerate(client_names(count))}
-    return Simulation(plan, Cast(trainers, SEED), folder)
+def federation(folder: Path, plan: Plan) -> Simulation:
+    return small_federation(plan, folder, kind=Recorded)
 
 
-def plan_for(cipher: str = "plain", versions: int = 4, **rule: Any) -> Plan:
-    return small_plan(cipher, versions=versions, group=[GROUP | {"rule": {"quorum": 6} | rule}])
+def plan_for(**rule: Any) -> Plan:
+    return small_plan(group=[GROUP | {"rule": {"quorum": 6} | rule}])
 
 
 STAGES = ({"name": "support", "one_in": 3}, "rotate", {"name": "round", "length": "mean_norm"})
@@ -52,31 +49,10 @@ def assert_kept(simulation: Simulation, client: str) -> None:
     assert 0 < np.linalg.norm(rest) < 1.5
 
 
-def test_what_is_kept_is_what_the_formula_says(tmp_path: Path) -> None:
-    simulation = federation(tmp_path, plan_for())
-    simulation.run(lambda: finished(simulation))
-    for client in client_names(6):
-        assert_kept(simulation, client)
-
-
-def test_it_is_in_the_models_units_where_the_range_moves(tmp_path: Path) -> None:
+def test_what_is_kept_is_in_the_models_units_where_the_range_moves(tmp_path: Path) -> None:
     group = {key: value for key, value in GROUP.items() if key != "range"}
     own = small_plan(group=[group | {"codec": STAGES, "rule": {"quorum": 6}}])
     simulation = federation(tmp_path, own)
-    simulation.run(lambda: finished(simulation))
-    for client in client_names(6):
-        assert_kept(simulation, client)
-
-
-def test_under_client_level_privacy_what_is_kept_has_no_noise_in_it(tmp_path: Path) -> None:
-    """Recomputed without the noise's words: noise that was published is never taken back."""
-    own = {"codec": GROUP["codec"], "feedback": True, "clip": 1.0, "bits": 16}
-    rule = {"quorum": 6, "deadline": 10.0, "extensions": 0}
-    group = own | {"weighting": "uniform", "rule": rule}
-    privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
-    simulation = federation(
-        tmp_path, small_plan(versions=3, group=[group], privacy=privacy | {"budget": 1e6})
-    )
     simulation.run(lambda: finished(simulation))
     for client in client_names(6):
         assert_kept(simulation, client)
@@ -115,18 +91,6 @@ def test_what_no_key_opens_any_more_leaves_what_was_kept_before_it(tmp_path: Pat
         assert fates[-1] == Outcome.INCLUDED
         assert_kept(simulation, client)
     assert same(simulation.model(), unharmed.model())
-
-
-def test_an_update_that_is_sealed_anew_leaves_the_same(tmp_path: Path) -> None:
-    """After a burnt cohort the same integers are sent once more, and count once."""
-    plan = plan_for("rlwe", quorum=8, minimum=3, deadline=10.0, extensions=1)
-    simulation = federation(tmp_path, plan, 8)
-    until(simulation, Phase.COLLECTING)
-    spoils(simulation, "client-07", times=99)
-    simulation.run()
-    assert journalled(simulation, coordinator_records.CohortBurnt)
-    for client in client_names(7):
-        assert_kept(simulation, client)
 
 
 def test_a_client_that_lost_what_it_kept_goes_on_without_it(tmp_path: Path) -> None:

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import Outcome
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
-from tests.kits.federations import Walker, small_plan
+from tests.kits.federations import ends, small_federation, small_plan
 from tests.kits.streams import stream, stream_plan
 
 VICTIM = "client-02"
@@ -26,10 +24,8 @@ SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 FEW = {"quorum": 3, "minimum": 3, "most": 3, "deadline": 10.0}
 
 
-def rounds(folder: Path, clients: int, rule: dict[str, Any]) -> Simulation:
-    plan = small_plan("bfv", group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}])
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+def rounds(folder: Path, clients: int) -> Simulation:
+    return small_federation(small_plan("bfv", FEW), folder, clients=clients)
 
 
 def group(simulation: Simulation) -> GroupState:
@@ -65,13 +61,6 @@ def loses_too(simulation: Simulation, what: str = "") -> None:
     simulation.start("shard-0")
 
 
-def plays_on(simulation: Simulation) -> None:
-    """To the end of the run, which is not far."""
-    late = simulation.loop.now() + 5_000
-    simulation.run(lambda: simulation._over() or simulation.loop.now() > late)
-    assert simulation._over(), simulation.reasons()
-
-
 NONE_HAS = "a shard lost the sums and blocks of members, and client-02 has its own no more"
 
 
@@ -93,11 +82,11 @@ def test_in_rounds_other_clients_make_the_version(
     loss: Callable[[Simulation], None], tmp_path: Path
 ) -> None:
     """Those of the lost one have been opened: of them the holder opens no other sum of it."""
-    simulation = rounds(tmp_path, 7, FEW)
+    simulation = rounds(tmp_path, 7)
     until(simulation, Phase.PREPARING)
     loses_too(simulation)
     loss(simulation)
-    plays_on(simulation)
+    ends(simulation)
     assert simulation.versions() == {"all": 4}
     number = burnt(simulation).number
     assert members(simulation, number).isdisjoint(members(simulation, number + 1))
@@ -106,11 +95,11 @@ def test_in_rounds_other_clients_make_the_version(
 
 
 def test_without_others_the_run_ends_in_order(tmp_path: Path) -> None:
-    simulation = rounds(tmp_path, 5, FEW)
+    simulation = rounds(tmp_path, 5)
     until(simulation, Phase.PREPARING)
     loses_too(simulation)
     disk(simulation)
-    plays_on(simulation)
+    ends(simulation)
     burnt(simulation)
     found = simulation.coordinator.federation
     assert found.finished == (
@@ -125,11 +114,11 @@ def test_without_others_the_run_ends_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", [BUFFERED, SSP], ids=lambda rule: rule["name"])
 def test_a_stream_goes_on_or_ends_in_order(rule: dict[str, Any], tmp_path: Path) -> None:
     """Under SSP a cohort is of everybody, and nobody is left for the next."""
-    simulation = stream(stream_plan("bfv", rule, versions=4), tmp_path, 8)
+    simulation = stream(stream_plan("bfv", rule), tmp_path, 8)
     until(simulation, Phase.PREPARING)
     loses_too(simulation)
     outbox(simulation)
-    plays_on(simulation)
+    ends(simulation)
     number = burnt(simulation).number
     if rule is SSP:
         assert (
@@ -152,7 +141,7 @@ def founding_of(simulation: Simulation) -> set[str]:
 @pytest.mark.parametrize("back", [False, True], ids=["for good", "for a while"])
 def test_a_founder_that_is_away_when_a_shard_lacks_its_blocks(back: bool, tmp_path: Path) -> None:
     """Another one founds the run; the first, should it come back, takes part as all others do."""
-    simulation = rounds(tmp_path, 7, FEW)
+    simulation = rounds(tmp_path, 7)
     at, founder = group(simulation), "client-00"
     simulation.run(lambda: bool(at.receipts))
     simulation.kill(founder)
@@ -160,6 +149,6 @@ def test_a_founder_that_is_away_when_a_shard_lacks_its_blocks(back: bool, tmp_pa
     if back:
         lease = simulation.plan.section.lease
         simulation.loop.call_later(2 * lease, partial(simulation.start, founder))
-    plays_on(simulation)
+    ends(simulation)
     assert simulation.versions() == {"all": 4}
     assert founding_of(simulation) == {"client-01"}

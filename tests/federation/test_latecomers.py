@@ -10,19 +10,14 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records, member_records
-from secureps.policy.plan import Plan
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import (
-    Walker,
-    small_plan,
-)
+from tests.kits.federations import OF_RECORDS, small_federation, small_plan
 
 LATE = "client-05"
 DEADLINE, EXTENSIONS = 10.0, 1
@@ -30,35 +25,19 @@ TRAINING = 23.0
 """Seconds that the late client trains for: longer than deadline and extension together."""
 
 
-def private_plan(cipher: str, **changes: Any) -> Plan:
-    """Every update is charged for; the trainers of these tests add no noise for it."""
-    privacy = {
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-        "records": 10,
-        "sample_rate": 0.1,
-        "delta": 1e-5,
-        "budget": 1e6,
-    }
-    return small_plan(cipher, privacy=privacy, training={"local_steps": 4}, **changes)
-
-
 class Late:
     """A federation of which one client is always late, and what that client keeps."""
 
-    def __init__(self, folder: Path, cipher: str, versions: int) -> None:
-        self.trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+    def __init__(self, folder: Path, versions: int) -> None:
         self.spools: dict[str, MemorySpool] = {}
         self.journals: dict[str, MemoryJournal] = {}
         conditions = Conditions(
             spool=lambda name: self.spools.setdefault(name, MemorySpool()),
             journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
         )
-        cast = Cast(self.trainers, UnsafeSeed(3), self.cost)
         rule = {"quorum": 5, "deadline": DEADLINE, "extensions": EXTENSIONS}
-        group = [{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}]
-        plan = private_plan(cipher, versions=versions, group=group)
-        self.play = Simulation(plan, cast, folder, conditions)
+        plan = small_plan(rule=rule, versions=versions, **OF_RECORDS)
+        self.play = small_federation(plan, folder, conditions, cost=self.cost)
 
     @staticmethod
     def cost(name: str, task: object) -> float:
@@ -72,7 +51,7 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     versions = 14
-    late = Late(tmp_path, "plain", versions)
+    late = Late(tmp_path, versions)
     most = 0
 
     def over() -> bool:
@@ -116,4 +95,4 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     assert [charge.version for charge in member._ledger.charges] == bases
     ledger = late.play.coordinator.federation.ledger
     charges = Counter(charge.party for charge in ledger.charges)
-    assert charges == {name: versions for name in late.trainers if name != LATE}
+    assert charges == dict.fromkeys(set(client_names(6)) - {LATE}, versions)

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from secureps.client.sealing import OutboxSealer
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import Refused
 from secureps.messages.member_records import SubmissionSettled, UpdateReleased
@@ -28,8 +26,8 @@ from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.budget import MemoryLedger
 from tests.kits.cheats import journalled
-from tests.kits.federations import OF_RECORDS, Tensors, Walker, finished, small_plan
-from tests.kits.privacy_kit import PRIVACY
+from tests.kits.federations import OF_RECORDS, finished, small_plan
+from tests.kits.privacy_kit import PRIVACY, Restless, Still
 from tests.kits.sealed_blocks import looked_at
 from tests.kits.streams import SSP, stream_plan
 
@@ -44,17 +42,6 @@ OF_CLIENTS: dict[str, Any] = {
 KINDS = {"nothing": ROUNDS, "records": ROUNDS | OF_RECORDS, "clients": OF_CLIENTS}
 
 Place = tuple[str, int, int]
-
-
-class Restless(Walker):
-    """Never does the same twice, as a training that seeds from the operating system."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        moved = result.parameters["head.bias"] + np.float32(0.01 * self.fits)
-        return FitResult(
-            result.parameters | {"head.bias": moved}, result.examples, {}, result.steps
-        )
 
 
 class Dying(MemoryLedger):
@@ -230,14 +217,6 @@ def test_a_run_that_is_founded_again_has_no_second_update(
 # --- one model under two versions ---------------------------------------------------
 
 
-class Unmoved(Walker):
-    """Learns nothing: the version that is made of it is the one before."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        self.fits += 1
-        return FitResult(dict(parameters), 10, {}, 1)
-
-
 @pytest.mark.parametrize(
     "plan",
     [
@@ -252,7 +231,7 @@ def test_a_model_that_did_not_move_ends_its_run_and_says_why(
     plan: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody trains twice from one model: two sums of it would tell the difference of cohorts."""
-    trainers = {name: Unmoved(i) for i, name in enumerate(client_names(6))}
+    trainers = {name: Still(i) for i, name in enumerate(client_names(6))}
     play = Simulation(plan, Cast(trainers, SecretSeed(bytes(32))), tmp_path)
     with caplog.at_level("INFO"):
         play.run(lambda: finished(play) or play.loop.now() > 1000.0)

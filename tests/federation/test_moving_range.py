@@ -11,10 +11,7 @@ import pytest
 from secureps.client import worker
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import Update, clip_update
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import (
     Tensors,
     Walker,
@@ -75,13 +72,12 @@ class Steady(Walker):
 
 def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> None:
     """Where the clip is far too long; the first versions are rounded as coarsely by both."""
-    trainers = {name: Steady(k) for k, name in enumerate(client_names(6))}
-    mean = np.mean([each.step for each in trainers.values()], axis=0)
+    mean = np.mean([Steady(number).step for number in range(6)], axis=0)
     far = []
     for length in ("clip", "mean_norm"):
         codec = ("rotate", {"name": "round", "length": length})
         own = plan(local=(), codec=codec, feedback=False, bits=6)
-        simulation = Simulation(own, Cast(trainers, UnsafeSeed(3)), tmp_path / length)
+        simulation = small_federation(own, tmp_path / length, kind=Steady)
         simulation.run(lambda: finished(simulation))  # noqa: B023
         far.append(float(np.linalg.norm(simulation.model()["body"] - 6 * mean)))
     assert far[1] < far[0] / 2

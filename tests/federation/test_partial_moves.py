@@ -16,15 +16,11 @@ from secureps.run.simulate.simulation import Conditions
 from tests.federation.test_resharding import (
     NEW,
     placement,
-    play_out,
     say,
     sharded,
 )
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
-from tests.kits.federations import (
-    later,
-    small_federation,
-)
+from tests.kits.federations import ends, later, small_federation
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 
 
@@ -44,7 +40,7 @@ def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: group.version == 2 and len(group.receipts) > 1)
     say(play, ShardDeed.ADD, NEW)
-    play_out(play)
+    ends(play)
     assert passed, "what waits for the next version is"
     for version, id in passed:
         made = [c.members for c in cohorts(play, "all") if c.version <= version]
@@ -73,7 +69,7 @@ def test_versions_that_are_in_no_checkpoint_are_few_where_a_shard_is_away(
     ahead = {name: at - kept.version_of(name) for name, at in play.versions().items()}
     assert max(ahead.values()) == 2
     play.start(away)
-    play_out(play)
+    ends(play)
 
 
 def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
@@ -86,6 +82,6 @@ def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
     play = examined(plan, tmp_path, Conditions(delay=slow_copies))
     play.run(lambda: min(play.versions().values()) >= 2)
     say(play, ShardDeed.DRAIN, "shard-2")
-    play_out(play)
+    ends(play)
     assert "shard-2" not in placement(play).shards
     assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]

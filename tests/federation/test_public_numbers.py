@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from secureps.service.shard.group_values import GroupValues
 from secureps.service.shard.stepping import Opened, Stepping
-from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.sealed_blocks import looked_at
 
 COUNTS = (5, 812, 7, 64, 65, 9)
@@ -81,11 +80,9 @@ class Shards:
             yield self.cohorts[number], np.concatenate(blocks)
 
 
-def played(plan: Plan, folder: Path, counts: Iterable[int], moves: bool = True) -> Simulation:
+def played(plan: Plan, folder: Path, counts: Sequence[int], moves: bool = True) -> Simulation:
     """A run in which one client is killed after the first version."""
-    names = client_names(6)
-    trainers = {n: Counted(i, m, moves) for i, (n, m) in enumerate(zip(names, counts, strict=True))}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+    simulation = small_federation(plan, folder, kind=lambda i: Counted(i, counts[i], moves))
     simulation.run(lambda: simulation.versions()["all"] == 1)
     simulation.kill("client-01")
     simulation.run()

@@ -34,7 +34,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
-from tests.kits.federations import Tensors, Walker, small_federation, small_plan
+from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.sealed_blocks import looked_at
 
@@ -151,18 +151,9 @@ class Idle(Walker):
 def test_other_private_steps_than_are_charged_are_never_sealed(
     taken: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    privacy = {
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-        "sample_rate": 0.5,
-        "adjacency": "zero-out",
-        "delta": 1e-5,
-        "budget": 100.0,
-    }
-    plan = small_plan(privacy=privacy, training={"local_steps": 2})
-    monkeypatch.setattr("tests.kits.federations.Walker", Idle)
+    plan = small_plan(**OF_RECORDS | {"training": {"local_steps": 2}})
     monkeypatch.setattr(Idle, "taken", taken)
-    simulation = small_federation(plan, tmp_path)
+    simulation = small_federation(plan, tmp_path, kind=Idle)
     told = f"what fit returned: it took {taken} private steps, and the plan allows 2"
     with pytest.raises(ScriptFailed, match=told):
         simulation.run()

@@ -10,14 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.messages import orders, requests
-from secureps.messages.encoding import file_digest
 from secureps.roles.machine import WORKER, KitRead
-from secureps.run.simulate.simulation import MemoryKit, memory_kit
-from secureps.store.envelope_keys import in_memory
-from secureps.store.keyring import ENVELOPE, PublicKit
+from secureps.run.simulate.simulation import memory_kit
+from tests.kits.changing_roster import Issuer
 from tests.kits.committee_kit import CLIENTS, Holder, Site, committee_plan
 
 NEW = "holder-9"
@@ -44,28 +40,11 @@ class Sites(NamedTuple):
 
 @cache
 def sites_of(holders: int, threshold: int) -> Sites:
-    plan, ca = committee_plan(holders, threshold), Identity(b"c" * 32)
-    made, lost = memory_kit(plan, CLIENTS), f"holder-{holders - 1}"
-    parties = {c.name: c for c in made.public.roster.certificates}
-
-    def site(line: Roster, keys: dict[str, bytes], kit: MemoryKit) -> Site:
-        signed = (
-            certify(ca, c.name, c.role, c.public_key, c.cipher_key_digest) for c in parties.values()
-        )
-        roster = next_roster(ca, line, sorted(signed, key=lambda each: each.name), 0, 0)
-        public = PublicKit(ca.public, roster, keys)
-        return Site(plan, dataclasses.replace(kit, public=public))
-
-    before = site(first_roster(ca, 0), dict(made.public.holder_keys), made)
-    secret, public = ENVELOPE.generate()
-    own, key = Identity.generate(), ENVELOPE.public(public)
-    parties[NEW] = certify(ca, NEW, "holder", own.public.key, file_digest(public))
-    keys = {name: each for name, each in before.kit.public.holder_keys.items() if name != lost}
-    del parties[lost]
-    identities = {**made.identities, NEW: own}
-    secrets = {**made.secrets, NEW: in_memory(ENVELOPE.secret(secret))}
-    kit = MemoryKit(made.public, identities, secrets)
-    after = site(before.kit.public.roster, keys | {NEW: key}, kit)
+    plan = committee_plan(holders, threshold)
+    issuer = Issuer(memory_kit(plan, CLIENTS))
+    before = Site(plan, issuer.kit)
+    issuer.replace(f"holder-{holders - 1}", NEW)
+    after = Site(plan, issuer.kit)
     after.run, after.pinned = before.run, before.pinned
     return Sites(before, after)
 

@@ -13,7 +13,6 @@ from secureps.client.worker import ClientWorker
 from secureps.errors import Refused
 from secureps.messages.requests import AskStatus, Status
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.holder.holder import Holder
 from secureps.roles.holder.ledger import HolderLedger
 from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
@@ -185,7 +184,7 @@ def test_who_was_away_while_two_rosters_came_hears_of_both(away: str, tmp_path: 
     play.start(NEW)
     play.start(away)
     machine: Any = play.parties[away].machine
-    follower = machine._ledger.follower if isinstance(machine, Holder) else machine._follower
+    follower = machine._ledger.follower if away == "holder-0" else machine._follower
     play.run()
     assert not differing(play, seed=3, points=2), "rosters that came are part of a fold"
     for committee in play.coordinator.federation.committees:
@@ -215,7 +214,7 @@ def test_a_status_says_whom_a_version_is_sealed_for(tmp_path: Path) -> None:
     play = changing.play
 
     def reason() -> str:
-        play.run(lambda: play.coordinator._follower.roster == changing.roster)
+        play.run(lambda: play.coordinator._follower.roster == changing.issuer.roster)
         status = play.coordinator.view(play.loop.now(), "client-00", AskStatus())
         assert isinstance(status, Status)
         return status.groups[0].reason

@@ -18,7 +18,7 @@ from secureps.roles.member.terms import Terms
 from secureps.run.party_names import client_names
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors
-from tests.kits.privacy_kit import facts_of
+from tests.kits.privacy_kit import PRIVACY, facts_of
 
 REPORTS = {"train": {"loss": 10.0}, "query.ages": {"mean": 120.0, "old": 1.0}}
 AGES = {"mean": 30.0, "old": 0.25}
@@ -118,13 +118,7 @@ def test_a_part_weighs_by_its_examples_whoever_has_more_of_another() -> None:
 
 
 def test_under_client_level_privacy_all_that_is_told_is_charged(tmp_path: Path) -> None:
-    privacy = {
-        "unit": "client",
-        "placement": "local",
-        "noise_multiplier": 1.0,
-        "budget": 1e6,
-        "delta": 1e-5,
-    }
+    privacy = PRIVACY | {"placement": "local"}
     group = [{"clip": 1.0, "bits": 20, "weighting": "uniform", "rule": {"quorum": 5}}]
     plan = evaluated_plan(versions=2, evaluation={"reports": REPORTS}, privacy=privacy, group=group)
     assert plan.metrics_count == 8

@@ -15,8 +15,7 @@ from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
 from secureps.messages.requests import AskStatus
-from secureps.messages.run import COORDINATOR, STANDBY, Placement
-from secureps.messages.submission import Member
+from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import reign
 from secureps.run.export import newest_model
@@ -29,6 +28,7 @@ from tests.kits.federations import (
     Tensors,
     Walker,
     at_event,
+    ends,
     events_of,
     finished,
     same,
@@ -37,11 +37,9 @@ from tests.kits.federations import (
     unharmed,
 )
 from tests.kits.privacy_kit import adaptive_plan, private_plan
-from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
+from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.standbys import lose, reach, take_over
-from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
-from tests.kits.thin_group import FED_BACK, RULE
+from tests.kits.streams import ASYNC, stream, stream_plan
 from tests.service.shard.test_damage import HARMS
 
 NEW = "shard-2"
@@ -101,10 +99,6 @@ def moments(plan: Callable[[], Plan]) -> tuple[int, int]:
         return first, first + events_of(play)
 
 
-def play_out(play: Simulation) -> None:
-    play.run(lambda: finished(play))
-
-
 def soon(play: Simulation, done: Callable[[], bool]) -> None:
     """Plays on until it is done, for some thousand events at most."""
     over = at_event(5000)
@@ -112,11 +106,8 @@ def soon(play: Simulation, done: Callable[[], bool]) -> None:
     assert done()
 
 
-def whole(play: Simulation, copies: int = 1, killed: str = "") -> None:
-    """The move is over, and every block is where it belongs, nobody trained twice.
-
-    But for a client that was `killed`, once: what it had not sealed whole is lost with its key.
-    """
+def whole(play: Simulation, copies: int = 1) -> None:
+    """The move is over, and every block is where it belongs, nobody trained twice."""
     known = play.coordinator.federation
     assert (known.moving.what, known.coming) == ("", None)
     version = known.groups["all"].version
@@ -125,9 +116,8 @@ def whole(play: Simulation, copies: int = 1, killed: str = "") -> None:
         keys = [play._shard(shard).fetch(f"model/all/{version}/{block}") for shard in held]
         assert len({bytes(each) for each in keys}) == 1
     versions = play.plan.section.versions
-    fits = {name: t.fits for name, t in play._cast.trainers.items() if isinstance(t, Walker)}
-    assert fits.pop(killed, versions) in (versions, versions + 1)
-    assert set(fits.values()) == {versions}
+    trainers = play._cast.trainers.values()
+    assert {trainer.fits for trainer in trainers if isinstance(trainer, Walker)} == {versions}
     assert not journalled(play, CohortBurnt, play.ruler)
     assert not journalled(play, CohortReopened, play.ruler), "nothing was asked for again"
 
@@ -143,21 +133,13 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     for moment in range(first, events - 1, (events - first) // 5):
         play = federation(sharded(), tmp_path / str(moment))
         acted(play, what, shard, moment)
-        play_out(play)
+        ends(play)
         assert same(play.model(), expected), f"{what} at event {moment}"
         if journalled(play, PlacementMoved):
             moved += 1
             whole(play)
             assert (shard in placement(play).shards) == (what is ShardDeed.ADD)
     assert moved > 1
-
-
-# --- whoever dies meanwhile -------------------------------------------------------
-
-
-def back(play: Simulation, party: str) -> None:
-    if party not in play.coordinator.federation.moving.left:  # else it would be told so, and end
-        play.start(party)
 
 
 # --- a standby that takes over meanwhile ------------------------------------------
@@ -167,74 +149,27 @@ MANY = 8
 """Versions, so that all of it is over before the run is."""
 
 
-def followed(cipher: str, folder: Path, what: ShardDeed) -> Simulation:
-    """A move is due at version 1, and a standby has that on record.
-
-    Versions go on while a shard that is to be added looks for the standby.
-    """
-    conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
-    plan = sharded(cipher, versions=MANY)
-    play = small_federation(plan, folder, conditions, clients=FEWER)
-    reach(play, 1)
-    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
-    return play
-
-
-def taken_over(play: Simulation) -> None:
-    lose(play, COORDINATOR)
-    take_over(play)
-    next_one = play.coordinator
-    play.run(lambda: next_one.federation.pinned is not None and reign.rules(next_one._tx(0.0)))
-
-
-def stage(play: Simulation) -> str:
-    known = play.coordinator.federation
-    if known.coming is None:
-        return "due" if known.moving.what else "over"
-    return "copied" if known.checkpoints[-1].complete else "kept"
-
-
-@pytest.mark.parametrize(
-    ("cipher", "what"),
-    [("plain", ShardDeed.REMOVE), ("rlwe", ShardDeed.ADD)],
-)
-def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
-    cipher: str, what: ShardDeed, tmp_path: Path
-) -> None:
-    """Another party dies besides: the standby too, which is started again."""
-    expected = expected_model(MANY)
-    gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
-    steps = {"due": STANDBY, "copied": gains, "kept": loses, "over": "client-00"}
-    for number, (step, party) in enumerate(steps.items()):
-        play = followed(cipher, tmp_path / step, what)
-        play.run(lambda: stage(play) == step)  # noqa: B023
-        play.run(at_event(5 * number))
-        taken_over(play)
-        play.run(at_event(20 * number))
-        play.kill(party)
-        play.loop.call_later(1.0, lambda: back(play, party))  # noqa: B023
-        play_out(play)
-        assert same(play.model(), expected), f"taken over when it was {step}, and {party} killed"
-        assert play.ruler == STANDBY
-        whole(play)
-        assert (loses in placement(play).shards) == (what is ShardDeed.ADD)
-
-
 def test_a_move_to_a_shard_that_lost_its_disk_is_given_up_after_a_takeover(
     tmp_path: Path,
 ) -> None:
     """All shards obey the standby first: that one comes back with an empty disk, and goes."""
     expected = expected_model(MANY)
-    play = followed("rlwe", tmp_path, ShardDeed.ADD)
+    conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
+    play = small_federation(sharded("rlwe", versions=MANY), tmp_path, conditions, clients=FEWER)
+    reach(play, 1)
+    acted(play, ShardDeed.ADD, NEW, 1)
     play.run(lambda: play.coordinator.federation.coming is not None)
     play.run(at_event(3))
     lose(play, NEW)
     play.loop.call_later(5.0, lambda: play.start(NEW))
-    taken_over(play)
+    lose(play, COORDINATOR)
+    take_over(play)
+    ruler = play.coordinator
+    play.run(lambda: ruler.federation.pinned is not None and reign.rules(ruler._tx(0.0)))
     done = say(play, ShardDeed.REMOVE, NEW)
     play.run(done.done)
     assert done.exception() is None
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")
     whole(play)
@@ -253,7 +188,7 @@ def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_pat
     told = "waits for shard-1 to come: start again what has ended"
     assert asked.result().move.reason == told
     play.start("shard-1")
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert placement(play).shards == ("shard-0", "shard-1")
     whole(play)
@@ -262,18 +197,12 @@ def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_pat
 # --- every kind of plan -----------------------------------------------------------
 
 
-def of_rule(rule: dict[str, Any]) -> Callable[[Path], Simulation]:
-    plan = stream_plan("plain", rule)
-    return lambda folder: stream(plan, folder, conditions=Conditions(spares=1))
-
-
-def fed_back(folder: Path) -> Simulation:
-    group = FED_BACK | {"rule": RULE, "pull_bits": 4, "most_examples": 32}
-    return small_federation(sharded("rlwe", group=[group]), folder, Conditions(spares=1))
+def alone(folder: Path) -> Simulation:
+    return stream(stream_plan("plain", ASYNC), folder, conditions=Conditions(spares=1))
 
 
 def clipped(folder: Path) -> Simulation:
-    return private_federation(adaptive_plan("local"), folder, conditions=Conditions(spares=1))
+    return small_federation(adaptive_plan("local"), folder, Conditions(spares=1))
 
 
 def evaluated(folder: Path) -> Simulation:
@@ -285,10 +214,7 @@ def shopped(folder: Path) -> Simulation:
 
 
 PLANS: dict[str, Callable[[Path], Simulation]] = {
-    "buffered": of_rule(BUFFERED),
-    "async": of_rule(ASYNC),
-    "ssp": of_rule(SSP),
-    "codec, feedback and differences": fed_back,
+    "async": alone,
     "adaptive clip": clipped,
     "evaluated": evaluated,
     "sparse": shopped,
@@ -299,26 +225,15 @@ PLANS: dict[str, Callable[[Path], Simulation]] = {
 def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) -> None:
     """A shard is added, and later another one drained."""
     plain = PLANS[name](tmp_path / "whole")
-    events, met = events_of(plain), list[bool]()
-    for part in (4, 7) if name == "buffered" else (4,):
-        play = PLANS[name](tmp_path / str(part))
-        acted(play, ShardDeed.ADD, NEW, events * part // 10)
-        acted(play, ShardDeed.DRAIN, "shard-0", 20)
-        play_out(play)
-        # a fence may have others in a buffer when it closes, and nobody else
-        met.append(name != "buffered" or summed(play) == summed(plain))
-        if met[-1]:
-            assert same(play.model(), plain.model())
-        if name == "evaluated":
-            assert metrics_of(play) == metrics_of(plain)
-        assert placement(play).shards == ("shard-1", NEW)
-        assert not journalled(play, CohortBurnt)
-    assert any(met)
-
-
-def summed(play: Simulation) -> list[tuple[Member, ...]]:
-    """Who was in each cohort, wherever its blocks were."""
-    return [cohort.members for cohort in cohorts(play, "all")]
+    events, play = events_of(plain), PLANS[name](tmp_path / "moved")
+    acted(play, ShardDeed.ADD, NEW, events * 4 // 10)
+    acted(play, ShardDeed.DRAIN, "shard-0", 20)
+    ends(play)
+    assert same(play.model(), plain.model())
+    if name == "evaluated":
+        assert metrics_of(play) == metrics_of(plain)
+    assert placement(play).shards == ("shard-1", NEW)
+    assert not journalled(play, CohortBurnt)
 
 
 # --- copies, and disks that are gone ----------------------------------------------
@@ -343,7 +258,7 @@ def test_a_damaged_file_for_the_coming_placement_is_made_again(
     path = tmp_path / shard / "states" / "all-000001.2.safetensors"
     harm(path)
     soon(play, lambda: known.coming is None)
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected_model())
     assert NEW in placement(play).shards
     whole(play)
@@ -362,31 +277,9 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(lost: str, tmp_path: Path)
     play.kill(lost)
     play.lose(lost)
     play.loop.call_later(1.0, lambda: play.start(lost))
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert (lost in placement(play).shards, placement(play).epoch) == (True, 2)
-
-
-@pytest.mark.parametrize("what", ShardDeed)
-def test_both_copies_of_every_block_move(what: ShardDeed, tmp_path: Path) -> None:
-    expected = expected_model()
-    plan, shard = doubled(), "shard-3" if what is ShardDeed.ADD else "shard-0"
-    (first, events), moved = moments(doubled), 0
-    for number in range(6):
-        moment = first + number * (events - first) // 7
-        play = federation(plan, tmp_path / str(number))
-        acted(play, what, shard, moment)
-        play.run(at_event(1 + 13 * number))
-        party = (COORDINATOR, "shard-1", "shard-2")[number % 3]
-        if number % 2 and not finished(play):
-            play.kill(party)
-            play.lose(party) if party != COORDINATOR else None
-            play.loop.call_later(1.0, lambda: play.start(party))  # noqa: B023
-        play_out(play)
-        assert same(play.model(), expected), f"{what} at event {moment}"
-        whole(play, copies=2)
-        moved += bool(journalled(play, PlacementMoved))
-    assert moved
 
 
 def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path: Path) -> None:
@@ -406,7 +299,7 @@ def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path
     play.run(done.done)
     assert done.exception() is None
     play.start("shard-1")
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected)
     assert "shard-1" in placement(play).shards
     whole(play, copies=2)
@@ -417,14 +310,15 @@ def test_a_shard_that_was_to_leave_writes_its_part_if_the_move_is_given_up(tmp_p
     play = federation(doubled(), tmp_path)
     play.run(lambda: play.versions() == {"all": 1})
     acted(play, ShardDeed.DRAIN, "shard-0", 1)
-    play.run(lambda: stage(play) == "kept")
+    known = play.coordinator.federation
+    play.run(lambda: known.coming is not None and not known.checkpoints[-1].complete)
     play.kill("shard-1")
     play.run(lambda: "shard-1" not in placement(play).shards)
-    assert stage(play) != "over"
-    (last,) = (c for c in play.coordinator.federation.checkpoints if not c.complete)
+    assert known.moving.what
+    (last,) = (c for c in known.checkpoints if not c.complete)
     assert last.parts.keys() <= {"shard-2"}
     soon(play, lambda: last.complete)
-    play_out(play)
+    ends(play)
     assert same(play.model(), expected_model())
 
 
@@ -443,10 +337,10 @@ def test_noise_of_shards_is_drawn_once_where_blocks_move(
 
     monkeypatch.setattr(ShardNoise, "seal", noted)
     plan = private_plan("aggregator", "plain", block_size=64)
-    play = private_federation(plan, tmp_path, conditions=Conditions(spares=1))
+    play = small_federation(plan, tmp_path, Conditions(spares=1))
     acted(play, ShardDeed.ADD, NEW, 400)
     acted(play, ShardDeed.REMOVE, "shard-0", 150)
-    play_out(play)
+    ends(play)
     assert placement(play).shards == ("shard-1", NEW)
     assert not journalled(play, CohortBurnt)
     assert drawn

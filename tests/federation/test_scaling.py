@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from secureps.config.scenario import ShardsSection
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
@@ -22,17 +21,16 @@ from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.scaling import Load
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.scenario.delays import Delays, Distribution
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
 from tests.kits.federations import (
     Tensors,
-    Walker,
     at_event,
     finished,
     same,
+    small_federation,
     small_plan,
     unharmed,
 )
@@ -56,8 +54,8 @@ class Loaded:
         folder: Path,
         bandwidth: float = 20_000.0,
         cost: Callable[[str, object], float] = lambda name, task: 1.0,
-        trainers: dict[str, Any] | None = None,
         spares: int = 0,
+        **trainers: Any,
     ) -> None:
         links = Links(
             Delays(network=Distribution("constant", (0.01,))), 1, ShardsSection(bandwidth=bandwidth)
@@ -73,9 +71,8 @@ class Loaded:
         def seconds(name: str, task: object) -> float:
             return cost(name, task) if getattr(task, "aims", None) else 0.0
 
-        walkers = {name: Walker(i) for i, name in enumerate(client_names(6))}
-        cast = Cast(trainers or walkers, UnsafeSeed(3), seconds)
-        self.play = Simulation(plan, cast, folder, Conditions(delay=delay, spares=spares))
+        conditions = Conditions(delay=delay, spares=spares)
+        self.play = small_federation(plan, folder, conditions, cost=seconds, **trainers)
 
     @property
     def decided(self) -> list[ScalingDecided]:
@@ -257,15 +254,16 @@ def test_a_plan_without_scaling_has_none_to_switch_off(tmp_path: Path) -> None:
     assert "plan has no [scaling]: nothing follows the load" in str(raised.value)
 
 
+FOUR = {"quorum": 4, "minimum": 3}
+
+
 def slow_last(name: str, task: object) -> float:
     return 9.0 if name == "client-05" else 1.0
 
 
 def test_a_deadline_is_shortened_for_one_that_is_always_late(tmp_path: Path) -> None:
     scaling = {"policy": "fitted", "every": 10.0, "least_deadline": 0.25}
-    rule = {"quorum": 4, "minimum": 3, "deadline": 10.0}
-    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-    plan = small_plan("plain", versions=30, scaling=scaling, group=[group])
+    plan = small_plan(rule=FOUR, versions=30, scaling=scaling)
     at = Loaded(plan, tmp_path, bandwidth=1e9, cost=slow_last)
     ended = at.end()
     assert min(each.deadline for each in at.decided) < 0.5
@@ -285,9 +283,7 @@ def test_an_open_round_keeps_the_deadline_that_its_members_were_told(
     def cost(name: str, task: Any) -> float:
         return seconds.get(task.aims[0].version + 1, 99.0) if name == last else 1.0
 
-    rule = {"quorum": 4, "minimum": 3, "deadline": 10.0}
-    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-    plan = small_plan("plain", versions=3, scaling={"every": 1e6}, group=[group])
+    plan = small_plan(rule=FOUR, versions=3, scaling={"every": 1e6})
     at = Loaded(plan, tmp_path, 1e9, cost)
     open_group = at.play.coordinator.federation.groups["all"]
     at.play.run(lambda: open_group.version == 0 and len(open_group.receipts) == 5)
@@ -315,9 +311,8 @@ def shops(scaling: dict[str, Any] | None, folder: Path, bandwidth: float = 20_00
     plan = sparse_plan("plain", rule, lease=1e5, **changes)
     groups = [g.model_copy(update={"versions": 14}) for g in plan.section.group]
     plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
-    names = client_names(len(SKEWED))
-    trainers = {n: Shopper(i, own) for i, (n, own) in enumerate(zip(names, SKEWED, strict=True))}
-    return Loaded(plan, folder, bandwidth, lambda name, task: 0.5, trainers)
+    kind, clients = (lambda i: Shopper(i, SKEWED[i])), len(SKEWED)
+    return Loaded(plan, folder, bandwidth, lambda name, task: 0.5, kind=kind, clients=clients)
 
 
 def test_blocks_do_not_move_in_place_of_a_shard_that_is_waited_for(tmp_path: Path) -> None:

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import OpenRefused
@@ -22,37 +18,27 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.scheduler import _arrivals, alike
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
+from tests.kits.federations import Walker, finished, same, small_federation, small_plan
+from tests.kits.privacy_kit import Restless
 
 COUNT, MINIMUM = 10, 4
-
-
-class Moody(Walker):
-    """Trains from the same model twice, and never to the same one."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        result = super().fit(parameters, config)
-        moved = {name: value + self.fits for name, value in result.parameters.items()}
-        bias = result.parameters | {"head.bias": moved["head.bias"] / 64}
-        return FitResult(bias, result.examples, result.metrics, result.steps)
 
 
 def plan_for(*groups: dict[str, Any], versions: int = 6, count: int = COUNT) -> Plan:
     rule = {"quorum": count, "minimum": MINIMUM, "deadline": 10.0, "extensions": 1}
     common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-    body = small_plan("rlwe", versions=versions).section.model_dump(exclude_none=True)
-    body["cipher"]["capacity"] = 16
-    body["group"] = [common | group for group in groups]
-    return Plan(parse(PlanSection, body, "test"))
+    own = [common | group for group in groups]
+    return small_plan("rlwe", capacity=16, versions=versions, group=own)
 
 
-def federation(folder: Path, plan: Plan, moody: int = COUNT // 2, count: int = COUNT) -> Simulation:
-    kinds = [Moody] * moody + [Walker] * (count - moody)
-    trainers = {name: kinds[i](i) for i, name in enumerate(client_names(count))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+def federation(
+    folder: Path, plan: Plan, restless: int = COUNT // 2, count: int = COUNT
+) -> Simulation:
+    kinds = [Restless] * restless + [Walker] * (count - restless)
+    return small_federation(plan, folder, clients=count, kind=lambda i: kinds[i](i))
 
 
 def no_holder_could_refuse(simulation: Simulation) -> None:
@@ -154,7 +140,7 @@ def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Pa
     names = {"name": "body", "pattern": "body.*"}, {"name": "head", "pattern": "head.*"}
     models = []
     for offends in (False, True):
-        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), moody=0)
+        simulation = federation(tmp_path / str(offends), plan_for(*names, versions=4), restless=0)
         simulation.run(lambda: simulation.versions() == {"body": 1, "head": 1})  # noqa: B023
         if offends:
             simulation.kill("holder-3")

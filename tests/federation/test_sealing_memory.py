@@ -11,24 +11,18 @@ import pytest
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.memory import sealing
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import DiskSpool
-from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.federations import Tensors, Walker, small_federation, small_plan
+from tests.kits.privacy_kit import PRIVACY
 from tests.kits.thin_group import FED_BACK, THIN
 
 RULE = {"quorum": 1, "minimum": 1}
 VALUES = 1 << 20
 MOST_ERROR = 1.25
 """Of the prediction, either way."""
-CLIENT = {
-    "unit": "client",
-    "placement": "local",
-    "noise_multiplier": 1.0,
-    "delta": 1e-5,
-    "budget": 1e6,
-}
+CLIENT = PRIVACY | {"placement": "local"}
 
 
 class Still(Walker):
@@ -60,7 +54,7 @@ def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float
     patch.setattr(ClientWorker, "_draft_of", begun)
     patch.setattr(ClientWorker, "_seal", watched)
     spools = Conditions(spool=lambda name: DiskSpool(folder / name / "spool"))
-    Simulation(plan, Cast({"alone": Still(0)}, UnsafeSeed(3)), folder, spools).run()
+    small_federation(plan, folder, spools, clients=1, kind=Still).run()
     (group,) = plan.sized({"all": VALUES})
     return peaks[-1] + 2 * 4 * VALUES, sealing(plan, group)  # pulled, and trained
 

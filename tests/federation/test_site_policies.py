@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from secureps.client.worker import Site
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import BudgetSpent, TermsRefused, exit_status
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import BudgetCharged
+from secureps.messages.requests import AskStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.member.terms import NO_REASON, Terms
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
 from secureps.store.budget import HOUR, BudgetLedger
-from tests.kits.federations import OF_RECORDS, small_plan
-from tests.kits.sites import Sites
+from tests.kits.federations import OF_RECORDS, Walker, finished, small_plan
 from tests.kits.streams import BUFFERED, stream_plan
 
 OWN = "client-02"
@@ -22,8 +30,52 @@ OWN = "client-02"
 
 def plan_of(cipher: str = "plain", **changes: Any) -> Plan:
     rule = {"quorum": 4, "minimum": 4, "deadline": 100.0}
-    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
-    return small_plan(cipher, lease=300.0, **({"group": [group]} | changes))
+    return small_plan(cipher, rule, lease=300.0, **changes)
+
+
+class Sites(Simulation):
+    """Six walkers, some of them at sites with a policy, or with a ledger by the virtual clock."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        terms: Mapping[str, Terms] | None = None,
+        ledgers: Mapping[str, Path] | None = None,
+    ) -> None:
+        self._own, self._paths = terms or {}, ledgers or {}
+        trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+        super().__init__(plan, Cast(trainers, UnsafeSeed(3)), folder)
+
+    def _client(self, name: str, stores: Stores, around: Environment) -> Executor:
+        common, self._terms = self._terms, self._own.get(name, self._terms)
+        try:
+            return super()._client(name, stores, around)
+        finally:
+            self._terms = common
+
+    def _site(self, name: str, folder: Path) -> Site:
+        site, own = super()._site(name, folder), self._terms
+        if (path := self._paths.get(name)) is None:
+            return site
+        limits = (own.budget, own.updates_per_hour)
+        return replace(site, ledger=BudgetLedger(path, *limits, lambda: 1e9 + self.loop.now()))
+
+    def played(self) -> Sites:
+        """To the end of the run."""
+        self.run(lambda: finished(self))
+        return self
+
+    def trained(self, name: str) -> int:
+        trainer = self._cast.trainers[name]
+        assert isinstance(trainer, Walker)
+        return trainer.fits
+
+    def state(self, name: str) -> str:
+        """As `secureps status` shows it; empty before it joined."""
+        seen = self.coordinator.view(self.loop.now(), "client-00", AskStatus())
+        assert isinstance(seen, Status)
+        return next((each.state for each in seen.members if each.name == name), "")
 
 
 REFUSED: dict[str, tuple[Plan, Terms, str]] = {
@@ -51,19 +103,19 @@ REFUSED: dict[str, tuple[Plan, Terms, str]] = {
     [*((key, "values") for key in REFUSED), ("minimum", "nothing"), ("minimum", "keys")],
 )
 def test_a_client_of_a_site_that_refuses_the_plan_takes_no_part(
-    key: str, reveal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    key: str, reveal: Any, tmp_path: Path
 ) -> None:
     plan, terms, text = REFUSED[key]
     own = Terms(
         terms.budget, terms.threshold, "", terms.minimum, terms.plans, True, None, reveal=reveal
     )
-    sites = Sites(plan, tmp_path / "run", {OWN: own}, {}, monkeypatch).run()
-    federation = sites.play.coordinator.federation
+    sites = Sites(tmp_path, plan, {OWN: own}).played()
+    federation = sites.coordinator.federation
     assert federation.finished == "all 4 versions are made"
-    assert sites.play.loop.now() < 50.0, "a round waited for who had refused"
+    assert sites.loop.now() < 50.0, "a round waited for who had refused"
     assert sites.trained(OWN) == 0
     assert not [id for id in federation.fates if id.client == OWN]
-    halt = sites.play.parties[OWN].halted.result()
+    halt = sites.parties[OWN].halted.result()
     assert halt.error is TermsRefused
     assert exit_status(halt.error(halt.reason)) == 78
     assert halt.reason.startswith(text)
@@ -72,47 +124,41 @@ def test_a_client_of_a_site_that_refuses_the_plan_takes_no_part(
     assert sites.state(OWN) == f"stopped: {heard}"
 
 
-def test_a_plan_that_keeps_to_every_key_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_keeps_to_every_key_is_trained(tmp_path: Path) -> None:
     plan = plan_of("rlwe", **OF_RECORDS)
     own = Terms(50.0, 3, "", 4, ("00" * 32, plan.digest), False, 5)
     ledgers = {OWN: tmp_path / "own.db"}
-    sites = Sites(plan, tmp_path / "run", {OWN: own}, ledgers, monkeypatch).run()
-    assert sites.play.coordinator.federation.included[OWN] == 4
-    assert sites.play.coordinator.federation.why_gone == {}
+    sites = Sites(tmp_path, plan, {OWN: own}, ledgers).played()
+    assert sites.coordinator.federation.included[OWN] == 4
+    assert sites.coordinator.federation.why_gone == {}
 
 
-def test_a_founder_that_refuses_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_founder_that_refuses_is_replaced(tmp_path: Path) -> None:
     """It was chosen as soon as it joined: the others do not wait for its model."""
-    sites = Sites(plan_of(), tmp_path / "run", {}, {}, monkeypatch)
-    sites.run(lambda: bool(sites.play.coordinator.federation.founder))
-    first = sites.play.coordinator.federation.founder
+    sites = Sites(tmp_path, plan_of())
+    sites.run(lambda: bool(sites.coordinator.federation.founder))
+    first = sites.coordinator.federation.founder
     refusing = {first: Terms(minimum=5)}
-    sites = Sites(plan_of(), tmp_path / "again", refusing, {}, monkeypatch).run()
-    federation = sites.play.coordinator.federation
+    sites = Sites(tmp_path / "again", plan_of(), refusing).played()
+    federation = sites.coordinator.federation
     assert federation.finished == "all 4 versions are made"
     assert federation.founder != first
-    assert sites.play.loop.now() < 50.0
+    assert sites.loop.now() < 50.0
     assert sites.trained(first) == 0
 
 
-def test_a_policy_that_becomes_stricter_holds_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_becomes_stricter_holds_after_a_restart(tmp_path: Path) -> None:
     terms = {OWN: Terms(minimum=4)}
-    sites = Sites(plan_of(), tmp_path / "run", terms, {}, monkeypatch)
-    sites.run(lambda: sites.play.versions() == {"all": 1})
-    sites.play.kill(OWN)
+    sites = Sites(tmp_path, plan_of(), terms)
+    sites.run(lambda: sites.versions() == {"all": 1})
+    sites.kill(OWN)
     before = sites.trained(OWN)
     terms[OWN] = Terms(minimum=5)
-    sites.play.start(OWN)
-    sites.run()
+    sites.start(OWN)
+    sites.played()
     assert sites.trained(OWN) == before
-    assert sites.play.coordinator.federation.retired == {OWN}
-    assert sites.play.parties[OWN].halted.result().error is TermsRefused
+    assert sites.coordinator.federation.retired == {OWN}
+    assert sites.parties[OWN].halted.result().error is TermsRefused
 
 
 def test_records_that_judge_no_model_are_never_asked(
@@ -120,54 +166,45 @@ def test_records_that_judge_no_model_are_never_asked(
 ) -> None:
     """A walker raises where it is to evaluate: whoever may is left out, and the run goes on."""
     evaluation = {"every": 2, "metrics": {"loss": 10.0}}
-    sites = Sites(
-        plan_of(evaluation=evaluation),
-        tmp_path / "run",
-        {f"client-0{i}": Terms(evaluation=False) for i in range(6)},
-        {},
-        monkeypatch,
-    )
+    terms = {f"client-0{i}": Terms(evaluation=False) for i in range(6)}
+    sites = Sites(tmp_path, plan_of(evaluation=evaluation), terms)
     asked = []
-    for name, trainer in sites.play._cast.trainers.items():
+    for name, trainer in sites._cast.trainers.items():
         monkeypatch.setattr(trainer, "evaluate", lambda *_, own=name: asked.append(own))
-    federation = sites.run().play.coordinator.federation
+    federation = sites.played().coordinator.federation
     assert asked == []
     assert federation.finished == "all 4 versions are made"
-    assert sites.play.loop.now() < 50.0
+    assert sites.loop.now() < 50.0
     assert sorted(federation.evaluations.skipped) == [2, 4]
     assert not [id for id in federation.fates if id.group == EVALUATION]
 
 
-def test_the_only_evaluator_refuses_where_its_site_evaluates_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_only_evaluator_refuses_where_its_site_evaluates_nothing(tmp_path: Path) -> None:
     evaluation = {"every": 2, "metrics": {"loss": 10.0}, "evaluator": OWN}
     terms = {OWN: Terms(evaluation=False)}
-    sites = Sites(plan_of(evaluation=evaluation), tmp_path / "run", terms, {}, monkeypatch).run()
-    halt = sites.play.parties[OWN].halted.result()
+    sites = Sites(tmp_path, plan_of(evaluation=evaluation), terms).played()
+    halt = sites.parties[OWN].halted.result()
     assert halt.reason.startswith(f"evaluation: the plan has {OWN} evaluate each version")
-    assert sites.play.versions() == {"all": 4}
+    assert sites.versions() == {"all": 4}
 
 
 # --- over all runs ----------------------------------------------------------------
 
 
-def test_two_runs_in_sequence_use_up_what_a_site_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_in_sequence_use_up_what_a_site_allows(tmp_path: Path) -> None:
     """The second run ends early for this client, and a third trains nothing with it."""
     plan, ledgers = plan_of(**OF_RECORDS), {OWN: tmp_path / "own.db"}
-    Sites(plan, tmp_path / "one", {}, ledgers, monkeypatch).run()
+    Sites(tmp_path / "one", plan, {}, ledgers).played()
     (one,) = BudgetLedger(ledgers[OWN]).spent()
     terms = {OWN: Terms(budget=one.epsilon * 1.2)}
     for folder, left in (("two", (1, 3)), ("three", (0, 0))):
-        sites = Sites(plan, tmp_path / folder, terms, ledgers, monkeypatch).run()
+        sites = Sites(tmp_path / folder, plan, terms, ledgers).played()
         assert left[0] <= sites.trained(OWN) <= left[1]
-        federation = sites.play.coordinator.federation
+        federation = sites.coordinator.federation
         assert federation.finished == "all 4 versions are made"
         assert federation.retired == {OWN}
-        assert sites.play.parties[OWN].halted.result().error is BudgetSpent
-        assert sites.play.loop.now() < 50.0
+        assert sites.parties[OWN].halted.result().error is BudgetSpent
+        assert sites.loop.now() < 50.0
 
 
 def most_in_an_hour(ledger: Path) -> int:
@@ -185,60 +222,55 @@ def test_a_client_that_rests_holds_nobody_up(
     terms, ledgers = {OWN: Terms(updates_per_hour=2)}, {OWN: tmp_path / "own.db"}
     said = []
     monkeypatch.setattr("secureps.service.executor.tell", lambda *words, **_: said.append(words))
-    sites = Sites(plan, tmp_path / "run", terms, ledgers, monkeypatch).run()
-    federation = sites.play.coordinator.federation
+    sites = Sites(tmp_path, plan, terms, ledgers).played()
+    federation = sites.coordinator.federation
     assert federation.finished == "all 4 versions are made"
     assert sites.trained(OWN) == 2
     (told,) = [words[-1] for words in said if "have begun within an hour" in str(words)]
     assert told.endswith("the next one may begin in 60 minutes")
     assert federation.retired == set(), "it comes back"
     assert sites.state(OWN) == f"rests: {NO_REASON}: updates_per_hour"
-    assert sites.play.loop.now() < 50.0
+    assert sites.loop.now() < 50.0
 
 
 @pytest.mark.parametrize("plan", [plan_of(versions=5), stream_plan("plain", BUFFERED, versions=5)])
-def test_a_federation_whose_sites_all_rest_goes_on_afterwards(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_federation_whose_sites_all_rest_goes_on_afterwards(plan: Plan, tmp_path: Path) -> None:
     names = [f"client-0{i}" for i in range(6)]
     terms = {name: Terms(updates_per_hour=2) for name in names}
     ledgers = {name: tmp_path / f"{name}.db" for name in names}
-    sites = Sites(plan, tmp_path / "run", terms, ledgers, monkeypatch).run()
-    assert sites.play.coordinator.federation.finished == "all 5 versions are made"
-    assert 1 * HOUR < sites.play.loop.now() < 3 * HOUR
+    sites = Sites(tmp_path, plan, terms, ledgers).played()
+    assert sites.coordinator.federation.finished == "all 5 versions are made"
+    assert 1 * HOUR < sites.loop.now() < 3 * HOUR
     assert [most_in_an_hour(path) for path in ledgers.values()] == [2] * 6
 
 
-def test_a_kill_and_another_run_change_nothing_about_the_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_and_another_run_change_nothing_about_the_rate(tmp_path: Path) -> None:
     terms, ledgers = {OWN: Terms(updates_per_hour=3)}, {OWN: tmp_path / "own.db"}
-    sites = Sites(plan_of(versions=2), tmp_path / "one", terms, ledgers, monkeypatch).run()
+    sites = Sites(tmp_path / "one", plan_of(versions=2), terms, ledgers).played()
     assert sites.trained(OWN) == 2
-    sites = Sites(plan_of(versions=4), tmp_path / "two", terms, ledgers, monkeypatch)
+    sites = Sites(tmp_path / "two", plan_of(versions=4), terms, ledgers)
     sites.run(lambda: sites.state(OWN).startswith("rests"))
     assert sites.trained(OWN) == 1
-    sites.play.kill(OWN)
-    sites.play.start(OWN)
-    sites.run()
+    sites.kill(OWN)
+    sites.start(OWN)
+    sites.played()
     assert sites.trained(OWN) == 1
     assert most_in_an_hour(ledgers[OWN]) == 3
 
 
 @pytest.mark.slow
 def test_runs_without_privacy_and_with_it_are_in_one_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What left without privacy no budget takes back: its data holder hears it, and goes on."""
     ledgers = {OWN: tmp_path / "own.db"}
     ledger = BudgetLedger(ledgers[OWN])
-    Sites(plan_of(), tmp_path / "exact", {}, ledgers, monkeypatch).run()
+    Sites(tmp_path / "exact", plan_of(), {}, ledgers).played()
     ((_, facts, exact),) = [(run.run, run.facts, run.exact) for run in ledger.spent()]
     assert (facts, exact) == (0, 4)
-    monkeypatch.undo()
     with caplog.at_level("INFO"):
         own = {OWN: Terms(budget=1e5)}
-        Sites(plan_of(**OF_RECORDS), tmp_path / "private", own, ledgers, monkeypatch).run()
+        Sites(tmp_path / "private", plan_of(**OF_RECORDS), own, ledgers).played()
     assert [(run.facts, run.exact) for run in ledger.spent()] == [(0, 4), (4, 0)]
     notes = [line for line in caplog.messages if "which no epsilon bounds" in line]
     assert notes == [

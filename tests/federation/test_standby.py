@@ -8,30 +8,19 @@ import pytest
 
 from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import AskStatus, Follow, Retire, Status, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.group import CheckpointState
-from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import BEGINS, NO_RUN
+from secureps.roles.coordinator.reign import STALE
+from secureps.roles.coordinator.standby import BEGINS
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.lead import AWAY
 from secureps.store import journal_rows
 from secureps.store.backup import begin_from_copy, has_copy
-from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.federations import later, same, small_federation, small_plan, unharmed
-from tests.kits.standbys import command, ends, followed, follows, lose, reach, take_over
-
-
-def rows(simulation: Simulation, place: str) -> list[object]:
-    return [record for _, record in journal_of(simulation, place).rows]
-
-
-def journal_of(simulation: Simulation, place: str) -> MemoryJournal:
-    journal = simulation._stores[place].journal
-    assert isinstance(journal, MemoryJournal)
-    return journal
+from secureps.store.journal import SqliteJournal
+from tests.kits.cheats import journalled
+from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
+from tests.kits.standbys import followed, follows, lose, reach, take_over
 
 
 def refusal(simulation: Simulation, place: str) -> str:
@@ -54,11 +43,6 @@ def retire(simulation: Simulation, place: str) -> None:
     answer.result()
 
 
-def ends_as_unharmed(simulation: Simulation) -> None:
-    ends(simulation)
-    assert same(simulation.model(), unharmed("plain")[0])
-
-
 # --- following ----------------------------------------------------------------------
 
 
@@ -67,21 +51,9 @@ def test_a_standby_changes_nothing(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     ends_as_unharmed(simulation)
     assert simulation.ruler == COORDINATOR
-    copy, own = rows(simulation, STANDBY), rows(simulation, COORDINATOR)
+    copy, own = (journalled(simulation, object, place) for place in (STANDBY, COORDINATOR))
     assert copy == own[: len(copy)]
     assert any(isinstance(record, StandbyFollows) and record.standby for record in copy)
-
-
-@pytest.mark.slow
-def test_the_coordinator_goes_on_without_a_standby_that_is_away(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill(STANDBY)
-    lost = simulation.loop.now()
-    ends_as_unharmed(simulation)
-    starts = [r.number for r in rows(simulation, COORDINATOR) if isinstance(r, Incarnated)]
-    assert starts == [1, 2]
-    assert simulation.loop.now() >= lost + AWAY - 1.0
 
 
 def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
@@ -96,43 +68,6 @@ def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
 
 
 # --- the command --------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_one_that_comes_back_changes_nothing_and_ends(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill(COORDINATOR)
-    take_over(simulation)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.start(COORDINATOR)
-    assert refusal(simulation, COORDINATOR) == SUPERSEDED
-    simulation.ruler = STANDBY
-    ends_as_unharmed(simulation)
-
-
-def test_the_lost_one_follows_the_new_one_which_is_killed(tmp_path: Path) -> None:
-    simulation = followed(tmp_path)
-    reach(simulation, 1)
-    simulation.kill(COORDINATOR)
-    take_over(simulation)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.kill(STANDBY)
-    simulation.start(STANDBY)
-    ends_as_unharmed(simulation)
-    numbers = [r.number for r in rows(simulation, STANDBY) if isinstance(r, Incarnated)]
-    assert [number - REIGN for number in numbers[-3:]] == [0, 1, 2]
-
-
-def test_before_a_run_is_founded_there_is_nothing_to_take_over(tmp_path: Path) -> None:
-    conditions = Conditions(standby=True, late=frozenset({"shard-0"}))
-    simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
-    simulation.run(lambda: follows(simulation))
-    refused = command(simulation)
-    assert isinstance(refused, Refused)
-    assert str(refused) == NO_RUN
-    simulation.start("shard-0")
-    ends_as_unharmed(simulation)
 
 
 def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path) -> None:
@@ -191,22 +126,6 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
     ends_as_unharmed(simulation)
 
 
-def test_a_shard_that_is_lost_with_the_coordinator_comes_back_empty_and_all_go_on(
-    tmp_path: Path,
-) -> None:
-    simulation = followed(tmp_path, replicas=2)
-    reach(simulation, 1)
-    lose(simulation, "shard-1")
-    lose(simulation, COORDINATOR)
-    take_over(simulation)
-    later(simulation, 1)
-    versions = simulation.versions()
-    later(simulation, 30)
-    assert simulation.versions() == versions
-    simulation.start("shard-1")
-    ends_as_unharmed(simulation)
-
-
 def newest(simulation: Simulation) -> CheckpointState:
     return simulation.coordinator.federation.checkpoints[-1]
 
@@ -242,7 +161,6 @@ def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path
 def test_both_compact_their_journals_and_the_end_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = unharmed("plain")[0]
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
     journals: dict[str, SqliteJournal] = {}
 
@@ -264,8 +182,7 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     assert len(two.fold.records) == 1, "its run"
     simulation.kill(COORDINATOR)
     take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), expected)
+    ends_as_unharmed(simulation)
     simulation.close()
 
 
@@ -273,7 +190,6 @@ def test_one_that_begins_late_is_sent_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
-    expected = unharmed("plain")[0]
     monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
     monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
     journals: dict[str, SqliteJournal] = {}
@@ -304,8 +220,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     assert two.mark == one.mark or one.after(two.mark, 1 << 20), "bit for bit its beginning"
     simulation.kill(COORDINATOR)
     take_over(simulation)
-    ends(simulation)
-    assert same(simulation.model(), expected)
+    ends_as_unharmed(simulation)
     simulation.close()
 
 

@@ -24,7 +24,6 @@ from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import journalled, spoils
 from tests.kits.committee_parties import CommitteeWorld
-from tests.kits.federations import same
 from tests.kits.stream_parties import stream_plan as plan_by_rote
 from tests.kits.streams import SSP, stream, stream_plan
 
@@ -101,25 +100,6 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
     ]
     assert sets
     assert all(each in [clients(cohort) for cohort in cohorts(simulation)] for each in sets)
-
-
-@pytest.mark.slow
-def test_what_is_sealed_anew_is_the_same_update(tmp_path: Path) -> None:
-    """A cohort that cannot be cut is tried whole: what it makes is what it would have made."""
-    models = []
-    for times in (0, 1):
-        rule = {**BUFFERED, "minimum": 4}
-        simulation = stream(stream_plan("rlwe", rule), tmp_path / str(times), 6)
-        simulation.run(lambda: simulation.versions() == {"all": 1})  # noqa: B023
-        spoils(simulation, "client-02", times)
-        simulation.run(lambda: simulation.versions() == {"all": 2})  # noqa: B023
-        assert len(journalled(simulation, coordinator_records.CohortBurnt)) == times
-        models.append(simulation.model())
-        last = cohorts(simulation)[1:]
-        assert len(last) == 1 + times
-        assert len({tuple((m.id.client, m.version, m.step) for m in c.members) for c in last}) == 1
-        assert simulation.coordinator.federation.isolated == {}
-    assert same(models[0], models[1])
 
 
 def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> None:
@@ -341,17 +321,13 @@ def uneven(offenders: set[str], gone: str = "") -> CommitteeWorld:
 
 
 def play(world: CommitteeWorld, *clients: str, behind: int = 0) -> None:
-    for client in [c for c in world.ready() if c in clients]:
-        world.train(client, behind)
-    while world.due:
-        world.deliver(world.due[0])
+    world.send(*(client for client in world.ready() if client in clients), behind=behind)
 
 
 def burnt_and_back(world: CommitteeWorld) -> tuple[list[Any], list[Any]]:
     """The cohorts that were burnt, and those who returned."""
-    journal = [record for _, step in world.log for record in step]
-    closed = [r.cohort for r in journal if isinstance(r, coordinator_records.CohortClosed)]
-    back = [r for r in journal if isinstance(r, coordinator_records.MembersReturned)]
+    closed = [record.cohort for record in world.journalled(coordinator_records.CohortClosed)]
+    back = world.journalled(coordinator_records.MembersReturned)
     return [cohort for cohort in closed if cohort not in world.made], back
 
 
@@ -420,7 +396,5 @@ def test_a_lost_key_says_nothing_of_a_later_update() -> None:
     world.wait(50.0)
     play(world)
     assert world.group().lost == frozenset()
-    rounds = [
-        r for _, step in world.log for r in step if isinstance(r, coordinator_records.RoundOpened)
-    ]
+    rounds = world.journalled(coordinator_records.RoundOpened)
     assert rounds[-1].invited == SLOW

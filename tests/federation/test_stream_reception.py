@@ -25,27 +25,10 @@ from tests.kits.roles_kit import (
     sign,
     state_of,
 )
-from tests.kits.stream_parties import MINIMUM, StreamWorld, stream_plan
+from tests.kits.stream_parties import MINIMUM, StreamWorld, begun, stream_plan
 
 SSP = {"name": "ssp", "slack": 1, "minimum": MINIMUM}
 BUFFERED = {"name": "buffered", "buffer": 4, "minimum": MINIMUM, "max_staleness": 2}
-
-
-def begun(rule: dict[str, Any] = SSP, **changes: Any) -> StreamWorld:
-    """c0 to c4 are asked to train from version 0."""
-    world = StreamWorld(stream_plan(rule, **changes))
-    world.found()
-    assert world.ready() == list(MANY[:5])
-    return world
-
-
-def at(world: StreamWorld, version: int) -> StreamWorld:
-    """A version later: all are asked to train from it."""
-    while world.group().version < version:
-        world.play()
-    while world.due:
-        world.deliver(world.due[0])
-    return world
 
 
 def refused(world: World, receipt: Any, error: type[SecurepsError], text: str) -> None:
@@ -62,14 +45,13 @@ def made(world: StreamWorld, client: str, version: int, sequence: int = 9, **cha
 
 
 def test_nobody_sends_unasked_or_twice() -> None:
-    world = begun()
+    world = begun(SSP)
     world.join("c5")
     world.crash("c5")
     world.wait(world.plan.section.lease + 1)
     refused(world, made(world, "c6", 0), WrongVersion, "c6 was not asked for an update of all now")
     id = world.train("c1")
-    while world.due:
-        world.deliver(world.due[0])
+    world.drain()
     asked = world.senders["c1"].invite
     assert asked is not None
     assert (asked.version, asked.step) == (0, 1)
@@ -90,13 +72,12 @@ def test_nobody_sends_unasked_or_twice() -> None:
     ],
 )
 def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> None:
-    world = begun()
+    world = begun(SSP)
     for client in ("c1", "c2", "c3", "c4"):
         world.train(client)
     world.crash("c0")
     world.wait(world.plan.section.lease + 1)
-    while world.due:
-        world.deliver(world.due[0])
+    world.drain()
     assert world.group().version == 1
     asked = world.federation.groups["all"].members.training["c0"]
     assert (asked.version, asked.step) == (0, 0), "it may still come"
@@ -110,7 +91,7 @@ def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> 
 @pytest.mark.parametrize("sequence", [-1, LAST_SEQUENCE + 1, 2**63 - 1])
 def test_a_sequence_that_nobody_counts_to(sequence: int) -> None:
     """The one after the last would have to be told in a welcome."""
-    world = begun()
+    world = begun(SSP)
     text = f"c1/all/{sequence}: a sequence is at least 0, and at most {LAST_SEQUENCE}"
     refused(world, made(world, "c1", 0, sequence), Malformed, text)
     before = state_of(world.federation)
@@ -125,7 +106,10 @@ def test_a_sequence_that_nobody_counts_to(sequence: int) -> None:
 
 
 def test_an_older_base_than_was_asked_for() -> None:
-    world = at(begun(), 1)
+    world = begun(SSP)
+    while world.group().version < 1:
+        world.play()
+    world.drain()
     assert world.senders["c0"].invite is not None
     refused(world, made(world, "c0", 0), WrongVersion, "asked was update 1 of version 1, or the")
 
@@ -137,25 +121,24 @@ def test_a_size_is_declared_where_it_is_asked_for_and_none_beyond_the_largest() 
         text = f"c0/all/9: it declares a size of 0 to 15, not {given}"
         refused(world, made(world, "c0", 0, magnitude=given), Malformed, text)
     world.give("c0", requests.Submit(made(world, "c0", 0, magnitude=15)))
-    other = begun()
+    other = begun(SSP)
     refused(other, made(other, "c0", 0, magnitude=3), Malformed, "and nobody asks for one")
 
 
 def test_the_digest_of_another_model() -> None:
-    world = begun()
+    world = begun(SSP)
     base = model_digest("all", 0, model_blocks("all", 1, 4))
     wrong = dataclasses.replace(made(world, "c0", 0), base=base)
     refused(world, sign(wrong, "c0"), WrongVersion, "c0/all/9: its base is no version 0 of all")
 
 
 def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
-    world = begun()
+    world = begun(SSP)
     world.crash("c4")
     for client in MANY[:4]:
         world.train(client)
     world.wait(world.plan.section.lease + 1)
-    while world.group().phase is not Phase.HOLDING:
-        world.deliver(world.due[0])
+    world.until(Phase.HOLDING)
     hold = next(due for due in world.due if isinstance(due.order, orders.Hold))
     lost = next(m.id for m in hold.order.cohort.members if m.id.client == "c1")
     world.deliver(next(due for due in world.due if due.to not in SHARDS), again=True)
@@ -176,8 +159,7 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     assert world.group().members.training == training
     assert world.group().members.clocks == clocks
     id = world.train("c1")
-    while world.due:
-        world.deliver(world.due[0])
+    world.drain()
     assert world.errors == []
     assert {lost, id} <= world.acked
 
@@ -188,12 +170,10 @@ def test_what_never_returns_is_given_up_and_its_client_asked_anew(back: str) -> 
 
     The client is back after the shard has said so, or before.
     """
-    world = StreamWorld(stream_plan({"name": "ssp", "slack": 0, "minimum": 5}))
-    world.found()
+    world = begun({"name": "ssp", "slack": 0, "minimum": 5})
     for client in MANY[:5]:
         world.train(client)
-    while world.group().phase is not Phase.HOLDING:
-        world.deliver(world.due[0])
+    world.until(Phase.HOLDING)
     (hold, *_) = [due for due in world.due if isinstance(due.order, orders.Hold)]
     lost = next(m.id for m in hold.order.cohort.members if m.id.client == "c1")
     missing = requests.Missing(hold.to, "all", hold.order.cohort.number, (lost,))
@@ -209,9 +189,7 @@ def test_what_never_returns_is_given_up_and_its_client_asked_anew(back: str) -> 
         "dropped",
         "a shard lost its blocks, and so did its client",
     )
-    world.train("c1")
-    while world.due:
-        world.deliver(world.due[0])
+    world.send("c1")
     assert world.group().version == 1
 
 

@@ -18,7 +18,7 @@ from secureps.service.log_lines import LogLines
 from tests.kits.cheats import journalled
 from tests.kits.member_kit import Client, said
 from tests.kits.roles_kit import MANY, make_plan
-from tests.kits.stream_parties import StreamWorld, stream_plan
+from tests.kits.stream_parties import StreamWorld, begun
 from tests.kits.streams import BUFFERED, PRIORITY, stream
 from tests.kits.streams import stream_plan as simulated_plan
 
@@ -69,13 +69,6 @@ def test_who_was_refused_is_asked_anew(
 # --- at the coordinator -----------------------------------------------------------
 
 
-def begun() -> StreamWorld:
-    """c0 to c4 are asked to train from version 0."""
-    world = StreamWorld(stream_plan(LOCKSTEP))
-    world.found()
-    return world
-
-
 def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0, step: int = 0) -> list[Any]:
     """Its client was refused, and says so."""
     sender = world.senders[id.client]
@@ -87,7 +80,7 @@ def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0, step: int =
 
 
 def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
-    world = begun()
+    world = begun(LOCKSTEP)
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
     assert record == Withdraw("c1", first, 0, 0, "no room")
@@ -106,22 +99,16 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     assert [type(r) for r in withdraw(world, fourth)] == [Withdraw]
     world.wait(deadline - 1.0)
     assert "c1" not in world.ready(), "once in a deadline"
-    for client in ("c0", "c2", "c3", "c4"):
-        world.train(client)
-    while world.due:
-        world.deliver(world.due[0])
+    world.send("c0", "c2", "c3", "c4")
     assert world.group().version == 1, "nobody waits for it"
-    world.train("c1")
-    while world.due:
-        world.deliver(world.due[0])
+    world.send("c1")
     assert world.group().members.clocks["c1"] == 2, "asked from the next version, it sends"
 
 
 def test_what_was_accepted_stays_and_what_was_never_asked_is_no_news() -> None:
-    world = begun()
+    world = begun(LOCKSTEP)
     id = world.train("c1")
-    while world.due:
-        world.deliver(world.due[0])
+    world.drain()
     assert withdraw(world, id) == []
     assert id in world.group().receipts
     assert withdraw(world, SubmissionId("c2", "all", 5), version=-1) == [], "of an older base"
@@ -131,7 +118,7 @@ def test_what_was_accepted_stays_and_what_was_never_asked_is_no_news() -> None:
 
 
 def test_what_returns_and_is_refused_is_given_up() -> None:
-    world = begun()
+    world = begun(LOCKSTEP)
     for client in MANY[:5]:
         world.train(client)
     while not (holds := [due for due in world.due if isinstance(due.order, orders.Hold)]):
@@ -142,9 +129,7 @@ def test_what_returns_and_is_refused_is_given_up() -> None:
     assert world.group().members.returning.keys() == {lost}
     (dropped, *_) = withdraw(world, lost)
     assert dropped.reason == "its blocks were refused when they came again: no room"
-    world.train(lost.client)
-    while world.due:
-        world.deliver(world.due[0])
+    world.send(lost.client)
     assert world.group().version == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,7 +15,8 @@ from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.cohorts.suspicion import MOST_TRIED
 from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.roles_kit import HOLDER, MANY, Due, about
-from tests.kits.stream_parties import MINIMUM, StreamWorld, stream_plan
+from tests.kits.stream_parties import MINIMUM, StreamWorld
+from tests.kits.stream_parties import stream_plan as plan_by_rote
 
 MEMBERS = st.sampled_from(MANY)
 
@@ -29,7 +30,7 @@ class Schedules(RuleBasedStateMachine):
 
     def begin(self, section: dict[str, Any], stale: int, cipher: str = "bfv") -> None:
         self.stale, self.offenders = stale, set()
-        plan = stream_plan({"minimum": MINIMUM, "deadline": 20.0} | section, cipher)
+        plan = plan_by_rote({"minimum": MINIMUM, "deadline": 20.0} | section, cipher)
         out = self.offenders
         self.world = CommitteeWorld(plan, out) if cipher == "rlwe" else StreamWorld(plan)
         self.world.found()
@@ -196,8 +197,7 @@ class SspSchedules(Schedules):
             world.join(other)
         for _ in range(4):
             for _ in range(self.slack + 2):
-                while world.due:
-                    world.deliver(world.due[0])
+                world.drain()
                 for other in world.ready():
                     if other != name:
                         world.train(other)
@@ -207,12 +207,23 @@ class SspSchedules(Schedules):
 
     @invariant()
     def nobody_is_asked_too_far_ahead(self) -> None:
-        for _, clock, least in self.world.asked:
+        for _, clock, least, _ in self.world.asked:
             assert clock - least <= self.slack
+
+    @invariant()
+    def what_is_trained_from_holds_all_older_clocks(self) -> None:
+        """Ho et al. 2013: an update at clock c reads every cohort below c - s."""
+        for _, clock, _, behind in self.world.asked:
+            assert behind >= clock - self.slack
 
     @invariant()
     def a_joiner_does_not_pull_the_least_clock_down(self) -> None:
         assert all(clock >= least for clock, least in self.world.entered)
+
+    @invariant()
+    def who_was_passed_over_has_no_clock(self) -> None:
+        members = self.world.group().members
+        assert members.passed.isdisjoint(members.clocks)
 
 
 class BufferedSchedules(Schedules):
@@ -223,12 +234,29 @@ class BufferedSchedules(Schedules):
         section = {"name": "buffered", "buffer": buffer, "max_staleness": most, "power": power}
         self.begin(section, most)
 
+    @invariant()
+    def newer_is_never_lighter(self) -> None:
+        for cohort in self.world.made:
+            weights = [m.weight for m in sorted(cohort.members, key=lambda m: m.version)]
+            assert weights == sorted(weights)
+
 
 class PrioritySchedules(Schedules):
+    AGEING: ClassVar = 50.0
+
     @initialize(buffer=st.integers(3, 4), more=st.integers(0, 3))
     def start(self, buffer: int, more: int) -> None:
         section = {"name": "priority", "buffer": buffer, "pool": buffer + more}
-        self.begin(section | {"max_staleness": 3, "ageing": 50.0}, 3)
+        self.begin(section | {"max_staleness": 3, "ageing": self.AGEING}, 3)
+
+    @invariant()
+    def nothing_is_overtaken_for_ever(self) -> None:
+        """What is newer by R versions comes first if it came less than R * ageing later."""
+        world = self.world
+        for taken in () if world.closed is None else world.closed.members:
+            for left in world.left:
+                later = world.came[taken.id] - world.came[left.id]
+                assert later <= max(0.0, self.AGEING * (taken.version - left.version))
 
 
 class Spoilt(Schedules):

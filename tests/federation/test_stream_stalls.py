@@ -19,43 +19,34 @@ from tests.kits.stream_parties import StreamWorld, stream_plan
 SILENT = "c4"
 
 
-def begun(**rule: Any) -> StreamWorld:
+def under(**rule: Any) -> StreamWorld:
     world = StreamWorld(stream_plan({"minimum": 3, "deadline": 50.0, **rule}))
     world.found()
     return world
 
 
-def drain(world: StreamWorld) -> None:
-    while world.due:
-        world.deliver(world.due[0])
-
-
 def others_send(world: StreamWorld, times: int, silent: tuple[str, ...] = (SILENT,)) -> None:
     """All but these, and a deadline passes, so many times."""
     for _ in range(times):
-        for client in world.ready():
-            if client not in silent:
-                world.train(client)
-        drain(world)
+        world.send(*(client for client in world.ready() if client not in silent))
         world.wait(50.0)
 
 
 @pytest.mark.parametrize("slack", [0, 2])
 def test_receipts_of_blocks_that_no_shard_has_and_nothing_comes(slack: int) -> None:
-    world = begun(name="ssp", slack=slack)
+    world = under(name="ssp", slack=slack)
     sent = []
     while SILENT in world.ready():
         sent.append(world.train(SILENT))
-        drain(world)
+        world.drain()
     for client in ("c0", "c1", "c2", "c3"):
         world.train(client)
-    while world.group().phase is not Phase.HOLDING:
-        world.deliver(world.due[0])
+    world.until(Phase.HOLDING)
     hold = next(due for due in world.due if isinstance(due.order, orders.Hold))
     missing = requests.Missing(hold.sender, "all", world.group().number, (sent[0],))
     world.replace(hold, missing)
     world.senders[SILENT].outbox.clear()
-    drain(world)
+    world.drain()
     assert "waits for c4, 1 clock behind, 50 s left" in world.group().reason
     others_send(world, 3)
     assert world.group().version > 0
@@ -65,9 +56,9 @@ def test_receipts_of_blocks_that_no_shard_has_and_nothing_comes(slack: int) -> N
 def test_receipts_of_blocks_that_nobody_has_one_after_another(name: str) -> None:
     """It says at once that it has them no more, and is asked for others: three times a version."""
     own = {"slack": 0} if name == "ssp" else {"buffer": 4, "max_staleness": 2}
-    world = begun(name=name, **own)
+    world = under(name=name, **own)
     fakes = {world.train(SILENT)}
-    drain(world)
+    world.drain()
     for client in ("c0", "c1", "c2", "c3"):
         world.train(client)
     closed = 0
@@ -93,7 +84,7 @@ def test_receipts_of_blocks_that_nobody_has_one_after_another(name: str) -> None
 
 
 def test_refused_often_and_then_anew() -> None:
-    world = begun(name="ssp", slack=1)
+    world = under(name="ssp", slack=1)
     for k in range(3):
         base = world.group().members.training[SILENT]
         id = SubmissionId(SILENT, "all", 100 + k)
@@ -106,18 +97,17 @@ def test_refused_often_and_then_anew() -> None:
 
 
 def test_who_goes_and_comes_without_sending_is_waited_for_once() -> None:
-    world = begun(name="ssp", slack=0)
+    world = under(name="ssp", slack=0)
     for _ in range(6):
         others_send(world, 1)
         world.give(SILENT, requests.Retire(SILENT))
         world.join(SILENT)
-    passed = [r for _, s in world.log for r in s if isinstance(r, coordinator_records.MemberPassed)]
-    assert len(passed) <= 1
+    assert len(world.journalled(coordinator_records.MemberPassed)) <= 1
     assert world.group().version >= 5
 
 
 def test_silent_members_take_nobodys_place_for_longer_than_a_deadline() -> None:
-    world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
+    world = under(name="buffered", buffer=3, max_staleness=2, concurrency=2)
     silent = tuple(world.group().members.training)
     assert len(silent) == 2
     others_send(world, 1, silent)
@@ -131,7 +121,7 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
 ) -> None:
     spent = "c0", "c1"
     monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: client in spent)
-    world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
+    world = under(name="buffered", buffer=3, max_staleness=2, concurrency=2)
     world.join("c5")
     world.join("c6")
     assert world.group().members.spent == set(spent)
@@ -145,18 +135,12 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_rule, "TOLD", 1)
 
 
-def sent_by(world: StreamWorld, *clients: str) -> None:
-    for client in clients:
-        world.train(client)
-    drain(world)
-
-
 @pytest.mark.parametrize(("factor", "seconds"), [("buffer", 0.0), ("deadline", 26.0)])
 def test_what_follows_the_load_is_in_force_at_once(
     factor: str, seconds: float, seldom: None
 ) -> None:
-    world = begun(name="buffered", buffer=4, max_staleness=2)
-    sent_by(world, "c0", "c1", "c2")
+    world = under(name="buffered", buffer=4, max_staleness=2)
+    world.send("c0", "c1", "c2")
     setattr(world.federation.scaled, factor, 0.5)
     world.now += seconds
     world.give("coordinator", Tick())
@@ -164,38 +148,38 @@ def test_what_follows_the_load_is_in_force_at_once(
 
 
 def test_what_is_too_stale_is_dropped_as_it_comes(seldom: None) -> None:
-    world = begun(name="buffered", buffer=4, max_staleness=0)
+    world = under(name="buffered", buffer=4, max_staleness=0)
     late, others = "c0", ("c1", "c2", "c3", "c4")
-    sent_by(world, *others)
+    world.send(*others)
     assert world.group().version == 1
-    sent_by(world, "c1")
+    world.send("c1")
     id = world.train(late, behind=1)
-    drain(world)
+    world.drain()
     fate = world.federation.settled.of(id)
     assert fate is not None
     assert fate.outcome == Outcome.DROPPED
 
 
 def test_a_newer_update_takes_the_place_of_the_older_one_as_it_comes(seldom: None) -> None:
-    world = begun(name="priority", buffer=4, pool=5, max_staleness=3)
-    sent_by(world, *MANY[:5])
+    world = under(name="priority", buffer=4, pool=5, max_staleness=3)
+    world.send(*MANY[:5])
     assert world.group().version == 1
     left = next(iter(world.group().receipts))
-    sent_by(world, left.client)
+    world.send(left.client)
     fate = world.federation.settled.of(left)
     assert fate is not None
     assert fate.outcome == Outcome.DROPPED
 
 
 def test_a_deadline_counts_from_the_first_that_holders_have_looked_into(seldom: None) -> None:
-    world = begun(name="buffered", buffer=5, max_staleness=2)
+    world = under(name="buffered", buffer=5, max_staleness=2)
     world.federation.committees.append(KeyCommittee(b"", (HOLDER,), (), ()))
     opened = world.group().open_receipts
     opened.enough = 1
     first = world.train("c0")
-    drain(world)
+    world.drain()
     world.now += 10.0
-    sent_by(world, "c1", "c2", "c3")
+    world.send("c1", "c2", "c3")
     for id in [id for id in opened.receipts if id != first]:
         opened.look(id, HOLDER)
     world.give("coordinator", Tick())

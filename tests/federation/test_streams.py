@@ -76,9 +76,9 @@ FEW = BUFFERED | {"buffer": 4, "minimum": 2, "deadline": 2.0}
 RULES = [FEW, PRIORITY | {"minimum": 4}]
 
 
-def plan(cipher: str, rule: dict[str, Any], versions: int = 9) -> Plan:
+def plan(cipher: str, rule: dict[str, Any] = FEW, versions: int = 9, **own: Any) -> Plan:
     group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule, "codec": CODEC}
-    return stream_plan(cipher, rule, versions=versions, group=[group])
+    return stream_plan(cipher, rule, versions=versions, group=[group | own])
 
 
 def alike(name: str, task: object) -> float:
@@ -141,10 +141,9 @@ def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
 
 def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
     """No version says which support its cohort had, so that a client would not know theirs."""
-    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC}
     models = []
     for cipher in ("plain", "rlwe"):
-        own = stream_plan(cipher, FEW, versions=9, group=[group | {"pull_bits": 6}])
+        own = plan(cipher, pull_bits=6)
         simulation = stream(own, tmp_path / cipher, 9, cost=nearly_alike)
         simulation.run()
         assert simulation.versions() == {"all": 9}
@@ -154,8 +153,7 @@ def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
 
 def test_a_version_changes_the_values_that_its_members_sent(tmp_path: Path) -> None:
     """Those of the older support, too, where its cohort closes at the border."""
-    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC[:1]}
-    own = stream_plan("plain", FEW, versions=9, group=[group])
+    own = plan("plain", codec=CODEC[:1])
     simulation = stream(own, tmp_path, 9, cost=alike)
     models = list[NDArray[np.float32]]()
 

@@ -21,20 +21,21 @@ from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.disk_federation import DiskFederation
-from tests.kits.federations import CIPHERS, Tensors, events_of, finished, killed_at, same
+from tests.kits.federations import (
+    CIPHERS,
+    OF_RECORDS,
+    Tensors,
+    events_of,
+    finished,
+    killed_at,
+    same,
+)
+from tests.kits.privacy_kit import PRIVACY
 
 CLIENTS = 5
 COUNTS = {"name": "counts", "outcome": "sum", "pattern": "count.*", "bits": 16}
 MODEL = {"name": "all", "clip": 3.0, "range": 1.0}
-NOISE: dict[str, Any] = {
-    "privacy": {
-        "unit": "client",
-        "placement": "distributed",
-        "noise_multiplier": 1.0,
-        "delta": 1e-5,
-        "budget": 100.0,
-    }
-}
+NOISE: dict[str, Any] = {"privacy": PRIVACY | {"placement": "distributed"}}
 RULE = {"quorum": CLIENTS, "minimum": CLIENTS, "deadline": 10.0}
 
 
@@ -217,16 +218,6 @@ def test_a_client_adds_no_more_than_its_clip_under_privacy(tmp_path: Path) -> No
     assert 0 < simulation.model()["count"].mean() < 0.2  # clipped 0.05, and 5 otherwise
 
 
-PRIVATE = {
-    "max_grad_norm": 1.0,
-    "noise_multiplier": 1.0,
-    "sample_rate": 0.1,
-    "delta": 1e-5,
-    "budget": 9.0,
-    "records": 10,
-}
-
-
 @pytest.mark.parametrize(
     ("group", "changes", "text"),
     [
@@ -238,7 +229,7 @@ PRIVATE = {
         ({"versions": 2}, {}, "group counts: a sum beside a model moves with it"),
         ({"rule": RULE | {"deadline": 9.0}}, {}, "group counts: a sum beside a model moves with"),
         ({"bits": 23}, {}, "bits: 8 clients that add up to 4,194,303 each reach a total of 33,5"),
-        ({}, {"privacy": PRIVATE, "training": {"local_steps": 1}}, "under record-level privacy"),
+        ({}, OF_RECORDS, "under record-level privacy"),
     ],
 )
 def test_a_sum_that_could_not_be_exact_or_private_is_refused(

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Refused
 from secureps.policy.memory import footprint
-from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
 from secureps.run.check import service
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from tests.kits.federations import (
     Tensors,
     Walker,
@@ -126,7 +123,7 @@ def test_check_predicts_what_is_in_memory_and_in_files(
         play, _ = shopping(plan, tmp_path, conditions, [[0, 1, 2, 3]] * 8)
     else:
         plan = small_plan(block_size=1024, shards=1)
-        play = big_federation(plan, tmp_path, conditions)
+        play = small_federation(plan, tmp_path, conditions, kind=lambda i: Walker(i, (100, 100)))
     play.run(lambda: finished(play))
     pinned = play.coordinator.federation.pinned
     assert pinned is not None
@@ -144,9 +141,3 @@ def test_check_predicts_what_is_in_memory_and_in_files(
         files.append(sum(path.stat().st_size for path in (tmp_path / shard / "states").iterdir()))
     assert max(resident) / 1.5 <= used.state <= 1.5 * max(resident)
     assert max(files) / 1.5 <= used.files <= 1.5 * max(files)
-
-
-def big_federation(plan: Plan, folder: Path, conditions: Conditions) -> Simulation:
-    """Six walkers with ten thousand values."""
-    trainers = {name: Walker(i, (100, 100)) for i, name in enumerate(client_names(6))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)

@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.torch import TorchTrainer
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.federations import small_plan
+from tests.kits.federations import small_federation, small_plan
 
 transformers = pytest.importorskip("transformers")
 
@@ -86,8 +83,7 @@ def test_a_model_of_transformers_trains_in_a_federation(
         targets = words if loss is next_word else words[:, 0] % CLASSES
         return TorchTrainer(make, (words, targets), (words, targets), loss, device="cpu")
 
-    cast = {client: holder(number) for number, client in enumerate(client_names(5))}
-    first = next(iter(cast.values()))
+    first = holder(0)
     assert first.tied() == tied
     kinds = first.kinds()
     frozen = [each for each, kind in kinds.items() if kind == "constant" and name == "lora"]
@@ -100,7 +96,7 @@ def test_a_model_of_transformers_trains_in_a_federation(
         privacy=privacy,
         block_size=1024,
     )
-    run = Simulation(made, Cast(dict(cast), UnsafeSeed(3)), tmp_path)
+    run = small_federation(made, tmp_path, clients=5, kind=holder)
     run.run()
     model, start = run.model(), first.parameters(1)
     for further, own in tied.items():

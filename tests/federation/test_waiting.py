@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import RoundOpened
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
 from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from secureps.service.metrics import Metrics, Snapshot, unnamed
 from tests.kits.cheats import journalled
-from tests.kits.federations import Walker
-from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, seconds, stream, stream_plan
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 SYNC = {"name": "sync", "quorum": 5}
 EXPECTED = {
@@ -71,9 +69,7 @@ def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY], ids=lambda rule: rule["name"])
 def test_a_stream_without_members_waits_for_members(rule: dict[str, Any], tmp_path: Path) -> None:
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(4))}
-    plan = stream_plan("rlwe", rule)
-    play = Simulation(plan, Cast(trainers, UnsafeSeed(3), seconds), tmp_path)
+    play = stream(stream_plan("rlwe", rule), tmp_path, 4)
     group = play.coordinator.federation.groups
     play.run(lambda: play.loop.now() > 60)
     reason = group["all"].reason

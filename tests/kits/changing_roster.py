@@ -1,105 +1,144 @@
-"""A small federation whose CA signs one roster after another while the run trains."""
+"""A CA that signs one roster after another while a run trains, and small federations of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
-import pytest
-
-from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.encoding import file_digest
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity, Role
+from secureps.crypto.roster import certify, first_roster, next_roster
+from secureps.messages.encoding import digest, file_digest
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, KitRead
 from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
-from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation, memory_kit
+from secureps.run.simulate.simulation import Conditions, MemoryKit, memory_kit
 from secureps.store.envelope_keys import in_memory
 from secureps.store.keyring import ENVELOPE, PublicKit
-from tests.kits.federations import Walker
+from tests.kits.federations import small_federation
 
-CA = Identity(b"c" * 32)
 BEGUN = 1_000_000
 """Unix seconds at which the first roster is signed."""
 
 
+class Issuer:
+    """Signs the rosters of one run, with keys that anybody can compute.
+
+    `kit` has the newest roster, and the keys of all who ever were on one; `certificates` are those
+    on the next, `unix` is when it is signed.
+
+    Args:
+        holds: seconds for which a roster holds; 0: for ever.
+        late: parties of the kit that are on no roster yet.
+    """
+
+    def __init__(self, kit: MemoryKit, holds: int = 0, late: Collection[str] = ()) -> None:
+        self.unix, self._holds = BEGUN, holds
+        self._ca = Identity(digest("chaos-ca"))
+        self._keys = dict(kit.public.holder_keys)
+        self.certificates = {
+            c.name: certify(self._ca, c.name, c.role, c.public_key, c.cipher_key_digest)
+            for c in kit.public.roster.certificates
+            if c.name not in late
+        }
+        self.roster, self.kit = first_roster(self._ca, 0), kit
+        self.sign()
+
+    def sign(self) -> None:
+        """The next roster; of the same parties it is the same, for longer."""
+        ends = self.unix + self._holds if self._holds else 0
+        certificates = self.certificates.values()
+        self.roster = next_roster(self._ca, self.roster, certificates, self.unix, ends)
+        keys = {name: key for name, key in self._keys.items() if name in self.certificates}
+        self.kit = replace(self.kit, public=PublicKit(self._ca.public, self.roster, keys))
+
+    @property
+    def told(self) -> KitRead:
+        """What a party hears that looks at the newest kit and at the calendar."""
+        keys = tuple(self.kit.public.holder_keys.values())
+        return KitRead(float(self.unix), self.roster.to_bytes().decode(), keys)
+
+    def expire(self) -> KitRead:
+        """The calendar moves beyond the newest roster; what a party hears that looks at it."""
+        self.unix += self._holds + 1
+        return KitRead(float(self.unix))
+
+    def revoke(self, name: str) -> None:
+        """A party is taken off the roster."""
+        del self.certificates[name]
+        self.sign()
+
+    def admit(self, new: str, role: Role) -> None:
+        """A client or a shard comes."""
+        self._certify(new, role)
+        self.sign()
+
+    def replace(self, lost: str, new: str) -> None:
+        """A key holder takes another's place."""
+        seeds = [digest("chaos-envelope", new.encode(), bytes([k])) for k in range(3)]
+        with patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(b"".join(seeds))):
+            secret, public = ENVELOPE.generate()
+        self._keys[new] = ENVELOPE.public(public)
+        self._certify(new, "holder", file_digest(public))
+        secrets = {**self.kit.secrets, new: in_memory(ENVELOPE.secret(secret))}
+        self.kit = replace(self.kit, secrets=secrets)
+        self.certificates.pop(lost, None)
+        self.sign()
+
+    def _certify(self, new: str, role: Role, cipher_key: bytes = b"") -> None:
+        own = Identity(digest("chaos-identity", new.encode()))
+        self.certificates[new] = certify(self._ca, new, role, own.public.key, cipher_key)
+        self.kit = replace(self.kit, identities={**self.kit.identities, new: own})
+
+
 class ChangingRoster:
-    """So many walkers, of whom `newcomers` are on no roster yet; `play` is their federation."""
+    """So many walkers, of whom `newcomers` are on no roster yet; `play` is their federation.
+
+    Whoever starts has the newest roster in its kit.
+    """
 
     def __init__(
         self,
         plan: Plan,
         folder: Path,
-        newcomers: Iterable[str] = (),
+        newcomers: Collection[str] = (),
         clients: int = 6,
         cost: Callable[[str, object], float] = lambda name, task: 1.0,
-        expires: int = 0,
+        holds: int = 0,
     ) -> None:
-        names, late = client_names(clients), frozenset(newcomers)
-        made = memory_kit(plan, names)
-        self.certificates = {
-            c.name: certify(CA, c.name, c.role, c.public_key, c.cipher_key_digest)
-            for c in made.public.roster.certificates
-        }
-        self.here = set(self.certificates) - late
-        empty = first_roster(CA, 0)
-        self.roster = next_roster(CA, empty, self._present, BEGUN, expires)
-        public = PublicKit(CA.public, self.roster, made.public.holder_keys)
-        self._kit = MemoryKit(public, made.identities, made.secrets)
-        trainers = {name: Walker(i) for i, name in enumerate(names)}
-        cast = Cast(trainers, UnsafeSeed(3), cost)
-        with pytest.MonkeyPatch.context() as patch:  # other runs of the test have kits of their own
-            patch.setattr(simulation, "memory_kit", lambda plan, clients, spares: self._kit)
-            self.play = Simulation(plan, cast, folder, Conditions(late=late))
+        late = frozenset(newcomers)
+        self.issuer = Issuer(memory_kit(plan, client_names(clients)), holds, late)
+        with patch.object(simulation, "memory_kit", lambda *given: self.issuer.kit):
+            given = Conditions(late=late)
+            self.play = small_federation(plan, folder, given, clients=clients, cost=cost)
 
-    @property
-    def _present(self) -> list[Certificate]:
-        return [self.certificates[name] for name in sorted(self.here)]
-
-    def sign(self, at: int = BEGUN, expires: int = 0) -> Roster:
-        """The next roster, of who is `here`; whoever starts from now on has it in its kit."""
-        self.roster = next_roster(CA, self.roster, self._present, at, expires)
-        kit = replace(self._kit, public=replace(self._kit.public, roster=self.roster))
-        self.play._kit = self._kit = kit
-        return self.roster
-
-    def tell(self, *names: str, at: float = BEGUN, text: bool = True) -> None:
+    def tell(self, *names: str, at: float | None = None, text: bool = True) -> None:
         """These (default: the coordinator) look at their kit and at the calendar."""
-        roster = self.roster.to_bytes().decode() if text else ""
-        keys = tuple(self._kit.public.holder_keys.values()) if text else ()
+        self.play._kit, read = self.issuer.kit, self.issuer.told
+        read = read if text else KitRead(0.0)
         for name in names or (COORDINATOR,):
-            self.play.parties[name].heard(WORKER, KitRead(at, roster, keys))
+            heard = replace(read, unix=self.issuer.unix if at is None else at)
+            self.play.parties[name].heard(WORKER, heard)
 
-    def admit(self, name: str, *told: str, at: float = BEGUN) -> None:
+    def admit(self, name: str, *told: str) -> None:
         """A client comes: it is on the next roster, of which these hear, and starts."""
-        self.here.add(name)
-        self.sign()
-        self.tell(*told, at=at)
+        self.issuer.admit(name, "client")
+        self.tell(*told)
         self.play.start(name)
 
     def revoke(self, name: str) -> None:
         """A party goes: it is not on the next roster, of which the coordinator hears."""
-        self.here.remove(name)
-        self.sign()
+        self.issuer.revoke(name)
         self.tell()
 
-    def replace(self, lost: str, new: str, *told: str, at: int = BEGUN, **ends: int) -> None:
-        """A key holder takes the place of another: by the next roster, of which these hear."""
-        secret, public = ENVELOPE.generate()
-        own, key = Identity.generate(), ENVELOPE.public(public)
-        self.certificates[new] = certify(CA, new, "holder", own.public.key, file_digest(public))
-        self.here = (self.here - {lost}) | {new}
-        keys = {**self._kit.public.holder_keys, new: key}
-        keys.pop(lost, None)
-        kit = replace(self._kit.public, holder_keys=keys)
-        secrets = {**self._kit.secrets, new: in_memory(ENVELOPE.secret(secret))}
-        self._kit = MemoryKit(kit, {**self._kit.identities, new: own}, secrets)
-        self.sign(at, **ends)
-        self.tell(*told, at=at)
+    def replace(self, lost: str, new: str) -> None:
+        """A key holder takes another's place, of which the coordinator hears."""
+        self.issuer.replace(lost, new)
+        self.tell()
 
     def play_to(self, version: int) -> None:
         """Plays until this version is there."""

@@ -11,9 +11,8 @@ import numpy as np
 from secureps.client.trainer import EvaluateResult, Trainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 
 METRICS = {"accuracy": 1.0, "loss": 4.0}
 
@@ -56,11 +55,9 @@ def examined(
     trainers: Mapping[str, Trainer] | None = None,
 ) -> Simulation:
     """Six examiners under a plan, or others."""
-    return Simulation(plan, Cast(trainers or examiners(6), UnsafeSeed(3)), folder, conditions)
-
-
-def examiners(count: int) -> dict[str, Trainer]:
-    return {name: Examiner(i) for i, name in enumerate(client_names(count))}
+    if trainers is None:
+        return small_federation(plan, folder, conditions, kind=Examiner)
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
 
 
 def metrics_of(simulation: Simulation) -> dict[int, dict[str, float]]:

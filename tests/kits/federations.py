@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
+from secureps.client.trainer import FitConfig, Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
@@ -45,19 +48,25 @@ FEWER = 4
 """Clients, where the same is played many times and no test counts them: a third less to do."""
 
 
-def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
-    """Four versions of a model of four blocks on two shards; six `clients`, all waited for."""
-    clients = int(changes.pop("clients", 6))
-    rule: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
+def small_plan(cipher: str = "plain", rule: Any = None, **changes: Any) -> Plan:
+    """Four versions of a model of four blocks on two shards; six `clients`, all waited for.
+
+    Args:
+        rule: another one, or what is otherwise in that of rounds.
+    """
+    clients, capacity = changes.pop("clients", 6), changes.pop("capacity", 8)
+    rounds: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
     if clients < 5:  # the minimum, unless a plan says another
-        rule["minimum"] = clients
+        rounds["minimum"] = clients
+    if rule is None or "name" not in rule:
+        rule = rounds | (rule or {})
     data: dict[str, Any] = {
         "name": "small",
         "versions": 4,
         "shards": 2,
         "block_size": 64,
         "local": ["*.count"],
-        "cipher": {**CIPHERS[cipher], "capacity": 8},
+        "cipher": {**CIPHERS[cipher], "capacity": capacity},
         "group": [
             {
                 "clip": 3.0,
@@ -77,10 +86,33 @@ def small_federation(
     conditions: Conditions | None = None,
     seed: int = 3,
     clients: int = 6,
+    kind: Callable[[int], Trainer] = Walker,
+    cost: Callable[[str, object], float] = lambda name, task: 0.0,
 ) -> Simulation:
-    """Six walkers under a plan."""
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(seed)), folder, conditions)
+    """Six walkers under a plan, or trainers of another kind; a client's task takes its `cost`."""
+    trainers = {name: kind(i) for i, name in enumerate(client_names(clients))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(seed), cost), folder, conditions)
+
+
+def averaged(
+    trainers: Mapping[str, Trainer], start: Tensors, versions: int, settings: dict[str, Any]
+) -> Tensors:
+    """Federated averaging (McMahan et al. 2017), in floats; counters too."""
+    model = start
+    for version in range(versions):
+        config = FitConfig({"all": version}, 7 + version, settings)
+        results = [
+            trainer.fit({name: each.copy() for name, each in model.items()}, config)
+            for trainer in trainers.values()
+        ]
+        shares = [result.examples for result in results]
+        model = {
+            name: np.average([r.parameters[name] for r in results], axis=0, weights=shares).astype(
+                array.dtype
+            )
+            for name, array in start.items()
+        }
+    return model
 
 
 def finished(simulation: Simulation) -> bool:
@@ -98,6 +130,14 @@ def events_of(simulation: Simulation) -> int:
 
     simulation.run(over)
     return events
+
+
+def ends(simulation: Simulation) -> Simulation:
+    """Plays to the end of the run, which is not far."""
+    late = simulation.loop.now() + 5_000
+    simulation.run(lambda: finished(simulation) or simulation.loop.now() > late)
+    assert finished(simulation), simulation.reasons()
+    return simulation
 
 
 def later(simulation: Simulation, seconds: float) -> None:
@@ -120,6 +160,11 @@ def unharmed(
         simulation = small_federation(played, Path(folder), clients=clients)
         events = events_of(simulation)
         return simulation.model(), events
+
+
+def ends_as_unharmed(simulation: Simulation, versions: int = 4) -> None:
+    """Plays to the end of a run of `small_plan`: its model is that of one without any harm."""
+    assert same(ends(simulation).model(), unharmed(versions=versions)[0])
 
 
 def at_event(moment: int) -> Callable[[], bool]:

@@ -24,7 +24,7 @@ from secureps.store.envelope_keys import EnvelopeKeys, load_keys
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import Journal, SqliteJournal
 from secureps.store.keyring import load_private, load_public
-from tests.kits.federations import CIPHERS, finished, small_federation, small_plan
+from tests.kits.federations import CIPHERS, small_federation, small_plan
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 
@@ -98,11 +98,6 @@ def on_files(
         simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
     with closing(simulation):
         yield simulation, kit
-
-
-def ends(simulation: Simulation) -> Simulation:
-    simulation.run(lambda: finished(simulation))
-    return simulation
 
 
 def bytes_of(*folders: Path) -> Iterator[tuple[Path, bytes]]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.trainer import FitConfig, FitResult
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Prepared
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.ledger import Ledger
 from secureps.privacy.mechanism import Words
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, Walker, small_plan
 
@@ -31,7 +29,17 @@ class Still(Walker):
     """A trainer that learns nothing: what is published is the noise and nothing else."""
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        self.fits += 1
         return FitResult(dict(parameters), 10, {}, 1)
+
+
+class Restless(Walker):
+    """Never does the same twice, as a training that seeds from the operating system."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        moved = result.parameters["head.bias"] + np.float32(0.01 * self.fits)
+        return replace(result, parameters=result.parameters | {"head.bias": moved})
 
 
 def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
@@ -45,17 +53,6 @@ def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
     return small_plan(
         cipher, **({"group": [group], "privacy": privacy, "block_size": 4096} | changes)
     )
-
-
-def federation(
-    plan: Plan,
-    folder: Path,
-    shape: tuple[int, ...] = (30, 7),
-    kind: type[Walker] = Walker,
-    conditions: Conditions | None = None,
-) -> Simulation:
-    trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
 
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Charge | Release, ...]:

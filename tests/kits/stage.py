@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from secureps.crypto.identity import Identity
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.secret import Secret
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
-from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
+from secureps.run.simulate.simulation import Conditions, MemoryKit
 from secureps.store.envelope_keys import load_keys
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal
 from secureps.store.keyring import load_private, load_public, own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
-from tests.kits.federations import Walker
+from tests.kits.federations import Walker, small_federation
 from tests.kits.streams import seconds
 
 CLIENTS = 3
@@ -56,15 +55,14 @@ class Stage:
         self.clients = client_names(CLIENTS)
         shards, self.holders = shard_names(plan.section.shards), holder_names(plan.holders)
         self.parties = (COORDINATOR, *shards, *self.holders, *self.clients)
-        trainers = {name: Walker(i, SHAPE) for i, name in enumerate(self.clients)}
-        cast = Cast(trainers, UnsafeSeed(0), _slow)
         conditions = Conditions(
             delay=_delay,
             journal=self._journal,
             spool=lambda name: DiskSpool(folder / "state" / name / "spool"),
             late=frozenset(self.parties),
         )
-        self.simulation = Simulation(plan, cast, folder / "state", conditions)
+        own = (plan, folder / "state", conditions, 0, CLIENTS)
+        self.simulation = small_federation(*own, kind=lambda i: Walker(i, SHAPE), cost=_slow)
         self.simulation._kit = self._kit(shards)
         for name in (*shards, *self.clients):
             self.simulation._seeds[name] = own_seed(self._state(name) / "seed")

@@ -10,7 +10,7 @@ from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.standby import Standby
 from secureps.run.simulate.simulation import Conditions, Simulation
-from tests.kits.federations import finished, later, small_federation, small_plan
+from tests.kits.federations import later, small_federation, small_plan
 
 AGAIN = 1.0
 """Seconds after which an operator says a command once more."""
@@ -59,10 +59,3 @@ def take_over(simulation: Simulation) -> None:
         assert isinstance(refused, Refused | Unreachable), refused
         later(simulation, AGAIN)
     raise AssertionError(refused)
-
-
-def ends(simulation: Simulation) -> None:
-    """Plays to the end of the run, under whoever rules then."""
-    until = simulation.loop.now() + 600
-    simulation.run(lambda: finished(simulation) or simulation.loop.now() > until)
-    assert finished(simulation), simulation.reasons()

@@ -40,6 +40,14 @@ def stream_plan(rule: dict[str, Any], cipher: str = "bfv", **changes: Any) -> Pl
     return make_plan(cipher, capacity=40, **(body | changes))
 
 
+def begun(rule: dict[str, Any], **changes: Any) -> StreamWorld:
+    """c0 to c4 are asked to train from version 0."""
+    world = StreamWorld(stream_plan(rule, **changes))
+    world.found()
+    assert world.ready() == list(MANY[:5])
+    return world
+
+
 @dataclass
 class Sender:
     """A client by rote."""
@@ -56,8 +64,9 @@ class StreamWorld(World):
     """All that was decided is kept for a test to judge.
 
     `acked` are receipts that the coordinator took; `asked` (member, its clock, the least clock of
-    live members and settled cohorts) of every invitation; `entered` (its clock, the least one
-    before); `made` the cohorts of versions.
+    live members and settled cohorts, how many cohorts the model that it trains from has behind it)
+    of every invitation; `entered` (its clock, the least one before); `made` the cohorts of
+    versions; `came` when an update arrived; `left` what waited when the last cohort was closed.
     """
 
     ROSTER: ClassVar = MANY_ROSTER
@@ -66,11 +75,13 @@ class StreamWorld(World):
         self.senders = {name: Sender() for name in MANY}
         self.log: list[tuple[float, tuple[Any, ...]]] = []
         self.acked: set[SubmissionId] = set()
-        self.asked: list[tuple[str, int, int]] = []
+        self.asked: list[tuple[str, int, int, int]] = []
         self.entered: list[tuple[int, int]] = []
         self.made: list[Cohort] = []
         self.errors: list[SecurepsError] = []
-        self._cohort: Cohort | None = None
+        self.came: dict[SubmissionId, float] = {}
+        self.left: list[Receipt] = []
+        self.closed: Cohort | None = None
         super().__init__(plan, MANY, roster=self.ROSTER)
         self.servers()
 
@@ -186,14 +197,32 @@ class StreamWorld(World):
             self.join(name)
         assert self.group().takes_updates
 
-    def play(self) -> None:
-        """All that is on its way arrives, and all that can train do so, once."""
+    def drain(self) -> None:
+        """All that is on its way arrives."""
         while self.due:
             self.deliver(self.due[0])
+
+    def send(self, *names: str, behind: int = 0) -> None:
+        """These train, and all that is on its way arrives."""
+        for name in names:
+            self.train(name, behind)
+        self.drain()
+
+    def until(self, phase: Phase) -> None:
+        """What is on its way arrives, until the group has come so far."""
+        while self.group().phase is not phase:
+            self.deliver(self.due[0])
+
+    def play(self) -> None:
+        """All that is on its way arrives, and all that can train do so, once."""
+        self.drain()
         for name in self.ready():
             self.train(name)
 
     # --- what follows -------------------------------------------------------------
+
+    def journalled(self, kind: type[Any]) -> list[Any]:
+        return [record for _, step in self.log for record in step if isinstance(record, kind)]
 
     @property
     def live(self) -> frozenset[str]:
@@ -250,16 +279,21 @@ class StreamWorld(World):
 
     def _judge(self, record: Any) -> None:
         match record:
+            case requests.Submit(receipt):
+                self.came.setdefault(receipt.id, self.now)
             case coordinator_records.CohortClosed(cohort):
-                self._cohort = cohort
+                self.closed, summed = cohort, {member.id for member in cohort.members}
+                receipts = self.group().receipts.values()
+                self.left = [receipt for receipt in receipts if receipt.id not in summed]
             case coordinator_records.VersionCommitted(_, version) if version > 0:
-                assert self._cohort is not None
-                self.made.append(self._cohort)
+                assert self.closed is not None
+                self.made.append(self.closed)
             case coordinator_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
-            case coordinator_records.MemberAsked(_, client) if self.group().takes_updates:
+            case coordinator_records.MemberAsked(_, client, version) if self.group().takes_updates:
                 clock = self.group().members.clocks.get(client, self.least)
-                self.asked.append((client, clock, self.least))
+                behind = version + len(self.journalled(coordinator_records.CohortBurnt))
+                self.asked.append((client, clock, self.least, behind))
 
 
 def _known(coordinator: Coordinator) -> CoordinatorState:

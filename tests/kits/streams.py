@@ -6,14 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.scenario.delays import generator
-from tests.kits.federations import Walker, small_plan
+from tests.kits.federations import small_federation, small_plan
 
 SSP = {"name": "ssp", "slack": 2}
 BUFFERED = {"name": "buffered", "buffer": 5, "max_staleness": 4}
@@ -23,17 +19,7 @@ ASYNC = {"name": "async"}
 
 def stream_plan(cipher: str, rule: dict[str, Any], **changes: Any) -> Plan:
     """The small plan under another rule."""
-    group = {
-        "clip": 3.0,
-        "range": 1.0,
-        "most_examples": 32,
-        "rule": rule,
-        "optimizer": {"name": "adam", "learning_rate": 0.1},
-    }
-    plan = small_plan(cipher)
-    cipher_section = plan.section.cipher.model_copy(update={"capacity": 40}).model_dump()
-    data = plan.section.model_dump() | {"group": [group], "cipher": cipher_section} | changes
-    return Plan(parse(PlanSection, data, "test"))
+    return small_plan(cipher, rule, capacity=40, **changes)
 
 
 def seconds(name: str, task: object) -> float:
@@ -55,5 +41,4 @@ def stream(
     cost: Callable[[str, object], float] = seconds,
 ) -> Simulation:
     """So many walkers, each at its own speed."""
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(clients))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3), cost), folder, conditions)
+    return small_federation(plan, folder, conditions, clients=clients, cost=cost)

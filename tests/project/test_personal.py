@@ -18,13 +18,11 @@ from torch import nn
 
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script import Script
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.party_names import client_names
 from secureps.run.script.scoring import OF_THEIR_OWN
 from secureps.run.simulate.simulate import simulate
-from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.evaluations import metrics_of
-from tests.kits.federations import Tensors, same, small_plan
+from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.nursery import ROOT
 
 PAGE = (ROOT / "docs" / "personal.md").read_text()
@@ -100,17 +98,19 @@ def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path
             training={"lr": 0.2, "local_epochs": 3},
         )
         make = Script(path.parent / "script.py").make
-        names = client_names(5)
-        trainers = {
-            name: make({"data": str(tmp_path), "partition": i}) for i, name in enumerate(names)
-        }
-        played = Simulation(plan, Cast(trainers, UnsafeSeed(3), lambda name, task: 1.0), folder)
+        played = small_federation(
+            plan,
+            folder,
+            clients=5,
+            kind=lambda i: make({"data": str(tmp_path), "partition": i}),
+            cost=lambda name, task: 1.0,
+        )
         for version in kills:
             played.run(lambda: played.versions()["all"] >= version)  # noqa: B023
             played.kill("client-02")
             played.start("client-02")
         played.run()
-        heads = [LocalTensors(folder / name).load() for name in names]
+        heads = [LocalTensors(folder / name).load() for name in client_names(5)]
         return played.model(), metrics_of(played), [head for head in heads if head is not None]
 
     calm, broken = play(tmp_path / "calm"), play(tmp_path / "broken", 1, 2, 4)

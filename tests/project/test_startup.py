@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.startup import PLAN, ended
 from tests.kits.nursery import ROOT
 
@@ -69,6 +71,18 @@ def test_a_status_is_asked_for_without_what_only_plans_need() -> None:
     found = imported(code)
     assert found & (SLOW | FOR_A_CHECK) == set()
     assert found >= FOR_A_SERVER
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import secureps as ps; ps.Trainer, ps.FitResult",
+        "import secureps.run.serve, secureps.run.assemble",
+    ],
+    ids=["training without torch", "a server"],
+)
+def test_who_trains_no_net_imports_no_torch(code: str) -> None:
+    assert imported(code) & {"torch", "tenseal", "opacus"} == set()
 
 
 def test_a_plan_without_a_script_is_checked_without_kernels_and_trainers(tmp_path: Path) -> None:

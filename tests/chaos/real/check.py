@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, ShardLeft
 from secureps.messages.holder_records import CohortReleased
@@ -26,8 +25,6 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.run.export import newest_model
-from secureps.run.party_names import client_names
-from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import checkpoint_directories, latest_good
 from secureps.store.journal import DatedJournal, SqliteJournal
 from tests.chaos.check import by_receipts, committed_cohorts, lacking, of_kind, once
@@ -37,7 +34,7 @@ from tests.chaos.real.client import noted
 from tests.chaos.real.federation import SEED, Played
 from tests.chaos.real.schedule import CLIENTS, SPARE
 from tests.chaos.real.takeover import Known
-from tests.kits.federations import Tensors, Walker, same
+from tests.kits.federations import Tensors, same, small_federation
 from tests.kits.privacy_kit import facts_of
 
 Journal = list[tuple[float, Any]]
@@ -54,9 +51,8 @@ class Notes:
 @cache
 def unharmed(plan: Path) -> Tensors:
     """The model of the run in which nothing goes wrong."""
-    trainers = {name: Walker(number) for number, name in enumerate(client_names(CLIENTS))}
     with TemporaryDirectory() as folder:
-        simulation = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(SEED)), Path(folder))
+        simulation = small_federation(load_plan(plan), Path(folder), seed=SEED, clients=CLIENTS)
         simulation.run()
         return simulation.model()
 

@@ -6,7 +6,6 @@ What is sealed is on record before it can leave: one file for each sealing, by n
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,8 +19,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.submission import SubmissionId
 from secureps.store import keyring
 from tests.chaos.evidence import Evidence, Key
-from tests.kits.federations import Walker
-from tests.kits.walker_client import SlowWalker
+from tests.kits.walker_client import make
 
 NOTES = "CHAOS_NOTES"
 """The folder, in the environment."""
@@ -83,11 +81,6 @@ def _write(path: Path, **values: Any) -> None:
     with fresh.open("wb") as file:
         np.savez(file, **values)
     fresh.replace(path)
-
-
-def make(settings: Mapping[str, Any]) -> Walker:
-    """A walker that takes its time."""
-    return SlowWalker(int(settings["partition"]), float(settings["pace"]))
 
 
 def _watching(evidence: Evidence) -> None:

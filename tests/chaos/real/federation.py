@@ -24,19 +24,9 @@ from secureps.store.keyring import load_public
 from tests.chaos.real.client import NOTES
 from tests.chaos.real.network import Links
 from tests.chaos.real.operator import Operator
-from tests.chaos.real.schedule import (
-    ADDED,
-    CLIENTS,
-    FROZEN,
-    GONE,
-    MOVES,
-    SPARE,
-    TAKEOVERS,
-    VERSIONS,
-    Fault,
-    Setting,
-)
+from tests.chaos.real.schedule import CLIENTS, SPARE, VERSIONS, Setting
 from tests.chaos.real.takeover import has_version, stopped_while_followed, taken_over
+from tests.chaos.schedule import ADDED, FROZEN, GONE, MOVES, TAKEOVERS, Fault
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.processes import ADAM, Processes, plan_text

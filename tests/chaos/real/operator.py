@@ -17,13 +17,12 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.health import take_over
 from secureps.run.status_client import StatusClient
 from tests.chaos.operator import AGAINST
-from tests.chaos.real.schedule import ADDED, DRAINED, REMOVED, TAKEOVERS, Fault
 from tests.chaos.real.takeover import taken_over
+from tests.chaos.schedule import TAKEOVERS, Fault
+from tests.chaos.shards import DEEDS
 
 if TYPE_CHECKING:
     from tests.chaos.real.federation import Machines
-
-DEEDS = {ADDED: ShardDeed.ADD, DRAINED: ShardDeed.DRAIN, REMOVED: ShardDeed.REMOVE}
 
 AGAIN = 0.5
 """Seconds after which it is said once more."""

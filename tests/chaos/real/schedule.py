@@ -24,12 +24,23 @@ removed   the same, and it leaves the run
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import client_names, holder_names, shard_names
+from tests.chaos import schedule
+from tests.chaos.schedule import (
+    ADDED,
+    DRAINED,
+    FROZEN,
+    GONE,
+    MOVES,
+    REMOVED,
+    TAKEOVERS,
+    Fault,
+)
 
 CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 6
 EVENTFUL = 6.0
@@ -69,60 +80,19 @@ KINDS = (
     *("full", "full", "files", "memory", "renewed"),
 )
 
-GONE, FROZEN, COMMANDED = "gone", "frozen", "commanded"
-TAKEOVERS = (GONE, FROZEN, COMMANDED)
 FOLLOWED = 0.5
 """How often there is a standby, where no disk is lost."""
 
-ADDED, DRAINED, REMOVED = "added", "drained", "removed"
-MOVES = (ADDED, DRAINED, REMOVED)
 MOVED = 0.5
 """How often shards come or go, where no disk is lost: blocks that moved may lie on one alone."""
 
 SPARE = shard_names(SHARDS + 1)[-1]
 """The shard that is on no roster at first."""
 
-EVERY = {*KINDS, *LOSSES, *TAKEOVERS, *MOVES}
+EVERY = frozenset((*KINDS, *LOSSES, *TAKEOVERS, *MOVES))
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that goes wrong.
-
-    Args:
-        at: seconds after the start of the federation; seconds: how long it lasts.
-        much: how lossy, late, narrow or generous, by its kind.
-    """
-
-    kind: str
-    who: str
-    at: float
-    seconds: float
-    to: str = ""
-    much: float = 0.0
-
-    def __str__(self) -> str:
-        way = f"{self.who}>{self.to}" if self.to else self.who
-        much = f"*{self.much:g}" if self.much else ""
-        return f"{self.kind}:{way}@{self.at:g}+{self.seconds:g}{much}"
-
-
-_FAULT = re.compile(
-    r"(?P<kind>[a-z]+):(?P<who>[a-z0-9-]+)(>(?P<to>[a-z0-9-]+))?"
-    r"@(?P<at>[0-9.]+)\+(?P<seconds>[0-9.]+)(\*(?P<much>[0-9.]+))?"
-)
-
-
-def parsed(text: str) -> tuple[Fault, ...]:
-    """The faults of a command line, with commas between them; ValueError if it has none such."""
-    found = list[Fault]()
-    for part in filter(None, text.split(",")):
-        match = _FAULT.fullmatch(part.strip())
-        if match is None or match["kind"] not in EVERY:
-            raise ValueError(f"not a fault: {part!r}")
-        at, seconds, much = (float(match[key] or 0) for key in ("at", "seconds", "much"))
-        found.append(Fault(match["kind"], match["who"], at, seconds, match["to"] or "", much))
-    return tuple(found)
+parsed = partial(schedule.parsed, kinds=EVERY)
+"""The faults of a command line, with commas between them; ValueError if it has none such."""
 
 
 def setting_of(seed: int) -> Setting:

@@ -14,14 +14,13 @@ from tests.chaos.real.container import UNSHARE, Container, possible
 from tests.chaos.real.schedule import (
     EVERY,
     LOSSES,
-    MOVES,
     SETTINGS,
-    TAKEOVERS,
     faults_of,
     others_of,
     parsed,
     setting_of,
 )
+from tests.chaos.schedule import MOVES, TAKEOVERS
 from tests.kits.nursery import ROOT
 
 
