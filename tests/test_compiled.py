@@ -62,6 +62,12 @@ cli.main()
 """`secureps warm` of the kernels of codecs alone: those of every ring take twelve seconds more."""
 
 
+def python(*words: str) -> str:
+    """What a process of its own says."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 @pytest.fixture
 def shelf(tmp_path: Path) -> Iterator[Path]:
     """Where this process keeps kernels; afterwards it is as it was."""
@@ -103,8 +109,7 @@ def test_after_warming_no_process_compiles_anything() -> None:
     Nor is there a kernel that is called and not kept: all are, before or by the first line.
     """
     warm()
-    done = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
+    first, second = python("-c", USE).splitlines()
     assert first.startswith("compiled 0 kernels in ")
     assert second == "True True 0 True"
 
@@ -113,13 +118,7 @@ def test_what_the_command_compiles_is_kept(tmp_path: Path) -> None:
     """Cold, and again."""
     folder, said, kept = tmp_path / "deep" / "kernels", [], []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", OF_NO_RING, "--kernels", str(folder), "warm"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        said.append(done.stdout)
+        said.append(python("-c", OF_NO_RING, "--kernels", str(folder), "warm"))
         kept.append(sorted(p.name for p in folder.rglob("*.nbc")))
     assert f"kept in {folder}/" in said[0]
     assert said[0].startswith(f"compiled {len(kept[0])} kernels in ")
@@ -325,14 +324,9 @@ print(missing)
 
 
 def test_llvm_that_does_not_load_is_as_good_as_none() -> None:
-    run = [sys.executable, "-c", BROKEN]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert done.stdout == "cannot load LLVM\n"
+    assert python("-c", BROKEN) == "cannot load LLVM\n"
 
 
 def test_warm_says_that_there_is_no_numba() -> None:
     """In a process that cannot import it: both kinds of sums are opened, and all rings."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, "warm"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("nothing is compiled without numba (")
+    assert python("-c", ALONE, "warm").startswith("nothing is compiled without numba (")

@@ -237,10 +237,10 @@ class Plan:
         Raises:
             Malformed: a sparse tensor has no such row, or none is left of the model.
         """
-        patterns = [section.pattern for section in self.section.group]
+        sections, found = self.section.group, list[str]()
+        patterns = [section.pattern for section in sections]
         first = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in rows}
-        found: list[str] = []
-        for section in self.section.group:
+        for section in sections:
             cut = section.sparse
             if cut is None:
                 found.append(section.name)

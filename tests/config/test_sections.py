@@ -331,7 +331,7 @@ def sections(kind: type[Section]) -> Iterator[type[Section]]:
 
 
 FILES: list[type[Section]] = [PlanSection, ProfilesSection, ScenarioSection, ServeSection]
-KINDS = dict.fromkeys((*FILES, SiteSection, *sections(Table)))
+KINDS: dict[type[Section], None] = dict.fromkeys([*FILES, SiteSection, *sections(Table)])
 KEYS = [(kind, key) for kind in KINDS for key in kind.model_fields]
 WRONG: tuple[Any, ...] = (True, -7, 0.5, "7", [True], {"a": 1}, date(1979, 5, 27))
 """Of every type that TOML has: no key takes more than three of them."""

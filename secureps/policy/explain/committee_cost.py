@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from secureps.codec.grid import MOST_BITS, levels
 from secureps.config.plan import MOST_CAPACITY
@@ -139,20 +140,20 @@ def _bits(levels: int) -> int:
     return (levels // 2).bit_length() + 1
 
 
-def _costs_more(parameters: CipherParameters, **change: int) -> bool:
-    """Whether changed parameters take more bytes, or cannot be; larger ones never take fewer."""
+def _costs_more(own: CipherParameters, capacity: int, most: int) -> bool:
+    """Whether other parameters take more bytes, or cannot be; larger ones never take fewer."""
     try:
-        return value_bytes(replace(parameters, **change)) > value_bytes(parameters)
+        return value_bytes(replace(own, capacity=capacity, levels=most)) > value_bytes(own)
     except PlanRefused:
         return True
 
 
 def _most_bits(own: CipherParameters) -> int:
     more = range(_bits(own.levels) + 1, MOST_BITS + 1)
-    free = bisect_left(more, True, key=lambda bits: _costs_more(own, levels=levels(bits)))
-    return _bits(own.levels) + free
+    costs = partial(_costs_more, own, own.capacity)
+    return _bits(own.levels) + bisect_left(more, True, key=lambda bits: costs(levels(bits)))
 
 
 def _most_capacity(own: CipherParameters) -> int:
     more = range(own.capacity + 1, MOST_CAPACITY + 1)
-    return own.capacity + bisect_left(more, True, key=lambda n: _costs_more(own, capacity=n))
+    return own.capacity + bisect_left(more, True, key=lambda n: _costs_more(own, n, own.levels))

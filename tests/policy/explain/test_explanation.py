@@ -13,6 +13,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
 from secureps.policy.explain import explanation
+from secureps.policy.explain.explanation import Price
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.accountant import epsilon
 from secureps.wording import size
@@ -23,6 +24,12 @@ from tests.kits.roles_kit import SCHEMA, make_plan, private_plan
 
 DIGITS = load_plan(ROOT / "policies" / "digits.toml")
 VALUES = 9610
+
+
+def price_of(plan: Plan, values: int) -> Price:
+    price = explain(plan, {"all": values}).price
+    assert price is not None
+    return price
 
 
 def remarked(text: str, *plans: Plan, values: int = 60) -> list[bool]:
@@ -53,8 +60,7 @@ def test_fifty_small_holders_send_no_more_than_their_blocks_need() -> None:
 
 
 def test_epsilon_is_the_ledgers() -> None:
-    price = explain(DIGITS, {"all": VALUES}).price
-    assert price is not None
+    price = price_of(DIGITS, VALUES)
     charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
     assert price.epsilon_run == epsilon(charges, 1e-5) <= price.budget == 8.0
     assert price.epsilon_version == epsilon(charges[:1], 1e-5)
@@ -67,8 +73,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
     assert privacy is not None
     less = privacy.model_copy(update={"budget": 5.0})
     plan = type(DIGITS)(DIGITS.section.model_copy(update={"privacy": less}))
-    price = explain(plan, {"all": VALUES}).price
-    assert price is not None
+    price = price_of(plan, VALUES)
     charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
     assert price.versions is not None
     assert 0 < price.versions < 15
@@ -80,8 +85,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
 
 
 def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
-    price = explain(DIGITS, {"all": VALUES}).price
-    assert price is not None
+    price = price_of(DIGITS, VALUES)
     step = 4.0 * 3.66 * 0.3 / (0.5 * 200)
     deviation = step * math.sqrt(8 / 5)
     assert price.deviation["all"] == pytest.approx(deviation, rel=1e-12)
@@ -104,8 +108,7 @@ def test_the_noise_is_held_against_an_update_that_was_tried(tried: float, length
 def test_momentum_may_take_an_update_to_its_clip() -> None:
     training = {**DIGITS.section.training, "momentum": 0.9}
     plan = Plan(DIGITS.section.model_copy(update={"training": training}))
-    price = explain(plan, {"all": VALUES}).price
-    assert price is not None
+    price = price_of(plan, VALUES)
     assert price.update["all"] == "an update of the whole clip (16)"
 
 
