@@ -266,7 +266,7 @@ def _apps(folder: Path) -> list[Target]:
             in_file(state, lambda _: states.newest()),
             cost=12,
         ),
-        Target("model-form", ("flower.trainer:ModelForm.of_text",), (form,), _form, cost=2),
+        Target("model-form", ("flower.post:ModelForm.of_text",), (form,), _form, cost=2),
         Target("script", heard, frames, _heard, cost=8),
         Target("script-cut-off", heard, frames[:2], _answered, cost=8),
     ]
