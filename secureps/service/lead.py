@@ -9,7 +9,6 @@ obey it (`roles.coordinator.reign`).
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -20,7 +19,7 @@ from typing import Any
 
 from secureps.errors import Busy, Conflict, InternalError, Refused, SecurepsError
 from secureps.exhaustion import exhaustion
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
@@ -255,7 +254,6 @@ class CoordinatorWorker(Worker):
         self.uncopied: Callable[[], Collection[int]] = tuple
         self._machine = machine
         self._checkpoints = checkpoints
-        self._writes = threading.Lock()
         self._newest = (-1, -1)
 
     def work(self, task: Task) -> ManifestWritten:
@@ -273,15 +271,17 @@ class CoordinatorWorker(Worker):
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in task.parts),
             unsafe=task.unsafe,
             evaluations=task.evaluations,
-            tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
+            tallies=tuple(
+                Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
+                for fact, times in task.tallies
+            ),
         )
-        at, kept = (task.number, task.placement.epoch), tuple[int, ...]()
-        with self._writes:  # works end in any order: that of an older placement comes to nothing
-            if at >= self._newest:
-                write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
-                self._newest = at
-                kept = self._prune(task)
-        return ManifestWritten(*at, kept)
+        at = task.number, task.placement.epoch
+        if at < self._newest:  # it was repeated, and an older placement's comes to nothing
+            return ManifestWritten(*at, ())
+        write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
+        self._newest = at
+        return ManifestWritten(*at, self._prune(task))
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
         """Deletes checkpoints as the plan says; returns the numbers of those that stay.
@@ -299,10 +299,6 @@ class CoordinatorWorker(Worker):
             wanted = {subject} if found is None else {subject, found.version}
         kept = prune(self._checkpoints, section.keep, wanted, self.uncopied())
         return kept if 0 in kept else ()
-
-
-def _tally(fact: Charge | Release, times: int) -> Tally:
-    return Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
 
 
 class StandbyWorker(Worker):
