@@ -95,7 +95,7 @@ class Lead(Executor):
 
     def _act(self, handled: Handled) -> None:
         if self._asks is not None and self._rows.mark.seq > self._asks[0].seq:
-            self._answer_rows(*self._asks)
+            self._answer_rows(self._asks[1])
         for _, step in handled:
             for end in [effect for effect in step.effects if isinstance(effect, Halt)]:
                 self._halt(end)  # stop at once; do not wait for the standby
@@ -151,9 +151,9 @@ class Lead(Executor):
         self._standby, self._heard, self._has = message.standby, now, mark.seq
         self._asks = (mark, answer)
         if rows:
-            self._answer_rows(mark, answer)
+            self._answer_rows(answer)
         else:
-            self.later(lambda: self._answer_nothing_new(answer), PAUSE)
+            self.later(partial(self._answer_rows, answer), PAUSE)
             self._caught_up()
         self._release()
 
@@ -207,14 +207,12 @@ class Lead(Executor):
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
-    def _answer_rows(self, mark: Mark, answer: Future[Reply]) -> None:
-        self._asks = None
-        self._settle(answer, Rows(self._rows.after(mark, ROWS)))
-
-    def _answer_nothing_new(self, answer: Future[Reply]) -> None:
+    def _answer_rows(self, answer: Future[Reply]) -> None:
+        """Answers the standby with what is new, unless it has asked again since."""
         if self._asks is not None and self._asks[1] is answer:
+            mark, _ = self._asks
             self._asks = None
-            self._settle(answer, Rows(()))
+            self._settle(answer, Rows(self._rows.after(mark, ROWS)))
 
     def hear(self, record: Record) -> None:
         super().hear(record)

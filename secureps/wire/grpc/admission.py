@@ -156,12 +156,6 @@ class Places:
             party, self.held(party), peer
         )
 
-    def _oust(self, party: str, places: list[Place], peer: str) -> bool:
-        victim = self._find_victim(party, places, peer)
-        if victim is not None:
-            victim.oust(_BESIDE.format(party))
-        return victim is not None
-
     def held(self, party: str) -> list[Place]:
         return [place for place in self._calls[party] if place.turn.done()]
 
@@ -209,8 +203,8 @@ class Places:
 
             min(waiting, key=order).turn.set_result(None)
 
-    def _find_victim(self, party: str, places: Iterable[Place], peer: str) -> Place | None:
-        """Finds the call that gives way to a call of this connection, if one does.
+    def _oust(self, party: str, places: Iterable[Place], peer: str) -> bool:
+        """Makes one of these calls give way to a call of this connection, if one must.
 
         A call of a connection that is trusted less gives way at once. A call of an equal connection
         that has more of them gives way when nothing moves, or when its turn is over.
@@ -229,7 +223,10 @@ class Places:
         def order(place: Place) -> tuple[int, int, float]:
             return trust(party, place.peer), -has[place.peer], place.moved
 
-        return min(filter(gives, here), key=order, default=None)
+        victim = min(filter(gives, here), key=order, default=None)
+        if victim is not None:
+            victim.oust(_BESIDE.format(party))
+        return victim is not None
 
 
 COUNTED = (ClientError, ConfigError, Refused, Busy)

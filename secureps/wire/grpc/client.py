@@ -586,9 +586,6 @@ class GrpcTransport:
         call: Any = self._channel(COORDINATOR).unary_stream(framing.WATCH)
         return call(envelope, metadata=metadata)
 
-    def _error(self, call: Any, to: str) -> SecurepsError:
-        return framing.error_of(call, self._at(to), to in self._met)
-
     def _failed(self, error: Exception, to: str) -> Exception:
         """The SecurepsError behind an error of a call; a limit of this process comes back as it is.
 
@@ -597,7 +594,7 @@ class GrpcTransport:
         if exhaustion(error):
             return error
         if isinstance(error, grpc.RpcError):
-            failed = self._error(error, to)
+            failed = framing.error_of(error, self._at(to), to in self._met)
             self._turn(to, failed)
             return failed
         if isinstance(error, ValueError | grpc.FutureCancelledError):
