@@ -43,14 +43,6 @@ def nobody_passes(party: str, request: bytes, signature: bytes) -> None:
 Server = CoordinatorServer | ShardServer
 
 
-@pytest.fixture
-def coordinator() -> Iterator[CoordinatorServer]:
-    server = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
-    server.start()
-    yield server
-    server.stop(0)
-
-
 @pytest.fixture(params=["coordinator", "shard"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     made: Server
@@ -106,11 +98,9 @@ def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
             next(streams[1])
 
 
-def test_there_are_only_so_many_watchers(
-    coordinator: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_are_only_so_many_watchers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "WATCHERS", 1)
-    with grpc.insecure_channel(at(coordinator)) as channel:
+    with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         first = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         assert next(first).status == NOT_SERVING

@@ -23,6 +23,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.uploads import HUGE, LARGE, SILENT, UNFINISHED, Gathering, Upload, Uploads
+from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
@@ -34,20 +35,11 @@ from tests.kits.transport_kit import (
     sign_as,
     values,
 )
-from tests.wire.grpc.test_servers import await_
 
 SIZE = 3 << 20
 CUT = 256 << 10
 
 Link = Callable[..., tuple[Relay, GrpcTransport]]
-
-
-@pytest.fixture
-def world() -> Iterator[Grpc]:
-    yield (world := Grpc())
-    for endpoint in world.endpoints:
-        endpoint.release()
-    world.close()
 
 
 @pytest.fixture
@@ -237,7 +229,7 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
         world.transports[-1].call("shard-0", put(bytes(BLOCK_LIMIT), name))
     shard = world.servers["shard-0"]
     assert isinstance(shard, servers.ShardServer)
-    await_(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
+    until(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
     message = put(os.urandom(BLOCK_LIMIT))
     assert until_answered(world.transport("a"), message) == Stored(message.header.digest)
 
