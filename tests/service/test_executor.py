@@ -161,14 +161,6 @@ def test_what_comes_while_the_disk_is_full_is_journalled_after_what_it_refused()
     assert stage.log.lines == [("journal", (1,)), ("journal", (2,))]
 
 
-def test_a_restart_folds_the_journal() -> None:
-    stage = Stage()
-    stage.journal.append(1.0, [Incarnated(4), Incarnated(5)])
-    stage.executor.start()
-    stage.play()
-    assert stage.machine.applied == [Incarnated(4), Incarnated(5)]
-
-
 def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
     stage = spoken(Call("there", Heartbeat("me")))
     begin = [0.0]
@@ -258,13 +250,6 @@ def test_a_known_block_is_answered_without_being_kept_again() -> None:
     assert "kept" not in stage.worker.kept
 
 
-def test_an_answer_with_a_payload_is_fetched() -> None:
-    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    assert answer.result() == Payload(b"d" * 32, b"abc")
-
-
 @pytest.mark.parametrize(
     ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
 )
@@ -284,14 +269,6 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
         assert not stage.executor.halted.done()
     else:
         assert stage.executor.halted.exception() is error
-
-
-def test_work_takes_its_time_and_comes_back() -> None:
-    stage = spoken(Work(TASK))
-    stage.worker.result = "done"
-    stage.play()
-    assert stage.machine.heard[-1] == (WORKER, "done")
-    assert stage.loop.now() == 5.0
 
 
 def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
@@ -451,14 +428,6 @@ def test_ticks_come_when_they_were_asked_for() -> None:
     stage.play()
     assert stage.loop.now() == 7.5
     assert stage.machine.heard[-1] == ("me", Tick())
-
-
-def test_a_request_without_an_answer_is_refused() -> None:
-    stage = Stage(lambda s, e: Step())
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    with pytest.raises(Malformed, match="no answer to a Heartbeat"):
-        answer.result(0)
 
 
 def test_orders_reach_the_newest_watcher_alone() -> None:

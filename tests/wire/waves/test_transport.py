@@ -83,10 +83,11 @@ def test_in_one_wave_what_is_foreseen_is_answered_and_still_said() -> None:
     transport, block = WaveTransport(one_wave=True), put(b"sealed")
     assert transport.call("shard-0", block).result(0) == Stored(block.header.digest)
     assert transport.call("shard-0", AskBlock(block.header)).result(0).have == 0
-    assert transport.call(COORDINATOR, Heartbeat("a")).result(0) == Noted()
+    for message in (Heartbeat("a"), Telemetry("a", "all", 0, ())):
+        assert transport.call(COORDINATOR, message).result(0) == Noted()
     assert not transport.call(COORDINATOR, ask("x")).done()
     said = transport.out()
-    assert [entry.kind for entry in said] == [Kind.TELL] * 4
+    assert [entry.kind for entry in said] == [Kind.TELL] * 5
     assert bytes(said[0].payload) == b"sealed"
 
 
@@ -168,17 +169,6 @@ def test_a_wave_carries_all_that_was_said_before_it() -> None:
 INVITE = Invite(1, "all", 0, 0, 1.0)
 PUBLISHED = Published(1, "all", 0, (b"d" * 32,))
 ID = SubmissionId("a", "all", 0)
-
-
-def test_a_block_counts_as_stored_and_nothing_of_it_as_there() -> None:
-    block = put(b"x")
-    assert foreseen(block) == Stored(block.header.digest)
-    assert foreseen(AskBlock(block.header)) == Stored(block.header.digest, 0)
-
-
-def test_what_only_informs_counts_as_heard() -> None:
-    assert foreseen(Heartbeat("a")) == Noted()
-    assert foreseen(Telemetry("a", "all", 0, ())) == Noted()
 
 
 @pytest.mark.parametrize(
