@@ -19,15 +19,10 @@ ORDER: Any = "order"
 """Stand-ins: an executor looks into neither."""
 
 
-class Log:
-    """What happened, in order."""
-
-    def __init__(self) -> None:
-        self.lines: list[Any] = []
-
-
 class Recording(MemoryJournal):
-    def __init__(self, log: Log, broken: bool = False) -> None:
+    """A journal that logs what is written."""
+
+    def __init__(self, log: list[Any], broken: bool = False) -> None:
         super().__init__()
         self._log = log
         self._broken = broken
@@ -35,7 +30,7 @@ class Recording(MemoryJournal):
     def append(self, at: float, records: Sequence[Any]) -> None:
         if self._broken:
             raise OSError("no space left")
-        self._log.lines.append(("journal", tuple(r.number for r in records)))
+        self._log.append(("journal", tuple(r.number for r in records)))
         super().append(at, records)
 
 
@@ -162,7 +157,7 @@ class Stage:
         self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None
     ) -> None:
         self.meter: Meter = meter if meter is not None else Meter()
-        self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
+        self.log, self.loop, self.line = list[Any](), VirtualLoop(), Line()
         self.machine, self.worker = Puppet(react), DictWorker()
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
@@ -173,6 +168,12 @@ class Stage:
 
     def play(self) -> None:
         self.loop.run(lambda: False)
+
+    def ask(self, party: str = "a") -> Future[Any]:
+        """A party's request, once all that follows from it is done."""
+        answer = self.executor.request(party, Heartbeat(party))
+        self.play()
+        return answer
 
 
 def spoken(*effects: Effect) -> Stage:

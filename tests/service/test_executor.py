@@ -86,15 +86,15 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
     stage = Stage()
 
     def react(sender: str, event: Any) -> Step:
-        stage.log.lines.append("handled")
+        stage.log.append("handled")
         return Step([Incarnated(len(stage.machine.heard))], [Answer(Noted())])
 
     stage.machine._react = react
     answers = [stage.executor.request("a", Heartbeat("a")) for _ in range(3)]
     for answer in answers:
-        answer.add_done_callback(lambda _: stage.log.lines.append("answered"))
+        answer.add_done_callback(lambda _: stage.log.append("answered"))
     stage.play()
-    assert stage.log.lines == [
+    assert stage.log == [
         *["handled"] * 3,
         ("journal", (1, 2, 3)),
         *["answered"] * 3,
@@ -123,8 +123,7 @@ def test_our_own_error_ends_the_party_and_tells_nothing_of_it(error: type[Except
         raise error("secret detail")
 
     stage = Stage(react)
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    answer = stage.ask()
     assert isinstance(answer.exception(), InternalError)
     assert "secret" not in str(answer.exception())
     own = stage.executor.halted.exception()
@@ -158,7 +157,7 @@ def test_what_comes_while_the_disk_is_full_is_journalled_after_what_it_refused()
     executor.heard("1", Tick())
     stage.loop.call_later(AGAIN_SECONDS / 2, lambda: executor.heard("2", Tick()))
     stage.play()
-    assert stage.log.lines == [("journal", (1,)), ("journal", (2,))]
+    assert stage.log == [("journal", (1,)), ("journal", (2,))]
 
 
 def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
@@ -261,8 +260,7 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
         raise error
 
     stage.worker.fetch = fetch  # type: ignore[method-assign]
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    answer = stage.ask()
     assert told in str(answer.exception())
     if isinstance(error, Refused):
         assert answer.exception() is error
@@ -281,8 +279,7 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
     heard: list[Any] = []
     stage.executor.subscribe("a", Subscribe("b", ()), heard.append)
     stage.play()
-    stage.executor.request("c", Heartbeat("c"))
-    stage.play()
+    stage.ask("c")
     assert [str(order) for order in heard] == ["speak for yourself"]
     assert isinstance(heard[0], UnknownParty)
     assert ("a", Unwatched("a")) in stage.machine.heard
@@ -341,11 +338,9 @@ def test_what_answers_another_request_is_no_answer() -> None:
 
 def test_a_halt_is_the_end() -> None:
     stage = Stage(lambda s, e: Step([], [Halt("over"), Work(TASK)]))
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert stage.executor.halted.result() == Halt("over")
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert len(stage.machine.heard) == 1
 
 
@@ -383,7 +378,7 @@ def test_a_stop_in_the_middle_of_a_batch_keeps_what_is_journalled() -> None:
     executor = stage.build(Stopping(stage.log))
     answer = executor.request("a", Heartbeat("a"))
     stage.play()
-    assert stage.log.lines == [("journal", (1,))]
+    assert stage.log == [("journal", (1,))]
     assert isinstance(answer.exception(0), Unreachable), "it asks again, and nothing is lost"
     assert executor.halted.result() == Halt("stopped")
 
@@ -424,8 +419,7 @@ def test_ticks_come_when_they_were_asked_for() -> None:
 
     stage = Stage()
     stage.machine._react = react
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert stage.loop.now() == 7.5
     assert stage.machine.heard[-1] == ("me", Tick())
 
@@ -436,8 +430,7 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     new: list[Any] = []
     cancel_old = stage.executor.subscribe("w", Subscribe("w", ()), old.append)
     stage.executor.subscribe("w", Subscribe("w", ()), new.append)
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     (taken,) = old
     assert new == [ORDER]
     assert isinstance(taken, KitError)
@@ -492,8 +485,7 @@ def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:
         return right(key)
 
     stage.worker.fetch = fetch  # type: ignore[method-assign]
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert [message for _, message, _ in stage.line.calls] == [PutBlock(HEADER, b"abc")]
     refused = "waits for its own disk: [Errno 5] Input/output error: 'spool/k'"
     assert stage.machine.troubles == [refused, ""]
@@ -525,8 +517,7 @@ def test_what_is_deferred_is_answered_with_all_of_its_ticket() -> None:
     first, second = (stage.executor.request(name, Heartbeat(name)) for name in ("first", "second"))
     stage.play()
     assert not first.done()
-    last = stage.executor.request("last", Heartbeat("last"))
-    stage.play()
+    last = stage.ask("last")
     assert first.result(0) == second.result(0) == Noted()
     with pytest.raises(Malformed, match="has no answer to a Heartbeat"):
         last.result(0)

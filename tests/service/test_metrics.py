@@ -52,6 +52,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
 def ended(result: Any) -> Future[Any]:
     future: Future[Any] = Future()
     if isinstance(result, BaseException):
@@ -61,8 +66,7 @@ def ended(result: Any) -> Future[Any]:
     return future
 
 
-def test_requests_are_counted_when_they_are_answered_by_what_came_of_them() -> None:
-    metrics = Metrics()
+def test_requests_are_counted_when_they_are_answered_by_what_came_of_them(metrics: Metrics) -> None:
     meter: Meter = metrics
     waiting: Future[Any] = Future()
     meter.asked(Heartbeat("hospital-1"), waiting)
@@ -76,8 +80,7 @@ def test_requests_are_counted_when_they_are_answered_by_what_came_of_them() -> N
     assert b"hospital-1" not in generate_latest(metrics.registry), "no series names a client"
 
 
-def test_payload_bytes_go_in_and_out_on_both_sides() -> None:
-    metrics = Metrics()
+def test_payload_bytes_go_in_and_out_on_both_sides(metrics: Metrics) -> None:
     metrics.asked(PutBlock(HEADER, b"abc"), ended(Noted()))
     metrics.asked(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12345")))
     assert value(metrics, "secureps_payload_bytes_total", direction="in") == 3
@@ -89,8 +92,7 @@ def test_payload_bytes_go_in_and_out_on_both_sides() -> None:
     assert value(metrics, "secureps_calls_total", kind="PutBlock", outcome="Busy") == 1
 
 
-def test_retries_records_and_works() -> None:
-    metrics = Metrics()
+def test_retries_records_and_works(metrics: Metrics) -> None:
     metrics.retried("shard-0")
     metrics.journalled([Incarnated(1), VersionCommitted("g", 0), VersionCommitted("g", 1)])
     metrics.worked(WriteManifest(0, (), Placement(1, (), ()), ()), 2.0)
@@ -99,8 +101,7 @@ def test_retries_records_and_works() -> None:
     assert value(metrics, "secureps_work_seconds_sum", task="WriteManifest") == 2.0
 
 
-def test_whoever_is_turned_away_unread_is_counted() -> None:
-    metrics = Metrics()
+def test_whoever_is_turned_away_unread_is_counted(metrics: Metrics) -> None:
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         if signature != b"good":
@@ -198,8 +199,7 @@ def test_the_largest_epsilon_follows_the_ledger(tmp_path: Path) -> None:
     assert 0 < first < after < math.inf
 
 
-def test_a_party_is_ready_once_it_stands(tmp_path: Path) -> None:
-    metrics = Metrics()
+def test_a_party_is_ready_once_it_stands(metrics: Metrics, tmp_path: Path) -> None:
     told: list[bool] = []
     metrics.on_ready(told.append)
     assert value(metrics, "secureps_ready") == 0
@@ -216,8 +216,9 @@ def test_a_party_is_ready_once_it_stands(tmp_path: Path) -> None:
 # --- the port ---------------------------------------------------------------------
 
 
-def test_the_port_answers_while_it_is_open_and_is_free_afterwards(tmp_path: Path) -> None:
-    metrics = Metrics()
+def test_the_port_answers_while_it_is_open_and_is_free_afterwards(
+    metrics: Metrics, tmp_path: Path
+) -> None:
     metrics.gauge("secureps_test", "A test.", lambda: 7.0)
     with exposed(metrics, "127.0.0.1:0", tmp_path, None) as address:
         assert (tmp_path / "metrics-address").read_text() == f"{address}\n"

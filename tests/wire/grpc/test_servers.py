@@ -263,8 +263,11 @@ def test_a_shard_stops_while_requests_go_on_coming(shard: Shard) -> None:
 # --- the coordinator --------------------------------------------------------------
 
 
+Coordinator = tuple[CoordinatorServer, EchoServer, Door]
+
+
 @pytest.fixture
-def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
+def coordinator() -> Iterator[Coordinator]:
     echo = EchoServer()
     server = CoordinatorServer(PLAINTEXT, echo, "127.0.0.1:0", authenticate)
     server.start()
@@ -274,9 +277,7 @@ def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
     door.close()
 
 
-def test_a_coordinator_stops_with_requests_and_watches_open(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_a_coordinator_stops_with_requests_and_watches_open(coordinator: Coordinator) -> None:
     server, echo, door = coordinator
     for _ in range(40):
         door.tell(ask("hang"), framing.COORDINATOR_TELL)
@@ -290,9 +291,7 @@ def test_a_coordinator_stops_with_requests_and_watches_open(
         echo.cancelled.get(timeout=PATIENCE)
 
 
-def test_watches_alone_do_not_take_the_grace(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_watches_alone_do_not_take_the_grace(coordinator: Coordinator) -> None:
     server, echo, door = coordinator
     for _ in range(5):
         door.stream(Subscribe("a", ()), framing.WATCH)
@@ -302,9 +301,7 @@ def test_watches_alone_do_not_take_the_grace(
     assert texts == {"the coordinator is stopping"}
 
 
-def test_a_watch_that_comes_during_the_stop_is_not_left_open(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_a_watch_that_comes_during_the_stop_is_not_left_open(coordinator: Coordinator) -> None:
     """Its call was let in before the stop, its request comes after all watches were ended."""
     server, echo, door = coordinator
     assert server._stop is not None
