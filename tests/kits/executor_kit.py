@@ -126,32 +126,6 @@ class DictWorker:
         return 5.0
 
 
-class Tape(Meter):
-    """A meter that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def asked(self, message: Any, answer: Future[Any]) -> None:
-        self.told.append(("asked", message))
-        answer.add_done_callback(lambda done: self.told.append(("answered", done.result())))
-
-    def called(self, message: Any, answer: Future[Any]) -> None:
-        self.told.append(("called", message))
-
-    def retried(self, to: str) -> None:
-        self.told.append(("retried", to))
-
-    def journalled(self, records: Sequence[Any]) -> None:
-        self.told.append(("journalled", *records))
-
-    def worked(self, task: Any, seconds: float, result: Any = None) -> None:
-        self.told.append(("worked", task, seconds))
-
-    def stands(self, machine: Any, now: float) -> None:
-        self.told.append(("stands", len(machine.heard), now))
-
-
 class Stage:
     def __init__(
         self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.environment import Environment
+from secureps.service.environment import Environment, Meter
 from secureps.service.executor import (
     AGAIN_SECONDS,
     LONGEST_BACKOFF,
@@ -74,7 +75,7 @@ from secureps.service.executor import (
 from secureps.service.loop import RealLoop
 from secureps.store import journal_rows
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape, spoken
+from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, spoken
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
@@ -449,28 +450,25 @@ def test_a_lost_stream_is_an_event() -> None:
 
 
 def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
-    def react(sender: str, event: Any) -> Step:
-        if sender != "a":
-            return Step()
-        effects: list[Effect] = [
-            Answer(Noted()),
-            Call("there", PutBlock(HEADER), attach="k"),
-            Work(TASK),
-        ]
-        return Step([Incarnated(1)], effects)
-
-    tape = Tape()
-    stage = Stage(react, tape)
+    effects: list[Effect] = [
+        Answer(Noted()),
+        Call("there", PutBlock(HEADER), attach="k"),
+        Work(TASK),
+    ]
+    told, meter = list[tuple[Any, ...]](), Meter()
+    for name in ("asked", "called", "retried", "journalled", "worked", "stands"):
+        setattr(meter, name, partial(lambda *said: told.append(said[:2]), name))
+    stage = Stage(lambda s, e: Step([Incarnated(1)], effects) if s == "a" else Step(), meter)
     stage.executor.request("a", Heartbeat("a"))
     stage.loop.run(lambda: len(stage.line.calls) == 1)
     stage.line.calls[0][2].set_exception(Busy("full", 0.4))
     stage.play()
-    told = [each for each in tape.told if each[0] != "stands"]
-    put = ("called", PutBlock(HEADER, b"abc"))
-    first = [("asked", Heartbeat("a")), ("journalled", Incarnated(1)), ("answered", Noted())]
-    assert told[:5] == [*first, put, ("retried", "there")]
-    assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
-    assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"
+    put, stands = ("called", PutBlock(HEADER, b"abc")), ("stands", stage.machine)
+    first = [("asked", Heartbeat("a")), ("journalled", [Incarnated(1)]), stands]
+    assert told[:4] == [*first, put], "it stands after the records, before any effect"
+    rest = [each for each in told[4:] if each != stands]
+    assert rest[0] == ("retried", "there")
+    assert sorted(rest[1:], key=repr) == sorted([put, ("worked", "task")], key=repr)
 
 
 def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:

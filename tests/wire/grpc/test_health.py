@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.errors import Unsigned
-from secureps.messages.requests import Subscribe
 from secureps.service.process import link_of
 from secureps.store.keyring import load_public
 from secureps.wire.grpc import health
 from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.processes import Processes
+from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-PATIENCE = 20.0
-
-
-class Nobody:
-    run = b""
-
-    def request(self, sender: str, message: Any) -> Future[Any]:
-        raise AssertionError
-
-    def subscribe(self, sender: str, message: Subscribe, deliver: Any) -> Any:
-        raise AssertionError
-
-
-def nobody_passes(party: str, request: bytes, signature: bytes) -> None:
-    raise Unsigned("no")
 
 
 Server = CoordinatorServer | ShardServer
 
 
-@pytest.fixture(params=["coordinator", "shard"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made: Server
-    if request.param == "coordinator":
-        made = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
-    else:
-        made = ShardServer(PLAINTEXT, "shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
-    made.start()
-    yield made
-    made.stop(0)
+@pytest.fixture(params=["coordinator", "shard-0"])
+def server(request: pytest.FixtureRequest, world: Grpc) -> Iterator[Server]:
+    world.serve(request.param, endpoint := EchoServer())
+    yield world.servers[request.param]
+    assert endpoint.seen == []
 
 
 def check(address: str, service: str = "", link: Link = PLAINTEXT, to: str = "") -> int:
