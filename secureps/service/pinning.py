@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -142,13 +142,10 @@ def _allowed() -> frozenset[int] | None:
 
 
 def _narrow(node: int, cpus: frozenset[int]) -> None:
-    narrow: Callable[[int, Iterable[int]], None] | None = getattr(os, "sched_setaffinity", None)
-    if narrow is None:
-        raise ConfigError("pin: this system pins no process to CPUs: leave it out")
     try:
-        narrow(0, cpus)
+        os.sched_setaffinity(0, cpus)
     except OSError as error:
         raise ConfigError(f"pin: the system refuses node {node}: {error}") from None
     for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
         with suppress(OSError):  # it has ended meanwhile
-            narrow(int(task.name), cpus)
+            os.sched_setaffinity(int(task.name), cpus)
