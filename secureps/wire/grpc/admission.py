@@ -8,8 +8,7 @@ A thief with a copy of a party's key has the party's places too. So a party's pl
 among its connections: a connection whose calls end well is trusted more than one that breaks them
 off, and does not wait for it.
 
-Refused requests are counted, because people ask about them. The count is bounded: names are those
-of the roster, errors are of one tree, and above MOST pairs of both all others count as one.
+Refused requests are counted, in bounded memory.
 """
 
 from __future__ import annotations

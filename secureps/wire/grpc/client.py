@@ -371,9 +371,6 @@ class GrpcTransport:
     def stalled(self) -> str:
         """Says which call has not ended long after its time was up; empty if none is as old.
 
-        Where gRPC does not end a call, a thread or memory that it had no room for is missing for
-        good, and no other call ends either.
-
         Raises:
             RuntimeError, MemoryError: as `Liveness.stalled`.
         """
