@@ -31,21 +31,25 @@ LAST_SECONDS = 1.0
 """Seconds that the end of a process waits for what is being sent."""
 
 
-class _Ids(RandomIdGenerator):
+class _Ids:
     """Gives a span the ids that this thread has chosen for it, and random ones elsewhere."""
 
     def __init__(self) -> None:
         self._chosen = threading.local()
+        self._random = RandomIdGenerator()
 
     def choose(self, trace: int, span: int) -> None:
         """Chooses the ids of this thread's next span; 0: any."""
         self._chosen.trace, self._chosen.span = trace, span
 
     def generate_trace_id(self) -> int:
-        return int(getattr(self._chosen, "trace", 0)) or super().generate_trace_id()
+        return int(getattr(self._chosen, "trace", 0)) or int(self._random.generate_trace_id())
+
+    def is_trace_id_random(self) -> bool:
+        return True
 
     def generate_span_id(self) -> int:
-        return int(getattr(self._chosen, "span", 0)) or super().generate_span_id()
+        return int(getattr(self._chosen, "span", 0)) or int(self._random.generate_span_id())
 
 
 class OpenTelemetrySpans:

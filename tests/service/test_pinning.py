@@ -64,7 +64,7 @@ def test_of_a_node_it_takes_what_its_cpuset_leaves() -> None:
         ("auto", "shard-1", 2, 0, {1, 2}),
     ):
         found, _, own = choose(pin, name, TWO, few, threads)
-        assert (found, own) == (node, cpus)
+        assert (found, own) == (node, frozenset(cpus))
     assert choose("1", "a", TWO, None)[2] == TWO[1], "a system that tells no affinity has all"
 
 

@@ -214,22 +214,28 @@ class Server(ABC):
 
 
 class CoordinatorServer(Server):
-    """Serves `Tell` and `Watch`."""
+    """Serves `Tell` and `Watch`; `clock` is this machine's, in seconds since 1970."""
 
     SERVICE = framing.COORDINATOR_SERVICE
     TELL = framing.COORDINATOR_TELL
 
     def __init__(
-        self, link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        listen: str,
+        authenticate: Authenticate,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
+        self._clock = clock
         self._newest: dict[int, tuple[Any, bytes]] = {}
         """Orders and their bytes, by the order's id, which is its own while it is kept."""
         self._newest_bytes = 0
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         """Adds this machine's clock: with a wrong one no certificate is valid."""
-        return replace(answer, clock=time.time()) if isinstance(answer, Status) else answer
+        return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
         return {"Watch": grpc.stream_stream_rpc_method_handler(_refusing(self._watch))}

@@ -356,12 +356,9 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
     assert heard == ["a", "c"]
 
 
-def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    server = CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
-    status = Status(b"", 1, "", (), (), (), ())
-    monkeypatch.setattr(time, "time", lambda: 7.0)
+def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
+    listen = (PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
+    server, status = CoordinatorServer(*listen, lambda: 7.0), Status(b"", 1, "", (), (), (), ())
     assert server._answered("a", AskStatus(), status) == dataclasses.replace(status, clock=7.0)
     assert server._answered("a", AskStatus(), Noted()) == Noted()
     server.stop(0)
