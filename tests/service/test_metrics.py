@@ -262,6 +262,14 @@ def test_the_schemes_own_port_may_go_without_saying() -> None:
     assert host_names(["ps"], 80, 443) == {"ps:80"}
 
 
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    made = tmp_path / "kit"
+    create_kit(made, CipherParameters("plain", 8, 14))
+    issue(made, "holder", "keys-0")
+    return made
+
+
 def trusting(kit: Path, name: str = "") -> ssl.SSLContext:
     """Trusts the kit's CA alone, and shows a party's certificate, if one is named."""
     tls = kit / "public" / "tls"
@@ -273,10 +281,7 @@ def trusting(kit: Path, name: str = "") -> ssl.SSLContext:
     return context
 
 
-def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
-    kit = tmp_path / "kit"
-    create_kit(kit, CipherParameters("plain", 8, 14))
-    issue(kit, "holder", "keys-0")
+def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path, kit: Path) -> None:
     issue(kit, "observer", "prometheus")
     now = [0.0]
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca, lambda: now[0])
@@ -311,11 +316,8 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secured", [False, True], ids=["in the clear", "tls"])
 def test_who_says_nothing_or_nonsense_holds_nobody_up(
-    tmp_path: Path, secured: bool, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, kit: Path, secured: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    kit = tmp_path / "kit"
-    create_kit(kit, CipherParameters("plain", 8, 14))
-    issue(kit, "holder", "keys-0")
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
     context = trusting(kit, "keys-0")
     threads = threading.active_count()

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.service.process import link_of
-from secureps.store.keyring import load_public
 from secureps.wire.grpc import health
-from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from tests.kits.processes import Processes
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -32,8 +27,8 @@ def server(request: pytest.FixtureRequest, world: Grpc) -> Iterator[Server]:
     assert endpoint.seen == []
 
 
-def check(address: str, service: str = "", link: Link = PLAINTEXT, to: str = "") -> int:
-    with link.channel(to, address, ()) as channel:
+def check(server: Server, service: str = "") -> int:
+    with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         return int(stub.Check(request, timeout=PATIENCE, wait_for_ready=True).status)
@@ -46,15 +41,15 @@ def at(server: Server) -> str:
 def test_it_serves_when_it_is_ready_and_not_before(server: Server) -> None:
     own = "secureps.Coordinator" if isinstance(server, CoordinatorServer) else "secureps.Shard"
     for service in ("", own):
-        assert check(at(server), service) == NOT_SERVING
+        assert check(server, service) == NOT_SERVING
         server.set_ready(True)
-        assert check(at(server), service) == SERVING
+        assert check(server, service) == SERVING
         server.set_ready(False)
 
 
 def test_another_service_is_not_found(server: Server) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        check(at(server), "secureps.Nothing")
+        check(server, "secureps.Nothing")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -93,27 +88,3 @@ def test_what_is_stopping_is_never_ready_again() -> None:
     one.end()
     one.set_ready(True)
     assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == NOT_SERVING
-
-
-def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:
-    with Processes(tmp_path, "plain") as processes:
-        kit = tmp_path / "kit"
-        tls = link_of(kit, "client-00", load_public(kit).ca, False)
-
-        def listens(name: str) -> bool:
-            return (tmp_path / name / "address").is_file()
-
-        def health_of(name: str) -> int:
-            address = (tmp_path / name / "address").read_text().strip()
-            return check(address, link=tls, to=name)
-
-        processes.start("coordinator")
-        processes.wait(lambda: listens("coordinator"), "the coordinator")
-        processes.wait(lambda: health_of("coordinator") == SERVING, "its health")
-        for name in processes.shards:
-            processes.start(name)
-        processes.wait(lambda: listens("shard-0"), "the shard")
-        assert health_of("shard-0") == NOT_SERVING, "no client has come, there is no run"
-        for name in processes.clients:
-            processes.start(name)
-        processes.wait(lambda: health_of("shard-0") == SERVING, "the run")

@@ -244,6 +244,11 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
 # --- memory of a server -----------------------------------------------------------
 
 
+@pytest.fixture
+def intake() -> Uploads:
+    return Uploads(100, 60)
+
+
 def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -> None:
     intake = Uploads(150, 50)
     with begun(intake, put(bytes(30))) as first, begun(intake, put(b"x" * 30)) as second:
@@ -318,8 +323,7 @@ def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
     return answer.have
 
 
-def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
-    intake = Uploads(100, 60)
+def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Uploads) -> None:
     first = begun(intake, put(bytes(60)))
     begun(intake, put(bytes(60), "b"), "b")
     assert intake.taken == 0
@@ -410,8 +414,7 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 120)
 
 
-def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
-    intake = Uploads(100, 60)
+def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Uploads) -> None:
     message = put(bytes(range(60)))
     older = begun(intake, message)
     give(older, message.payload[:30])
@@ -427,8 +430,7 @@ def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
     assert intake.taken == 0
 
 
-def test_nobody_goes_on_with_what_another_sends() -> None:
-    intake = Uploads(100, 60)
+def test_nobody_goes_on_with_what_another_sends(intake: Uploads) -> None:
     message = put(bytes(40))
     broken(intake, message, 30)
     assert have(intake, message, "b") == 0
@@ -447,9 +449,8 @@ def test_nobody_goes_on_with_what_another_sends() -> None:
     ],
 )
 def test_offsets_and_lengths_that_do_not_fit(
-    size: int, offset: int, length: int, error: type[SecurepsError], said: str
+    intake: Uploads, size: int, offset: int, length: int, error: type[SecurepsError], said: str
 ) -> None:
-    intake = Uploads(100, 60)
     message = dataclasses.replace(put(bytes(size)), offset=offset)
     with pytest.raises(error, match=said):
         intake.begin("a", message, length)
@@ -466,9 +467,8 @@ def test_offsets_and_lengths_that_do_not_fit(
     ],
 )
 def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
-    pieces: list[bytes], error: type, kept: int
+    intake: Uploads, pieces: list[bytes], error: type, kept: int
 ) -> None:
-    intake = Uploads(100, 60)
     with pytest.raises(error):
         sent(intake, put(bytes(40)), *pieces)
     assert intake.taken == kept

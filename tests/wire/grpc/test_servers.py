@@ -106,11 +106,8 @@ class Door:
 
     def _signed(self, method: str, message: Any) -> tuple[bytes, float, Any]:
         envelope = encode(message)
-        return (
-            envelope,
-            PATIENCE,
-            sign_request("a", self._name, sign_as("a"), method, b"", envelope),
-        )
+        metadata = sign_request("a", self._name, sign_as("a"), method, b"", envelope)
+        return envelope, PATIENCE, metadata
 
 
 class Big(EchoServer):
