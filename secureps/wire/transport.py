@@ -92,7 +92,6 @@ DelayOf = Callable[[str, str, Any], float]
 
 
 def no_delay(sender: str, to: str, message: Any) -> float:
-    """Delivers everything at once."""
     return 0.0
 
 

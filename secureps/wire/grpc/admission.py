@@ -305,7 +305,10 @@ class Callers:
         with self._counted(claim.party):
             if claim.run and (ours := self._run()) and claim.run != ours:
                 raise WrongRun(other_run(claim.party, claim.run, ours))
-            self._make_room(claim.party, context.peer())
+            peer, full = context.peer(), self._calls[claim.party] >= CALLS
+            if full and not any(each.oust(claim.party, peer) for each in self._places):
+                text = f"{CALLS} calls of {claim.party} are under way"
+                raise Busy(text, random.uniform(*RETRY_SECONDS))
             self._calls[claim.party] += 1
             try:
                 yield claim
@@ -336,11 +339,6 @@ class Callers:
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
-
-    def _make_room(self, party: str, peer: str) -> None:
-        if self._calls[party] < CALLS or any(each.oust(party, peer) for each in self._places):
-            return
-        raise Busy(f"{CALLS} calls of {party} are under way", random.uniform(*RETRY_SECONDS))
 
 
 async def arrived(context: Any) -> bytes | None:
