@@ -101,12 +101,11 @@ Of each server it also logs the first wait of more than LONGEST_BACKOFF.
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Open:
-    """An unanswered call: how often and when it was tried; not `live` once it is called off."""
+    """An unanswered call: how often and when it was tried."""
 
     call: Call
     tried: int = 0
     dialled: float = 0.0
-    live: bool = True
 
 
 class Calls:
@@ -140,13 +139,12 @@ class Calls:
             if call.to != to:
                 each.call = dataclasses.replace(call, others=rest)
                 continue
-            each.live = False
             del self._open[each]
             if rest:
                 self.begin(dataclasses.replace(call, to=rest[0], others=rest[1:]))
 
     def _try(self, each: _Open) -> None:
-        if not each.live:
+        if each not in self._open:  # it was called off
             return
         if each.call.attach is None:
             self._dial(each, each.call.message)
@@ -157,7 +155,7 @@ class Calls:
     def _pump(self) -> None:
         while self._queue and self._has_room(self._queue[0].call):
             each = self._queue.popleft()
-            if each.live and each.call.attach is not None:
+            if each in self._open and each.call.attach is not None:
                 self._flying += 1
                 self._bytes += _header(each.call).length
                 self._send_payload(each, each.call.attach)
@@ -174,7 +172,7 @@ class Calls:
 
     def _send_payload(self, each: _Open, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
-            if not each.live:
+            if each not in self._open:
                 self._free_room(each.call)
                 return
             message, error = each.call.message, fetched.exception()
@@ -204,7 +202,7 @@ class Calls:
         error = future.exception()
         if error is not None and not isinstance(error, SecurepsError):
             raise error
-        if not each.live:
+        if each not in self._open:
             return
         if isinstance(error, PeerError) and error.retry_after is not None:
             self._again(each, error, error.retry_after)
@@ -488,7 +486,6 @@ class Executor:
         self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
-        self._unread = False
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
@@ -644,14 +641,13 @@ class Executor:
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log say so while the disk refuses."""
         payload = self._beside(partial(self.worker.fetch, key))
-        payload.add_done_callback(self._read)
-        return payload
 
-    def _read(self, done: Future[Any]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if is_disk_fault(error) or self._unread:
-            self._unread = is_disk_fault(error)
-            self.later(partial(self._disk, "reads", error))
+        def read(done: Future[Any]) -> None:
+            if not done.cancelled():
+                self.later(partial(self._disk, "reads", done.exception()))
+
+        payload.add_done_callback(read)
+        return payload
 
     def kept(
         self, request: Request, payload: bytes | memoryview, digest: bytes

@@ -9,7 +9,6 @@ obey it (`roles.coordinator.reign`).
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -20,7 +19,7 @@ from typing import Any
 
 from secureps.errors import Busy, Conflict, InternalError, Refused, SecurepsError
 from secureps.exhaustion import exhaustion
-from secureps.messages.charge import Charge, Release
+from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
@@ -96,7 +95,7 @@ class Lead(Executor):
 
     def _act(self, handled: Handled) -> None:
         if self._asks is not None and self._rows.mark.seq > self._asks[0].seq:
-            self._answer_rows(*self._asks)
+            self._answer_rows(self._asks[1])
         for _, step in handled:
             for end in [effect for effect in step.effects if isinstance(effect, Halt)]:
                 self._halt(end)  # stop at once; do not wait for the standby
@@ -152,9 +151,9 @@ class Lead(Executor):
         self._standby, self._heard, self._has = message.standby, now, mark.seq
         self._asks = (mark, answer)
         if rows:
-            self._answer_rows(mark, answer)
+            self._answer_rows(answer)
         else:
-            self.later(lambda: self._answer_nothing_new(answer), PAUSE)
+            self.later(partial(self._answer_rows, answer), PAUSE)
             self._caught_up()
         self._release()
 
@@ -208,14 +207,12 @@ class Lead(Executor):
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
-    def _answer_rows(self, mark: Mark, answer: Future[Reply]) -> None:
-        self._asks = None
-        self._settle(answer, Rows(self._rows.after(mark, ROWS)))
-
-    def _answer_nothing_new(self, answer: Future[Reply]) -> None:
+    def _answer_rows(self, answer: Future[Reply]) -> None:
+        """Answers the standby with what is new, unless it has asked again since."""
         if self._asks is not None and self._asks[1] is answer:
+            mark, _ = self._asks
             self._asks = None
-            self._settle(answer, Rows(()))
+            self._settle(answer, Rows(self._rows.after(mark, ROWS)))
 
     def hear(self, record: Record) -> None:
         super().hear(record)
@@ -255,7 +252,6 @@ class CoordinatorWorker(Worker):
         self.uncopied: Callable[[], Collection[int]] = tuple
         self._machine = machine
         self._checkpoints = checkpoints
-        self._writes = threading.Lock()
         self._newest = (-1, -1)
 
     def work(self, task: Task) -> ManifestWritten:
@@ -273,15 +269,17 @@ class CoordinatorWorker(Worker):
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in task.parts),
             unsafe=task.unsafe,
             evaluations=task.evaluations,
-            tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
+            tallies=tuple(
+                Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
+                for fact, times in task.tallies
+            ),
         )
-        at, kept = (task.number, task.placement.epoch), tuple[int, ...]()
-        with self._writes:  # works end in any order: that of an older placement comes to nothing
-            if at >= self._newest:
-                write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
-                self._newest = at
-                kept = self._prune(task)
-        return ManifestWritten(*at, kept)
+        at = task.number, task.placement.epoch
+        if at < self._newest:  # it was repeated, and an older placement's comes to nothing
+            return ManifestWritten(*at, ())
+        write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
+        self._newest = at
+        return ManifestWritten(*at, self._prune(task))
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
         """Deletes checkpoints as the plan says; returns the numbers of those that stay.
@@ -299,10 +297,6 @@ class CoordinatorWorker(Worker):
             wanted = {subject} if found is None else {subject, found.version}
         kept = prune(self._checkpoints, section.keep, wanted, self.uncopied())
         return kept if 0 in kept else ()
-
-
-def _tally(fact: Charge | Release, times: int) -> Tally:
-    return Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
 
 
 class StandbyWorker(Worker):

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -122,15 +123,24 @@ class RealLoop:
             return None
 
 
-class _OneThread:
+class _OneThread(ABC):
     """A heap of actions that one thread performs."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
-    def _push(self, due: float, action: Callable[[], None]) -> None:
+    @abstractmethod
+    def now(self) -> float: ...
+
+    def call_later(self, delay: float, action: Callable[[], None]) -> None:
+        due = self.now() + max(0.0, delay)
         heapq.heappush(self._heap, (due, next(self._count), action))
+
+    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
+        future: Future[T] = Future()
+        self.call_later(seconds, partial(perform, action, future))
+        return future
 
     def write(self, action: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
@@ -147,14 +157,6 @@ class VirtualLoop(_OneThread):
 
     def now(self) -> float:
         return self._time
-
-    def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        self._push(self._time + max(0.0, delay), action)
-
-    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        future: Future[T] = Future()
-        self.call_later(seconds, partial(perform, action, future))
-        return future
 
     def run(self, until: Callable[[], Any]) -> bool:
         """Performs actions until `until()` is true; False if nothing is left to perform."""
@@ -176,14 +178,6 @@ class WaveLoop(_OneThread):
 
     def now(self) -> float:
         return self._begin + self._passed + time.monotonic()
-
-    def call_later(self, delay: float, action: Callable[[], None]) -> None:
-        self._push(self.now() + delay if delay > 0 else 0.0, action)
-
-    def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        future: Future[T] = Future()
-        self.call_later(0.0, partial(perform, action, future))
-        return future
 
     def run(self, until: Callable[[], bool]) -> None:
         """Performs actions until `until()`, or until the next one is more than PATIENCE away."""

@@ -4,7 +4,7 @@ A `Metrics` has a registry of its own; nothing is global. Labels are words of th
 messages, records, tasks and errors), the plan's groups and steps, rules' reasons and servers'
 names: their number is bounded, and none is a client's. Values are counts, sizes and seconds.
 
-Machines belong to their loop's thread: scrapes and health checks read the last `Snapshot`.
+Machines belong to their loop's thread: scrapes and health checks read what it noted last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import IO, TYPE_CHECKING, Any
@@ -55,87 +54,6 @@ from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wording import named
 
-Facts = Mapping[str, Mapping[Fact, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of a machine at one moment.
-
-    Args:
-        ready: it can do its work: a coordinator has read its journal, the others are part
-            of a run as well.
-        groups: (version, step of the commit) by group; only a coordinator has this and the rest.
-        reasons: why each group waits, in words that may name `clients`.
-        joined, live: how many clients ever joined, and how many have a lease that runs.
-        away: how many servers of a role, "shard" or "holder", do not watch the coordinator now.
-        follows: whether the coordinator's standby has everything; None if it never had one.
-        facts: by member, how often each spent (`Ledger.tally`), under the `plan`.
-        unsafe: a seed was unsafe, which protects nobody.
-    """
-
-    ready: bool
-    groups: Mapping[str, tuple[int, str]] | None = None
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    clients: frozenset[str] = frozenset()
-    joined: int = 0
-    live: int = 0
-    away: Mapping[str, int] = field(default_factory=dict)
-    follows: bool | None = None
-    finished: bool = False
-    plan: Plan | None = None
-    facts: Facts | None = None
-    unsafe: bool = False
-
-    @property
-    def largest_epsilon(self) -> float | None:
-        """The largest epsilon of a member; infinite under an unsafe seed, None without privacy."""
-        if self.plan is None or self.plan.section.privacy is None or self.facts is None:
-            return None
-        if self.unsafe:
-            return math.inf
-        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
-
-    @classmethod
-    def of(cls, machine: Machine, now: float, facts: Facts | None) -> Snapshot:
-        """Takes a snapshot, on the machine's own thread.
-
-        With the `facts` of the last one, if they still hold, the ledger is not read again.
-        """
-        match machine:
-            case Coordinator():
-                return cls._coordinator(machine, now, facts)
-            case Shard():
-                return cls(ready=machine.state.founded)
-            case Holder():
-                return cls(ready=machine.configured)
-        return cls(ready=True)
-
-    @classmethod
-    def _coordinator(cls, machine: Coordinator, now: float, facts: Facts | None) -> Snapshot:
-        federation = machine.federation
-        if facts is None:
-            facts = {name: federation.ledger.tally(name) for name in federation.members}
-        live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
-        return cls(
-            ready=True,
-            groups={g.name: (g.version, g.phase.value) for g in groups},
-            reasons={g.name: why(machine.plan, federation, live, g, servers) for g in groups},
-            clients=frozenset(federation.members),
-            joined=len(federation.members),
-            live=len(live),
-            away={
-                role: sum(s.role == role and not s.live for s in servers)
-                for role in ("shard", "holder")
-            },
-            follows=next((s.live for s in servers if s.name == STANDBY), None),
-            finished=bool(federation.finished),
-            plan=machine.plan,
-            facts=facts,
-            unsafe=bool(federation.unsafe),
-        )
-
-
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -157,7 +75,10 @@ class Metrics(Meter, Collector):
         self.registry = registry = CollectorRegistry()
         self._ready_lock = threading.Lock()
         self._tell_ready: Callable[[bool], None] = lambda ready: None
-        self._snapshot, self._hangs = Snapshot(ready=False), False
+        self._ready = self._hangs = False
+        self._rows: tuple[_Row, ...] = ()
+        self._spent: tuple[Plan, Sequence[Mapping[Fact, int]], bool] | None = None
+        """Under this plan, how often each member spent; and whether a seed was unsafe."""
         self._spent_more = True
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -210,13 +131,10 @@ class Metrics(Meter, Collector):
         registry.register(self)
         ProcessCollector(registry=registry)
 
-    def snapshot(self) -> Snapshot:
-        return self._snapshot
-
     @property
     def ready(self) -> bool:
         """Whether the party can do its work, and does not hang; from any thread."""
-        return self._snapshot.ready and not self._hangs
+        return self._ready and not self._hangs
 
     def on_ready(self, tell: Callable[[bool], None]) -> None:
         """Calls `tell` with whether the party is ready, now and at each change, on its loop."""
@@ -270,9 +188,15 @@ class Metrics(Meter, Collector):
         self._works.labels(type(task).__name__).observe(seconds)
 
     def stands(self, machine: Machine, now: float) -> None:
-        known, was_ready = self._snapshot.facts, self.ready
-        self._snapshot = Snapshot.of(machine, now, None if self._spent_more else known)
-        self._spent_more = False
+        was_ready, self._ready = self.ready, _is_ready(machine)
+        if isinstance(machine, Coordinator):
+            federation = machine.federation
+            facts = () if self._spent is None else self._spent[1]
+            if self._spent_more:
+                facts = tuple(map(federation.ledger.tally, federation.members))
+                self._spent_more = False
+            self._spent = machine.plan, facts, bool(federation.unsafe)
+            self._rows = tuple(_coordinator_rows(machine, now))
         if self.ready != was_ready:
             with self._ready_lock:
                 self._tell_ready(self.ready)
@@ -297,51 +221,71 @@ class Metrics(Meter, Collector):
     # --- Collector ----------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        now = self._snapshot
-        yield _gauge("secureps_ready", "1 if this party can do its work.", self.ready)
-        if now.groups is None:
-            return
-        groups = now.groups.items()
-        yield _gauges(
-            "secureps_group_version",
-            "The committed version of a group; -1 before the first.",
-            ("group",),
-            {(group,): version for group, (version, _) in groups},
-        )
-        yield _gauges(
-            "secureps_group_step",
-            "1 for the step of the commit that a group is in.",
-            ("group", "step"),
-            {(group, p.value): p.value == phase for group, (_, phase) in groups for p in Phase},
-        )
-        yield _gauges(
-            "secureps_group_waits",
-            "1 for what a group waits for, as `secureps status` says it, without clients' names.",
-            ("group", "why"),
-            {(group, unnamed(why, now.clients)): 1 for group, why in now.reasons.items()},
-        )
-        yield _gauge("secureps_members_joined", "Clients that ever joined.", now.joined)
-        yield _gauge("secureps_members_live", "Clients whose lease runs.", now.live)
-        yield _gauges(
-            "secureps_servers_away",
-            "Servers of the roster that do not watch the coordinator now, by role.",
-            ("role",),
-            {(role,): number for role, number in now.away.items()},
-        )
-        if now.follows is not None:
-            yield _gauge(
-                "secureps_standby_follows",
-                "1 if the standby has everything that was acknowledged, and can take over.",
-                now.follows,
-            )
-        yield _gauge("secureps_finished", "1 if the run is over.", now.finished)
-        if now.plan is not None and (epsilon := now.largest_epsilon) is not None:
-            yield _gauge(
+        ready: _Row = "secureps_ready", "1 if this party can do its work.", (), {(): self.ready}
+        for name, text, labels, values in (ready, *self._rows):
+            family = GaugeMetricFamily(name, text, labels=labels)
+            for own, value in values.items():
+                family.add_metric(own, float(value))
+            yield family
+        if self._spent is not None and self._spent[0].section.privacy is not None:
+            plan, facts, unsafe = self._spent
+            most = max((spent(plan, each) for each in facts), default=0.0)
+            yield GaugeMetricFamily(
                 "secureps_largest_epsilon",
-                "The most that any client has spent, at the plan's delta, of "
-                f"{adjacency(now.plan)}.",
-                epsilon,
+                f"The most that any client has spent, at the plan's delta, of {adjacency(plan)}.",
+                value=math.inf if unsafe else most,  # an unsafe seed protects nobody
             )
+
+
+_Row = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
+"""A gauge: its name, what it tells, names of labels, and values by labels."""
+
+
+def _is_ready(machine: Machine) -> bool:
+    """Whether it can do its work: a coordinator has read its journal, others are in a run too."""
+    match machine:
+        case Shard():
+            return machine.state.founded
+        case Holder():
+            return machine.configured
+    return True
+
+
+def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
+    federation, servers, live = machine.federation, machine.servers, machine.live(now)
+    groups = federation.groups.values()
+    waits = {g.name: why(machine.plan, federation, live, g, servers) for g in groups}
+    members, finished = len(federation.members), bool(federation.finished)
+    yield (
+        "secureps_group_version",
+        "The committed version of a group; -1 before the first.",
+        ("group",),
+        {(g.name,): g.version for g in groups},
+    )
+    yield (
+        "secureps_group_step",
+        "1 for the step of the commit that a group is in.",
+        ("group", "step"),
+        {(g.name, phase.value): phase is g.phase for g in groups for phase in Phase},
+    )
+    yield (
+        "secureps_group_waits",
+        "1 for what a group waits for, as `secureps status` says it, without clients' names.",
+        ("group", "why"),
+        {(name, unnamed(reason, federation.members)): 1 for name, reason in waits.items()},
+    )
+    yield "secureps_members_joined", "Clients that ever joined.", (), {(): members}
+    yield "secureps_members_live", "Clients whose lease runs.", (), {(): len(live)}
+    yield (
+        "secureps_servers_away",
+        "Servers of the roster that do not watch the coordinator now, by role.",
+        ("role",),
+        {(r,): sum(s.role == r and not s.live for s in servers) for r in ("shard", "holder")},
+    )
+    text = "1 if the standby has everything that was acknowledged, and can take over."
+    for standby in (server for server in servers if server.name == STANDBY):
+        yield "secureps_standby_follows", text, (), {(): standby.live}
+    yield "secureps_finished", "1 if the run is over.", (), {(): finished}
 
 
 def unnamed(reason: str, clients: Collection[str]) -> str:
@@ -353,19 +297,6 @@ def unnamed(reason: str, clients: Collection[str]) -> str:
     reason = re.sub(r", \d+ s left", "", reason)
     words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
     return re.sub(r"clients(?:, clients)*(?: and \d+ more)?", "clients", "".join(words))
-
-
-def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, help_text, value=float(value))
-
-
-def _gauges(
-    name: str, help_text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, help_text, labels=labels)
-    for own, value in values.items():
-        family.add_metric(own, value)
-    return family
 
 
 @contextmanager
@@ -478,18 +409,17 @@ class _Port(ThreadingMixIn, WSGIServer):
 
 
 class _Secured:
+    """Wraps connections with the newest certificate; for the one thread that accepts them."""
+
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
-        self._lock = threading.Lock()
         self._used, self._context = tls(), server_context(tls)
 
     def __call__(self, line: socket.socket) -> ssl.SSLSocket:
-        with self._lock:
-            if (now := self._tls()) is not self._used:
-                with suppress(OSError):  # a file that changes just now is read for the next one
-                    self._used, self._context = now, server_context(self._tls)
-            context = self._context
-        return context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
+        if (now := self._tls()) is not self._used:
+            with suppress(OSError):  # a file that changes just now is read for the next one
+                self._used, self._context = now, server_context(self._tls)
+        return self._context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
 
 
 def server_context(tls: TlsFiles) -> ssl.SSLContext:

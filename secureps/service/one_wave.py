@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
 
 from secureps.crypto.roster import Roster
@@ -88,14 +89,16 @@ def answering(
         OperatorError: it cannot listen there.
     """
 
-    class Handler(socketserver.BaseRequestHandler):
+    class Handler(socketserver.StreamRequestHandler):
+        timeout = SECONDS
+
         def handle(self) -> None:
-            line: socket.socket = self.request
-            line.settimeout(SECONDS)
             try:
-                batch = _received(line)
+                kind, batch = _frame(self.rfile)
+                if kind != _BATCH:
+                    raise Malformed("a party is sent batches")
                 if not test:
-                    refuse_reader(line)
+                    refuse_reader(self.connection)
                 kind, data = _BATCH, answer(batch)
             except SecurepsError as error:
                 tell(party, "Complaint", str(error), logging.WARNING)
@@ -103,7 +106,7 @@ def answering(
             except OSError:
                 return  # who asked is gone, and asks again
             with suppress(OSError):
-                line.sendall(_HEAD.pack(kind, len(data)) + data)
+                self.wfile.write(_HEAD.pack(kind, len(data)) + data)
 
     try:
         with suppress(FileNotFoundError):
@@ -145,7 +148,8 @@ def asked(path: Path, batch: bytes) -> bytes:
             line.settimeout(SECONDS)
             line.connect(str(path))
             line.sendall(_HEAD.pack(_BATCH, len(batch)) + batch)
-            kind, data = _frame(line)
+            with line.makefile("rb") as file:
+                kind, data = _frame(file)
     except OSError as error:
         raise Unreachable(f"nobody answers at {path}: {error}; is the key holder up?") from None
     if kind == _ERROR:
@@ -153,28 +157,18 @@ def asked(path: Path, batch: bytes) -> bytes:
     return data
 
 
-def _received(line: socket.socket) -> bytes:
-    kind, data = _frame(line)
-    if kind != _BATCH:
-        raise Malformed("a party is sent batches")
-    return data
-
-
-def _frame(line: socket.socket) -> tuple[int, bytes]:
-    kind, length = _HEAD.unpack(_exactly(line, _HEAD.size))
+def _frame(file: BufferedIOBase) -> tuple[int, bytes]:
+    kind, length = _HEAD.unpack(_exactly(file, _HEAD.size))
     if length > MOST:
         raise Oversized(f"a batch of {length} bytes; at most {MOST} are allowed")
-    return kind, _exactly(line, length)
+    return kind, _exactly(file, length)
 
 
-def _exactly(line: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        piece = line.recv(min(1 << 20, length - len(data)))
-        if not piece:
-            raise ConnectionError("the connection ended in the middle of a batch")
-        data += piece
-    return bytes(data)
+def _exactly(file: BufferedIOBase, length: int) -> bytes:
+    data = file.read(length)
+    if len(data) < length:
+        raise ConnectionError("the connection ended in the middle of a batch")
+    return data
 
 
 Make = Callable[[Stores, Environment], Executor]

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.config.sections import PIN
@@ -29,18 +28,6 @@ THREADS = Path("/proc/self/task")
 
 Nodes = Mapping[int, frozenset[int]]
 """NUMA nodes by number, each with the numbers of its CPUs."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The number of the node to pin a process to (None: nothing is pinned), and the reason.
-
-    `cpus` are those of the node that the process may use.
-    """
-
-    node: int | None
-    reason: str
-    cpus: frozenset[int] = frozenset()
 
 
 def read_nodes(folder: Path = NODES) -> Nodes:
@@ -65,8 +52,10 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 def choose(
     pin: str, name: str, nodes: Nodes, allowed: frozenset[int] | None, threads: int = 1
-) -> Choice:
-    """Chooses a node for a process, and says why, or why none.
+) -> tuple[int | None, str, frozenset[int]]:
+    """Chooses a node for a process: its number, the reason, and the CPUs that it may use there.
+
+    None in place of the number says that nothing is pinned.
 
     Under "auto" parties take the nodes in turns, by the number at the end of their names (shard-0,
     shard-1 and so on), or by the name's digest. Parties need not agree on it, and a party that is
@@ -84,27 +73,27 @@ def choose(
     if not re.match(PIN, pin):
         raise ConfigError(f"it is auto, off or the number of a NUMA node, not {pin!r:.80}")
     if pin == "off":
-        return Choice(None, "")
+        return None, "", frozenset()
     parts = {n: cpus if allowed is None else cpus & allowed for n, cpus in nodes.items()}
     usable = {number: cpus for number, cpus in parts.items() if cpus}
     if pin != "auto":
         _refuse_node(int(pin), nodes, usable, allowed)
         if len(usable) > 1:
-            return Choice(int(pin), "as it is told to", usable[int(pin)])
+            return int(pin), "as it is told to", usable[int(pin)]
     if not nodes:
-        return Choice(None, "this system tells of no NUMA nodes: nothing is pinned")
+        return None, "this system tells of no NUMA nodes: nothing is pinned", frozenset()
     if len(usable) < 2:
         here = f"node {next(iter(usable))}" if usable else "no node"
-        return Choice(None, f"all CPUs that it may use are on {here}: nothing is pinned")
+        return None, f"all CPUs that it may use are on {here}: nothing is pinned", frozenset()
     wide = [number for number, cpus in usable.items() if len(cpus) >= threads]
     if not wide:
         most = max(map(len, usable.values()))
         text = f"it has {threads} threads, and no node has more than {counted(most, 'CPU')} for it"
-        return Choice(None, f"{text}: nothing is pinned")
+        return None, f"{text}: nothing is pinned", frozenset()
     end = re.search(r"\d+$", name)
     place = int.from_bytes(digest("secureps-pin", name.encode())[:8], "little")
     node = wide[(int(end[0]) if end else place) % len(wide)]
-    return Choice(node, "by its name", usable[node])
+    return node, "by its name", usable[node]
 
 
 def _refuse_node(number: int, nodes: Nodes, usable: Nodes, allowed: frozenset[int] | None) -> None:
@@ -138,15 +127,13 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
     if pin == "off":
         return ""
     with naming("pin", ConfigError):
-        choice = choose(pin, name, read_nodes(folder), _allowed(), threads)
-    done = choice.reason
-    if choice.node is not None:
-        _narrow(choice.node, choice.cpus)
+        node, reason, cpus = choose(pin, name, read_nodes(folder), _allowed(), threads)
+    if node is not None:
+        _narrow(node, cpus)
         where = "its memory is taken there as long as there is any"
-        cpus = counted(len(choice.cpus), "CPU")
-        done = f"pinned to NUMA node {choice.node}, {choice.reason}: {cpus}; {where}"
-    tell(name, "Pinned", done)
-    return done
+        reason = f"pinned to NUMA node {node}, {reason}: {counted(len(cpus), 'CPU')}; {where}"
+    tell(name, "Pinned", reason)
+    return reason
 
 
 def _allowed() -> frozenset[int] | None:
@@ -155,13 +142,10 @@ def _allowed() -> frozenset[int] | None:
 
 
 def _narrow(node: int, cpus: frozenset[int]) -> None:
-    narrow: Callable[[int, Iterable[int]], None] | None = getattr(os, "sched_setaffinity", None)
-    if narrow is None:
-        raise ConfigError("pin: this system pins no process to CPUs: leave it out")
     try:
-        narrow(0, cpus)
+        os.sched_setaffinity(0, cpus)
     except OSError as error:
         raise ConfigError(f"pin: the system refuses node {node}: {error}") from None
     for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
         with suppress(OSError):  # it has ended meanwhile
-            narrow(int(task.name), cpus)
+            os.sched_setaffinity(int(task.name), cpus)

@@ -78,12 +78,6 @@ class Shutdown:
             self._hurries = seconds
             _end_after(seconds)
 
-    def leave_to_parent(self) -> None:
-        """Puts back the handlers of before, in a process that was forked in the `with`."""
-        signal.set_wakeup_fd(-1)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> signal.Signals | None:
@@ -120,8 +114,11 @@ def _let_through() -> None:
 
 
 def _become_child() -> None:
+    """Puts back the handlers of before."""
     for each in reversed(_open):
-        each.leave_to_parent()
+        signal.set_wakeup_fd(-1)
+        for number, handler in each._before.items():
+            signal.signal(number, handler)
     _let_through()
     _open.clear()
 

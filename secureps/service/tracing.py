@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 from secureps.messages import coordinator_records as records
@@ -118,9 +117,6 @@ class Tracing(Meter):
         self._pulls: dict[tuple[str, int], list[int]] = {}
         self._contribution: tuple[Contribute, int] | None = None
         """The contribution that is being made, and since when."""
-
-    def add(self, span: Span) -> None:
-        self._spans.add(span)
 
     def close(self) -> None:
         self._spans.close()
@@ -273,8 +269,8 @@ class Tracing(Meter):
         trace = trace_of(self._run, group, version)
         others = {} if cohort is None else {each.version + 1 for each in cohort.members}
         links = tuple(trace_of(self._run, group, each) for each in sorted({*others} - {version}))
-        facts = self._facts(group, version)
-        self.add(Span(VERSION, trace, 0, times.since, now, facts, span_of(trace, VERSION), links))
+        facts, own = self._facts(group, version), span_of(trace, VERSION)
+        self._spans.add(Span(VERSION, trace, 0, times.since, now, facts, own, links))
         self._times[group] = _Times(now)
 
     # --- spans --------------------------------------------------------------------
@@ -284,13 +280,11 @@ class Tracing(Meter):
         facts = self._facts(cohort.group, cohort.version)
         facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
         own, whole = span_of(trace, step, cohort.number), span_of(trace, VERSION)
-        self.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
+        self._spans.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
 
     def _of_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
-        trace = trace_of(self._run, cohort.group, cohort.version)
-        facts = self._facts(cohort.group, cohort.version) | {"cohort": cohort.number}
-        parent = span_of(trace, step, cohort.number)
-        self.add(Span(name, trace, parent, begin, end, facts))
+        more = {"cohort": cohort.number}
+        self._add(name, cohort.group, cohort.version, begin, end, more, step, cohort.number)
 
     def _add(
         self,
@@ -299,11 +293,14 @@ class Tracing(Meter):
         version: int,
         begin: int,
         end: int,
-        more: Mapping[str, int] = MappingProxyType({}),
+        more: Mapping[str, int] | None = None,
+        step: str = VERSION,
+        cohort: int = -1,
     ) -> None:
+        """Adds a span below a cohort's step, or below the whole version."""
         trace = trace_of(self._run, group, version)
-        facts = {**self._facts(group, version), **more}
-        self.add(Span(name, trace, span_of(trace, VERSION), begin, end, facts))
+        facts = self._facts(group, version) | dict(more or {})
+        self._spans.add(Span(name, trace, span_of(trace, step, cohort), begin, end, facts))
 
     def _facts(self, group: str, version: int) -> dict[str, str | int]:
         return {"run": self._run.hex()[:16], "group": group, "version": version}

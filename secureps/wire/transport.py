@@ -92,7 +92,6 @@ DelayOf = Callable[[str, str, Any], float]
 
 
 def no_delay(sender: str, to: str, message: Any) -> float:
-    """Delivers everything at once."""
     return 0.0
 
 
@@ -145,8 +144,7 @@ class InProcessNetwork:
     def _perform(self, call: _Call, message: Any) -> None:
         endpoint = self._reached(call)
         if endpoint is not None:
-            answer = _ask(endpoint, speaker(call.sender), message)
-            answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
+            ask(endpoint, speaker(call.sender), message, functools.partial(self._reply, call))
 
     def _reply(self, call: _Call, result: Any) -> None:
         if call not in self._links:
@@ -362,10 +360,11 @@ def told(error: BaseException) -> SecurepsError:
     return InternalError("a fault of the server's own; its operator's log says more")
 
 
-def _ask(endpoint: Endpoint, sender: str, message: Any) -> Future[Any]:
+def ask(endpoint: Endpoint, sender: str, message: Any, answered: Callable[[Any], object]) -> None:
+    """Hands a message to a server; `answered` gets its answer, or the SecurepsError to send."""
     try:
-        return endpoint.request(sender, message)
+        future = endpoint.request(sender, message)
     except Exception as error:
-        failed = running()
-        failed.set_exception(told(error))
-        return failed
+        answered(told(error))
+    else:
+        future.add_done_callback(lambda done: answered(outcome(done)))

@@ -13,7 +13,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.metrics import Metrics, Snapshot, unnamed
+from secureps.service.metrics import Metrics, unnamed
 from tests.kits.cheats import journalled
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
@@ -57,11 +57,9 @@ def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path)
     assert set(group.late) == training
     assert {m.name for m in shown.members if m.state == "trains"} == training
     assert {m.state for m in shown.members} <= {"trains", "waits"}
-    snapshot = Snapshot.of(machine, now, None)
-    assert snapshot.reasons == {"all": group.reason}
     metrics = Metrics()
     metrics.stands(machine, now)
-    why = unnamed(group.reason, snapshot.clients)
+    why = unnamed(group.reason, machine.federation.members)
     assert "client-0" not in why
     labels = {"group": "all", "why": why}
     assert metrics.registry.get_sample_value("secureps_group_waits", labels) == 1

@@ -210,11 +210,11 @@ def _own(value: Any, name: str, run: bytes) -> Any:
     return dataclasses.replace(value, **changed)
 
 
-def _wrong(answer: bytes | SecurepsError) -> str | None:
+def _wrong(answer: object) -> str | None:
     """What is wrong with an answer: a fault of the server's own."""
-    if isinstance(answer, InternalError):
-        return f"answered with {type(answer).__name__}: {answer}"
-    return None
+    return (
+        f"answered with an InternalError: {answer}" if isinstance(answer, InternalError) else None
+    )
 
 
 class Messages(Caller):
@@ -237,8 +237,8 @@ class Messages(Caller):
             if isinstance(answer, bytes):
                 for each in framing.replies(answer, count, to):
                     taken += not isinstance(each, SecurepsError)
-                    if isinstance(each, InternalError):
-                        return count, taken, f"answered with an InternalError: {each}"
+                    if (complaint := _wrong(each)) is not None:
+                        return count, taken, complaint
         return sum(count for count, _ in begun), taken, None
 
 

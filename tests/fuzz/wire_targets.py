@@ -101,24 +101,13 @@ def _framed(kind: int, data: bytes) -> bytes:
     return one_wave._HEAD.pack(kind, len(data)) + data
 
 
-class _Line:
-    """A connection on which these bytes come."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = io.BytesIO(data)
-
-    def recv(self, most: int) -> bytes:
-        return self._data.read(most)
-
-
 def _unframed(data: bytes) -> bytes:
-    line = _Line(data)
-    unread: Any = line
+    line = io.BytesIO(data)
     try:
-        kind, found = one_wave._frame(unread)
+        kind, found = one_wave._frame(line)
     except ConnectionError:
         raise Malformed("cut off") from None
-    return _framed(kind, found) + line.recv(-1)
+    return _framed(kind, found) + line.read()
 
 
 # --- who is asking ----------------------------------------------------------------

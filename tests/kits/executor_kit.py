@@ -19,15 +19,10 @@ ORDER: Any = "order"
 """Stand-ins: an executor looks into neither."""
 
 
-class Log:
-    """What happened, in order."""
-
-    def __init__(self) -> None:
-        self.lines: list[Any] = []
-
-
 class Recording(MemoryJournal):
-    def __init__(self, log: Log, broken: bool = False) -> None:
+    """A journal that logs what is written."""
+
+    def __init__(self, log: list[Any], broken: bool = False) -> None:
         super().__init__()
         self._log = log
         self._broken = broken
@@ -35,7 +30,7 @@ class Recording(MemoryJournal):
     def append(self, at: float, records: Sequence[Any]) -> None:
         if self._broken:
             raise OSError("no space left")
-        self._log.lines.append(("journal", tuple(r.number for r in records)))
+        self._log.append(("journal", tuple(r.number for r in records)))
         super().append(at, records)
 
 
@@ -131,38 +126,12 @@ class DictWorker:
         return 5.0
 
 
-class Tape(Meter):
-    """A meter that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def asked(self, message: Any, answer: Future[Any]) -> None:
-        self.told.append(("asked", message))
-        answer.add_done_callback(lambda done: self.told.append(("answered", done.result())))
-
-    def called(self, message: Any, answer: Future[Any]) -> None:
-        self.told.append(("called", message))
-
-    def retried(self, to: str) -> None:
-        self.told.append(("retried", to))
-
-    def journalled(self, records: Sequence[Any]) -> None:
-        self.told.append(("journalled", *records))
-
-    def worked(self, task: Any, seconds: float, result: Any = None) -> None:
-        self.told.append(("worked", task, seconds))
-
-    def stands(self, machine: Any, now: float) -> None:
-        self.told.append(("stands", len(machine.heard), now))
-
-
 class Stage:
     def __init__(
         self, react: Callable[[str, Any], Step] = lambda s, e: Step(), meter: Meter | None = None
     ) -> None:
         self.meter: Meter = meter if meter is not None else Meter()
-        self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
+        self.log, self.loop, self.line = list[Any](), VirtualLoop(), Line()
         self.machine, self.worker = Puppet(react), DictWorker()
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
@@ -173,6 +142,12 @@ class Stage:
 
     def play(self) -> None:
         self.loop.run(lambda: False)
+
+    def ask(self, party: str = "a") -> Future[Any]:
+        """A party's request, once all that follows from it is done."""
+        answer = self.executor.request(party, Heartbeat(party))
+        self.play()
+        return answer
 
 
 def spoken(*effects: Effect) -> Stage:

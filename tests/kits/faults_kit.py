@@ -16,12 +16,16 @@ from secureps.wire.transport import (
     Clock,
     DelayOf,
     InProcessNetwork,
-    _ask,
     _Call,
     _Stream,
+    ask,
     no_delay,
     speaker,
 )
+
+
+def unheard(answer: Any) -> None:
+    """The answer is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,12 @@ class FaultyNetwork(InProcessNetwork):
         if endpoint is None or call not in self._links or not fault:
             super()._perform(call, message)
         elif isinstance(fault, DropReply | Cut):
-            _ask(endpoint, speaker(call.sender), message)
+            ask(endpoint, speaker(call.sender), message, unheard)
             self._lose(fault, call)
         else:
             super()._perform(call, message)
             if isinstance(fault, Duplicate):
-                _ask(endpoint, speaker(call.sender), message)
+                ask(endpoint, speaker(call.sender), message, unheard)
 
     def _order(self, stream: _Stream, order: Any) -> None:
         fault = self._fault(stream.to, stream.sender, order)

@@ -232,6 +232,8 @@ class Grpc:
         return events.get(timeout=PATIENCE)
 
     def close(self) -> None:
+        for endpoint in self.endpoints:
+            endpoint.release()
         for transport in self.transports:
             transport.close()
         for server in self.servers.values():

@@ -19,8 +19,8 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import TELLS, Besieged, ends
+from tests.kits.polling import until
 from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, ask, get, put, sign_as, values
-from tests.wire.grpc.test_servers import await_
 
 
 @pytest.fixture(params=["coordinator", "shard-0"])
@@ -76,7 +76,7 @@ def test_calls_without_a_key_take_no_message_in(besieged: Besieged) -> None:
 def test_whoever_asks_for_health_is_answered_beside_many_who_never_ask(besieged: Besieged) -> None:
     method = f"/{health.SERVICE}/Check"
     calls = [besieged.begin(method, None) for _ in range(health.ASKING + 10)]
-    await_(lambda: len(besieged.server._health._asking) == health.ASKING)
+    until(lambda: len(besieged.server._health._asking) == health.ASKING)
     besieged.still_serves()
     for call in calls[:10]:
         assert call.exception(PATIENCE).code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -197,14 +197,14 @@ def test_one_party_has_so_many_calls_and_the_others_theirs(besieged: Besieged) -
     method = TELLS[besieged.name]
     for _ in range(admission.CALLS):
         besieged.begin(method, besieged.signed("a", method, b""))
-    await_(lambda: besieged.server._callers._calls["a"] == admission.CALLS)
+    until(lambda: besieged.server._callers._calls["a"] == admission.CALLS)
     refused = ends(besieged.begin(method, besieged.signed("a", method, b"")))
     assert isinstance(refused, Busy)
     assert refused.retry_after is not None
     assert str(refused) == "64 calls of a are under way"
     besieged.still_serves()
     besieged.over.set()
-    await_(lambda: besieged.server._callers._calls["a"] == 0)
+    until(lambda: besieged.server._callers._calls["a"] == 0)
 
 
 def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Besieged) -> None:
@@ -217,7 +217,7 @@ def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Be
         for one in half:
             for _ in range(admission.CALLS // 4):
                 one.begin(method, besieged.signed("a", method, b""), framing.REQUEST_LIMIT)
-        await_(lambda: besieged.server._callers._calls["a"] > admission.CALLS // 2)
+        until(lambda: besieged.server._callers._calls["a"] > admission.CALLS // 2)
         for _ in range(20):
             assert owner.call(besieged.name, Heartbeat("a")).result(PATIENCE) == Noted()
         if besieged.name != "coordinator":
@@ -261,7 +261,7 @@ def test_who_does_not_read_is_not_sent_to_for_ever(
             call = channel.unary_stream(framing.GET)
             stream = call(envelope, metadata=besieged.signed("a", framing.GET, envelope))
             besieged.echo.asked.get(timeout=PATIENCE)
-        await_(lambda: besieged.server._callers._calls["a"] == 0)
+        until(lambda: besieged.server._callers._calls["a"] == 0)
         stream.cancel()
 
 
@@ -292,7 +292,7 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
     thread = threading.Thread(target=flood, daemon=True)
     thread.start()
     try:
-        await_(lambda: len(begun) > 24)
+        until(lambda: len(begun) > 24)
         for _ in range(5):
             shard.still_serves()
     finally:

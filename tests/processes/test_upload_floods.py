@@ -15,8 +15,8 @@ from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import ShardServer
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import Besieged, ends
+from tests.kits.polling import until
 from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, put, sign_as, values
-from tests.wire.grpc.test_servers import await_
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_two_clients_that_announce_blocks_leave_memory_to_the_others(
                 metadata = shard.signed(party, framing.PUT, envelope)
                 head = framing.head(envelope, BLOCK_LIMIT)
                 calls.append(shard.begin(framing.PUT, metadata, head, *pieces))
-        await_(lambda: server.bytes_in_flight == 2 * sent)
+        until(lambda: server.bytes_in_flight == 2 * sent)
         for party in "cd":
             transport = GrpcTransport(
                 PLAINTEXT, party, sign_as(party), {"shard-0": shard.address}, PATIENCE
@@ -78,7 +78,7 @@ def test_parties_that_fill_all_places_and_fall_silent_lose_them(
             envelope = encode(PutBlock(dataclasses.replace(header, sequence=number)))
             metadata = shard.signed(party, framing.PUT, envelope)
             calls.append(shard.begin(framing.PUT, metadata, framing.head(envelope, 1000)))
-        await_(lambda: server._uploads._all.locked())
+        until(lambda: server._uploads._all.locked())
         shard.still_serves()
         gone = [call for call in calls if call.done()]
         assert 0 < len(gone) < len(calls)
@@ -96,7 +96,7 @@ def test_one_party_s_uploads_leave_places_to_others(shard: Besieged) -> None:
         head = framing.head(envelope, 1000)
         shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
     server = shard.server
-    await_(lambda: server.bytes_in_flight == servers.TRANSFERS_EACH)
-    await_(lambda: server._callers._calls["a"] == 3 * servers.TRANSFERS)
+    until(lambda: server.bytes_in_flight == servers.TRANSFERS_EACH)
+    until(lambda: server._callers._calls["a"] == 3 * servers.TRANSFERS)
     assert server.bytes_in_flight == servers.TRANSFERS_EACH
     shard.still_serves()

@@ -14,7 +14,6 @@ from secureps.errors import Busy, NotReady, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import (
     GetBlock,
-    Heartbeat,
     Missing,
     Noted,
     Payload,
@@ -93,13 +92,8 @@ def called(*calls: Call) -> Stage:
     """Calls begin when "a" speaks, and those to "there" are called off when "b" does."""
     effects: dict[str, list[Effect]] = {"a": list(calls), "b": [CallOff("there")]}
     stage = Stage(lambda s, e: Step([], list(effects.get(s, ()))))
-    said(stage, "a")
+    stage.ask()
     return stage
-
-
-def said(stage: Stage, party: str) -> None:
-    stage.executor.request(party, Heartbeat(party))
-    stage.play()
 
 
 def heard(stage: Stage) -> list[str]:
@@ -117,7 +111,7 @@ def test_a_call_that_is_called_off_is_tried_no_more_and_nothing_is_heard_of_it()
     first.set_exception(Unreachable("is it up?"))
     stage.play()
     (_, _, again) = stage.line.calls.pop()
-    said(stage, "b")
+    stage.ask("b")
     again.set_exception(Unreachable("is it up?"))
     other.set_exception(Unreachable("is it up?"))
     stage.play()
@@ -129,7 +123,7 @@ def test_a_call_that_is_called_off_is_tried_no_more_and_nothing_is_heard_of_it()
 
 def test_an_answer_that_comes_after_all_is_not_heard() -> None:
     stage = called(Call("there", LACKS))
-    said(stage, "b")
+    stage.ask("b")
     stage.line.calls.pop()[2].set_result(Noted())
     stage.play()
     assert heard(stage) == []
@@ -137,8 +131,8 @@ def test_an_answer_that_comes_after_all_is_not_heard() -> None:
 
 def test_who_was_called_off_may_be_called_again() -> None:
     stage = called(Call("there", LACKS))
-    said(stage, "b")
-    said(stage, "a")
+    stage.ask("b")
+    stage.ask()
     first, again = stage.line.calls
     first[2].set_result(Noted())
     again[2].set_result(Noted())
@@ -150,7 +144,7 @@ def test_payloads_that_wait_for_who_left_make_room() -> None:
     lost = [Call("there", OWN, attach="k")] * (PAYLOADS_IN_FLIGHT + 3)
     stage = called(*lost, Call("here", OWN, attach="k"))
     assert [to for to, _, _ in stage.line.calls] == ["there"] * PAYLOADS_IN_FLIGHT
-    said(stage, "b")
+    stage.ask("b")
     under_way, stage.line.calls = stage.line.calls, []
     under_way[0][2].set_exception(Unreachable("is it up?"))
     stage.play()
@@ -186,7 +180,7 @@ def test_what_others_can_answer_is_asked_of_them() -> None:
         Call("second", ASK, others=("there",)),
     ]
     stage = called(*asks)
-    said(stage, "b")
+    stage.ask("b")
     assert [to for to, _, _ in stage.line.calls] == ["there", "second", "second"]
     for _, _, answer in stage.line.calls:
         answer.set_exception(Unreachable("is it up?"))

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.service.environment import Environment
+from secureps.service.environment import Environment, Meter
 from secureps.service.executor import (
     AGAIN_SECONDS,
     LONGEST_BACKOFF,
@@ -74,7 +75,7 @@ from secureps.service.executor import (
 from secureps.service.loop import RealLoop
 from secureps.store import journal_rows
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape, spoken
+from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, spoken
 from tests.kits.roles_kit import CLIENTS, ROSTER, STRANGER
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
@@ -86,15 +87,15 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
     stage = Stage()
 
     def react(sender: str, event: Any) -> Step:
-        stage.log.lines.append("handled")
+        stage.log.append("handled")
         return Step([Incarnated(len(stage.machine.heard))], [Answer(Noted())])
 
     stage.machine._react = react
     answers = [stage.executor.request("a", Heartbeat("a")) for _ in range(3)]
     for answer in answers:
-        answer.add_done_callback(lambda _: stage.log.lines.append("answered"))
+        answer.add_done_callback(lambda _: stage.log.append("answered"))
     stage.play()
-    assert stage.log.lines == [
+    assert stage.log == [
         *["handled"] * 3,
         ("journal", (1, 2, 3)),
         *["answered"] * 3,
@@ -123,8 +124,7 @@ def test_our_own_error_ends_the_party_and_tells_nothing_of_it(error: type[Except
         raise error("secret detail")
 
     stage = Stage(react)
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    answer = stage.ask()
     assert isinstance(answer.exception(), InternalError)
     assert "secret" not in str(answer.exception())
     own = stage.executor.halted.exception()
@@ -158,15 +158,7 @@ def test_what_comes_while_the_disk_is_full_is_journalled_after_what_it_refused()
     executor.heard("1", Tick())
     stage.loop.call_later(AGAIN_SECONDS / 2, lambda: executor.heard("2", Tick()))
     stage.play()
-    assert stage.log.lines == [("journal", (1,)), ("journal", (2,))]
-
-
-def test_a_restart_folds_the_journal() -> None:
-    stage = Stage()
-    stage.journal.append(1.0, [Incarnated(4), Incarnated(5)])
-    stage.executor.start()
-    stage.play()
-    assert stage.machine.applied == [Incarnated(4), Incarnated(5)]
+    assert stage.log == [("journal", (1,)), ("journal", (2,))]
 
 
 def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
@@ -258,13 +250,6 @@ def test_a_known_block_is_answered_without_being_kept_again() -> None:
     assert "kept" not in stage.worker.kept
 
 
-def test_an_answer_with_a_payload_is_fetched() -> None:
-    stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    assert answer.result() == Payload(b"d" * 32, b"abc")
-
-
 @pytest.mark.parametrize(
     ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
 )
@@ -276,22 +261,13 @@ def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
         raise error
 
     stage.worker.fetch = fetch  # type: ignore[method-assign]
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    answer = stage.ask()
     assert told in str(answer.exception())
     if isinstance(error, Refused):
         assert answer.exception() is error
         assert not stage.executor.halted.done()
     else:
         assert stage.executor.halted.exception() is error
-
-
-def test_work_takes_its_time_and_comes_back() -> None:
-    stage = spoken(Work(TASK))
-    stage.worker.result = "done"
-    stage.play()
-    assert stage.machine.heard[-1] == (WORKER, "done")
-    assert stage.loop.now() == 5.0
 
 
 def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
@@ -304,8 +280,7 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
     heard: list[Any] = []
     stage.executor.subscribe("a", Subscribe("b", ()), heard.append)
     stage.play()
-    stage.executor.request("c", Heartbeat("c"))
-    stage.play()
+    stage.ask("c")
     assert [str(order) for order in heard] == ["speak for yourself"]
     assert isinstance(heard[0], UnknownParty)
     assert ("a", Unwatched("a")) in stage.machine.heard
@@ -364,11 +339,9 @@ def test_what_answers_another_request_is_no_answer() -> None:
 
 def test_a_halt_is_the_end() -> None:
     stage = Stage(lambda s, e: Step([], [Halt("over"), Work(TASK)]))
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert stage.executor.halted.result() == Halt("over")
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert len(stage.machine.heard) == 1
 
 
@@ -406,7 +379,7 @@ def test_a_stop_in_the_middle_of_a_batch_keeps_what_is_journalled() -> None:
     executor = stage.build(Stopping(stage.log))
     answer = executor.request("a", Heartbeat("a"))
     stage.play()
-    assert stage.log.lines == [("journal", (1,))]
+    assert stage.log == [("journal", (1,))]
     assert isinstance(answer.exception(0), Unreachable), "it asks again, and nothing is lost"
     assert executor.halted.result() == Halt("stopped")
 
@@ -447,18 +420,9 @@ def test_ticks_come_when_they_were_asked_for() -> None:
 
     stage = Stage()
     stage.machine._react = react
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert stage.loop.now() == 7.5
     assert stage.machine.heard[-1] == ("me", Tick())
-
-
-def test_a_request_without_an_answer_is_refused() -> None:
-    stage = Stage(lambda s, e: Step())
-    answer = stage.executor.request("a", Heartbeat("a"))
-    stage.play()
-    with pytest.raises(Malformed, match="no answer to a Heartbeat"):
-        answer.result(0)
 
 
 def test_orders_reach_the_newest_watcher_alone() -> None:
@@ -467,8 +431,7 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     new: list[Any] = []
     cancel_old = stage.executor.subscribe("w", Subscribe("w", ()), old.append)
     stage.executor.subscribe("w", Subscribe("w", ()), new.append)
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     (taken,) = old
     assert new == [ORDER]
     assert isinstance(taken, KitError)
@@ -487,28 +450,25 @@ def test_a_lost_stream_is_an_event() -> None:
 
 
 def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
-    def react(sender: str, event: Any) -> Step:
-        if sender != "a":
-            return Step()
-        effects: list[Effect] = [
-            Answer(Noted()),
-            Call("there", PutBlock(HEADER), attach="k"),
-            Work(TASK),
-        ]
-        return Step([Incarnated(1)], effects)
-
-    tape = Tape()
-    stage = Stage(react, tape)
+    effects: list[Effect] = [
+        Answer(Noted()),
+        Call("there", PutBlock(HEADER), attach="k"),
+        Work(TASK),
+    ]
+    told, meter = list[tuple[Any, ...]](), Meter()
+    for name in ("asked", "called", "retried", "journalled", "worked", "stands"):
+        setattr(meter, name, partial(lambda *said: told.append(said[:2]), name))
+    stage = Stage(lambda s, e: Step([Incarnated(1)], effects) if s == "a" else Step(), meter)
     stage.executor.request("a", Heartbeat("a"))
     stage.loop.run(lambda: len(stage.line.calls) == 1)
     stage.line.calls[0][2].set_exception(Busy("full", 0.4))
     stage.play()
-    told = [each for each in tape.told if each[0] != "stands"]
-    put = ("called", PutBlock(HEADER, b"abc"))
-    first = [("asked", Heartbeat("a")), ("journalled", Incarnated(1)), ("answered", Noted())]
-    assert told[:5] == [*first, put, ("retried", "there")]
-    assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
-    assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"
+    put, stands = ("called", PutBlock(HEADER, b"abc")), ("stands", stage.machine)
+    first = [("asked", Heartbeat("a")), ("journalled", [Incarnated(1)]), stands]
+    assert told[:4] == [*first, put], "it stands after the records, before any effect"
+    rest = [each for each in told[4:] if each != stands]
+    assert rest[0] == ("retried", "there")
+    assert sorted(rest[1:], key=repr) == sorted([put, ("worked", "task")], key=repr)
 
 
 def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:
@@ -523,8 +483,7 @@ def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:
         return right(key)
 
     stage.worker.fetch = fetch  # type: ignore[method-assign]
-    stage.executor.request("a", Heartbeat("a"))
-    stage.play()
+    stage.ask()
     assert [message for _, message, _ in stage.line.calls] == [PutBlock(HEADER, b"abc")]
     refused = "waits for its own disk: [Errno 5] Input/output error: 'spool/k'"
     assert stage.machine.troubles == [refused, ""]
@@ -556,8 +515,7 @@ def test_what_is_deferred_is_answered_with_all_of_its_ticket() -> None:
     first, second = (stage.executor.request(name, Heartbeat(name)) for name in ("first", "second"))
     stage.play()
     assert not first.done()
-    last = stage.executor.request("last", Heartbeat("last"))
-    stage.play()
+    last = stage.ask("last")
     assert first.result(0) == second.result(0) == Noted()
     with pytest.raises(Malformed, match="has no answer to a Heartbeat"):
         last.result(0)

@@ -103,6 +103,7 @@ def error_of(answer: Future[Reply]) -> SecurepsError:
     return error
 
 
+@pytest.fixture(name="scene")
 def caught_up() -> Scene:
     """A standby has everything, and the coordinator waits for it from now on."""
     scene = Scene()
@@ -122,8 +123,7 @@ def test_nobody_waits_for_a_standby_that_has_not_caught_up() -> None:
     assert scene.say().done()
 
 
-def test_an_answer_waits_until_the_standby_has_its_record() -> None:
-    scene = caught_up()
+def test_an_answer_waits_until_the_standby_has_its_record(scene: Scene) -> None:
     asks = scene.follow(2)
     said = scene.say()
     assert not said.done()
@@ -132,8 +132,7 @@ def test_an_answer_waits_until_the_standby_has_its_record() -> None:
     assert said.result(0) == Noted()
 
 
-def test_what_waits_is_acted_on_in_its_order() -> None:
-    scene = caught_up()
+def test_what_waits_is_acted_on_in_its_order(scene: Scene) -> None:
     first, second = scene.say(), scene.say(Heartbeat("other"))
     assert not second.done(), "without a record, and it may rest on one that is not there yet"
     scene.follow(2)
@@ -143,16 +142,14 @@ def test_what_waits_is_acted_on_in_its_order() -> None:
     assert second.done()
 
 
-def test_a_standby_hears_that_there_is_nothing_new() -> None:
-    scene = caught_up()
+def test_a_standby_hears_that_there_is_nothing_new(scene: Scene) -> None:
     asks = scene.follow(2)
     assert not asks.done()
     scene.play(PAUSE)
     assert rows_of(asks) == ()
 
 
-def test_one_that_is_away_is_not_waited_for() -> None:
-    scene = caught_up()
+def test_one_that_is_away_is_not_waited_for(scene: Scene) -> None:
     scene.follow(2)
     scene.play(AWAY - 0.1)
     said = scene.say()
@@ -164,16 +161,14 @@ def test_one_that_is_away_is_not_waited_for() -> None:
     assert said.exception(0) is not None, "nothing of it was acknowledged"
 
 
-def test_one_that_asks_again_and_again_is_not_away() -> None:
-    scene = caught_up()
+def test_one_that_asks_again_and_again_is_not_away(scene: Scene) -> None:
     for _ in range(4):
         scene.follow(2)
         scene.play(AWAY - 0.5)
     assert not scene.lead.halted.done()
 
 
-def test_another_standby_is_refused_while_one_follows() -> None:
-    scene = caught_up()
+def test_another_standby_is_refused_while_one_follows(scene: Scene) -> None:
     error = error_of(scene.follow(2, TWO))
     assert isinstance(error, Busy)
     assert "another standby follows this coordinator" in str(error)
@@ -197,8 +192,7 @@ def test_nobody_else_reads_the_journal() -> None:
     assert scene.machine.heard[-1] == ("c0", Follow(ONE, 0, b""))
 
 
-def test_whoever_must_end_waits_for_nobody() -> None:
-    scene = caught_up()
+def test_whoever_must_end_waits_for_nobody(scene: Scene) -> None:
     said = scene.say()
     scene.machine._react = lambda sender, event: Step(effects=[Halt("over")])
     scene.say(Heartbeat("c1"))
@@ -316,8 +310,7 @@ def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
     assert scene.lead._copy is new
 
 
-def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it() -> None:
-    scene = caught_up()
+def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it(scene: Scene) -> None:
     scene.machine._react = lambda sender, event: Step([ShardLeft("shard-a", "away")])
     scene.say()
     heard = len(scene.machine.heard)

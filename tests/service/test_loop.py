@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from secureps.service.loop import PATIENCE, WRITERS, RealLoop, VirtualLoop, WaveLoop
+from tests.kits.transport_kit import never
 
 
 def test_writes_wait_for_the_disk_side_by_side_and_keep_no_worker_waiting() -> None:
@@ -29,10 +30,6 @@ def test_under_virtual_time_a_write_has_ended_on_return() -> None:
 
 
 # --- of one wave -----------------------------------------------------------------------
-
-
-def never() -> bool:
-    return False
 
 
 def test_actions_run_in_order_and_waits_take_no_time() -> None:

@@ -51,11 +51,8 @@ def test_nodes_are_read_by_number_and_those_without_cpus_left_out(tmp_path: Path
 
 def test_by_auto_parties_take_the_nodes_in_turns_by_their_names() -> None:
     for name, number in (("shard-0", 0), ("shard-1", 1), ("shard-12", 0), ("client-07", 1)):
-        choice = choose("auto", name, TWO, ALL)
-        assert (choice.node, choice.cpus) == (number, TWO[number])
-        assert choice.reason == "by its name"
-    named = {choose("auto", f"hospital-{c}", TWO, ALL).node for c in "abcdefgh"}
-    assert named == {0, 1}
+        assert choose("auto", name, TWO, ALL) == (number, "by its name", TWO[number])
+    assert {choose("auto", f"hospital-{c}", TWO, ALL)[0] for c in "abcdefgh"} == {0, 1}
     assert choose("auto", "north", TWO, ALL) == choose("auto", "north", TWO, ALL)
 
 
@@ -66,12 +63,9 @@ def test_of_a_node_it_takes_what_its_cpuset_leaves() -> None:
         ("1", "shard-0", 1, 1, {6}),
         ("auto", "shard-1", 2, 0, {1, 2}),
     ):
-        choice = choose(pin, name, TWO, few, threads)
-        assert (choice.node, choice.cpus) == (node, frozenset(cpus))
-
-
-def test_a_system_that_tells_no_affinity_has_all_cpus() -> None:
-    assert choose("1", "a", TWO, None).cpus == TWO[1]
+        found, _, own = choose(pin, name, TWO, few, threads)
+        assert (found, own) == (node, frozenset(cpus))
+    assert choose("1", "a", TWO, None)[2] == TWO[1], "a system that tells no affinity has all"
 
 
 @pytest.mark.parametrize(
@@ -100,9 +94,7 @@ def test_a_system_that_tells_no_affinity_has_all_cpus() -> None:
 def test_why_nothing_is_pinned(
     pin: str, nodes: Nodes, allowed: frozenset[int], threads: int, reason: str
 ) -> None:
-    choice = choose(pin, "shard-1", nodes, allowed, threads)
-    assert choice.node is None
-    assert choice.reason == reason
+    assert choose(pin, "shard-1", nodes, allowed, threads) == (None, reason, frozenset())
 
 
 @pytest.mark.parametrize(

@@ -223,14 +223,18 @@ def test_a_coordinator_that_comes_back_knows_the_cohort_from_its_journal() -> No
 # --- OpenTelemetry ----------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_spans_are_opentelemetrys_with_these_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = pytest.importorskip(
+@pytest.fixture
+def memory() -> Any:
+    return pytest.importorskip(
         "opentelemetry.sdk.trace.export.in_memory_span_exporter",
         reason="opentelemetry is not installed: pip install 'secureps[trace]'",
     )
+
+
+@pytest.mark.slow
+def test_spans_are_opentelemetrys_with_these_ids(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
     from secureps.service.spans import OpenTelemetrySpans
@@ -273,8 +277,9 @@ def test_spans_are_opentelemetrys_with_these_ids(
     assert (last.start_time, last.end_time, last.parent.span_id) == (3, 4, 2)
 
 
-def test_a_sampler_takes_the_same_traces_at_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+def test_a_sampler_takes_the_same_traces_at_every_party(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
     from secureps.service.spans import OpenTelemetrySpans

@@ -25,21 +25,24 @@ def doubled(batch: bytes) -> bytes:
     return batch * 2
 
 
-def test_batches_go_there_and_back(tmp_path: Path) -> None:
-    path, long = tmp_path / "waves", bytes(3 << 20)
-    with answering("holder-0", path, doubled, test=True):
-        assert asked(path, b"one") == b"oneone"
-        assert asked(path, long) == long * 2
-        assert stat.S_IMODE(path.stat().st_mode) == 0o660
-    assert not path.exists()
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a key holder in a test."""
+    with answering("holder-0", tmp_path / "waves", doubled, test=True):
+        yield tmp_path / "waves"
+    assert not (tmp_path / "waves").exists()
 
 
-def test_an_error_comes_back_in_words(tmp_path: Path) -> None:
-    path = tmp_path / "waves"
-    with answering("holder-0", path, doubled, test=True):
-        with pytest.raises(NotReady, match="not the coordinator's bytes"):
-            asked(path, b"stranger")
-        assert asked(path, b"x") == b"xx"
+def test_batches_go_there_and_back(holder: Path) -> None:
+    for batch in (b"one", bytes(3 << 20)):
+        assert asked(holder, batch) == batch * 2
+    assert stat.S_IMODE(holder.stat().st_mode) == 0o660
+
+
+def test_an_error_comes_back_in_words(holder: Path) -> None:
+    with pytest.raises(NotReady, match="not the coordinator's bytes"):
+        asked(holder, b"stranger")
+    assert asked(holder, b"x") == b"xx"
 
 
 def test_nobody_is_there(tmp_path: Path) -> None:
@@ -65,16 +68,14 @@ def test_a_file_is_not(tmp_path: Path) -> None:
     assert (tmp_path / "waves").read_text() == "mine"
 
 
-def test_lengths_are_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_are_looked_at_first(holder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_wave, "MOST", 100)
-    path = tmp_path / "waves"
-    with answering("holder-0", path, doubled, test=True):
-        with pytest.raises(NotReady, match="at most 100"):
-            asked(path, bytes(101))
-        with socket.socket(socket.AF_UNIX) as line:  # who goes away in the middle
-            line.connect(str(path))
-            line.sendall(b"\0")
-        assert asked(path, b"x") == b"xx"
+    with pytest.raises(NotReady, match="at most 100"):
+        asked(holder, bytes(101))
+    with socket.socket(socket.AF_UNIX) as line:  # who goes away in the middle
+        line.connect(str(holder))
+        line.sendall(b"\0")
+    assert asked(holder, b"x") == b"xx"
 
 
 # --- users at both ends ---------------------------------------------------------------

@@ -40,7 +40,6 @@ Allocate = Callable[[int], Values]
 
 
 def in_memory(values: int) -> Values:
-    """A vector in memory."""
     return np.empty(values, np.float32)
 
 

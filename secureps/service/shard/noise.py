@@ -44,7 +44,7 @@ class ShardNoise:
 
         def drawn(block: int) -> None:
             key = noise_key(cohort.group, cohort.number, block, about)
-            if self._found(key) is None:
+            if self.served(key) is None:
                 noise = self.seal(cohort, block)
                 self.spool.put(key, noise, payload_digest(noise))
 
@@ -84,7 +84,7 @@ class ShardNoise:
         return partial(self._of, cohort, cohort_digest(self.state.run, cohort))
 
     def _of(self, cohort: Cohort, about: bytes, block: int) -> memoryview:
-        noise = self._found(noise_key(cohort.group, cohort.number, block, about))
+        noise = self.served(noise_key(cohort.group, cohort.number, block, about))
         if noise is None:
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise NoiseDamaged(f"{self.name}: {what} is gone")
@@ -104,13 +104,13 @@ class ShardNoise:
             return self.seal(cohort, block)
 
     def served(self, key: str) -> memoryview | None:
-        return self._found(key)
+        return found_whole(self.spool, key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps what another shard served; Malformed if it is no noise with its digest."""
         if not _whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
-        if self._found(key) is None:  # what came first may be in a sum already
+        if self.served(key) is None:  # what came first may be in a sum already
             self.spool.put(key, payload)
 
     def forget(self, group: str = "") -> None:
@@ -124,9 +124,6 @@ class ShardNoise:
             another = about is not None and about != names.get(at, about)
             if another or (made is None and self.state.over(*at)):
                 self.spool.delete(key)
-
-    def _found(self, key: str) -> memoryview | None:
-        return found_whole(self.spool, key)
 
 
 def found_whole(spool: Spool, key: str) -> memoryview | None:

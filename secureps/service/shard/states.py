@@ -20,7 +20,6 @@ from safetensors.numpy import load, save
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed, Figure, Prepared
-from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import GatherState, MakeState, StepState
@@ -80,7 +79,6 @@ class States:
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
         self._held: dict[_Blocks, dict[int, GroupValues]] = {}
-        self._codes: dict[_Blocks, dict[int, Mapping[int, Codes]]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
         """Versions that were read for their digests, with their group, last used last."""
 
@@ -99,20 +97,19 @@ class States:
     def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
         """Reads the differences of a block of a version; only the block's digest covers them.
 
-        Raises DamagedStore as `values`, KeyError if there are none.
+        Those of a version that is not in memory are read alone. Raises DamagedStore if its file is
+        gone or damaged, KeyError if there are none.
         """
         with self.tiers.used():
-            if not self.tiers.is_resident(group, version):
-                lie = filed_tensors(self._file(group, version), None)
-                return b"".join(lie[tensor_name(group, block, "codes")].pieces())
-            known = self._codes.get(self._blocks(group), {}).get(version)
-            return (known or self._values(group, version).codes)[block].data
+            held = self._held.get(self._blocks(group), {}).get(version)
+            if held is not None:
+                return held.codes[block].data
+            lie = filed_tensors(self._file(group, version), None)
+            return b"".join(lie[tensor_name(group, block, "codes")].pieces())
 
     def _hold(self, group: str, made: GroupValues) -> None:
         if self.tiers.is_resident(group, made.version):
             self._held.setdefault(self._blocks(group), {})[made.version] = made
-            if not self.tiers.bounded:
-                self._codes.setdefault(self._blocks(group), {})[made.version] = made.codes
 
     def values(self, group: str, version: int) -> GroupValues:
         """Reads, maps or recomputes a version; DamagedStore if no copy or source of it is whole.
@@ -293,12 +290,9 @@ class States:
         self._mapped = {path: each for path, each in self._mapped.items() if each[0] != group}
         now, placed = self._blocks(group), self._state.pinned.placement.epoch
         self._held = {at: each for at, each in self._held.items() if at[0] != group or at == now}
-        self._codes = {at: each for at, each in self._codes.items() if at[0] != group or at == now}
-        held, codes = self._held.get(now, {}), self._codes.get(now, {})
+        held = self._held.get(now, {})
         for old in [v for v in held if v < version - (not self.tiers.bounded)]:
             del held[old]
-        for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
-            del codes[old]
         for path, at, epoch in self._folders.state_files(group):
             if epoch <= placed and (at < keep or epoch != now[1]):  # else it is to come
                 path.unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from secureps.codec.chain import BlockCode
 from secureps.errors import SecurepsError
-from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
@@ -24,7 +23,13 @@ from secureps.policy.counting import shares_in
 from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
-from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
+from secureps.service.shard.group_values import (
+    Allocate,
+    GroupValues,
+    digest_of,
+    in_memory,
+    laid_out,
+)
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
@@ -126,7 +131,6 @@ class Stepping:
                 yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
 
     def _code(self, block: int) -> BlockCode:
-        published = self._before.values[block].astype("<f4", copy=False)
-        base = payload_digest(published.data.cast("B"))
+        base = digest_of(self._before.values[block])
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
         return block_code(self._plan, self._layout, block, version, base)

@@ -29,7 +29,6 @@ SHORT = 1 << 20
 
 
 def nowhere() -> Iterator[Path]:
-    """No parts of checkpoints."""
     return iter(())
 
 

@@ -57,9 +57,9 @@ from secureps.service.environment import Worker
 from secureps.service.parallel import in_order
 from secureps.service.shard.group_values import (
     GroupValues,
+    digest_of,
     in_memory,
     laid_out,
-    published,
     together,
 )
 from secureps.service.shard.noise import ShardNoise, found_whole
@@ -127,10 +127,7 @@ class ShardWorker(Worker):
         else:
             if np.frombuffer(payload, dtype="<i8").min() < 0:
                 raise Malformed("an opened sum is negative")
-        return partial(self._store, header.key, payload)
-
-    def _store(self, key: str, payload: bytes | memoryview) -> None:
-        self._spool.put(key, payload)
+        return partial(self._spool.put, header.key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
         """Reads a held sum, a published block (float32 LE), its differences, or a shard's block.
@@ -444,7 +441,7 @@ class ShardWorker(Worker):
 
     def _ready(self, group: str, made: GroupValues, cohort: int) -> Prepared:
         state = self._states.keep(group, made)
-        digests = tuple(payload_digest(published(made.values[b])) for b in self._state.own(group))
+        digests = tuple(digest_of(made.values[block]) for block in self._state.own(group))
         total: tuple[float, ...] = ()
         if cohort >= 0 and self._state.pinned.plan.tells_total(group):
             total = tuple(float(value) for block in made.values.values() for value in block)

@@ -8,8 +8,7 @@ A thief with a copy of a party's key has the party's places too. So a party's pl
 among its connections: a connection whose calls end well is trusted more than one that breaks them
 off, and does not wait for it.
 
-Refused requests are counted, because people ask about them. The count is bounded: names are those
-of the roster, errors are of one tree, and above MOST pairs of both all others count as one.
+Refused requests are counted, in bounded memory.
 """
 
 from __future__ import annotations
@@ -156,12 +155,6 @@ class Places:
             party, self.held(party), peer
         )
 
-    def _oust(self, party: str, places: list[Place], peer: str) -> bool:
-        victim = self._find_victim(party, places, peer)
-        if victim is not None:
-            victim.oust(_BESIDE.format(party))
-        return victim is not None
-
     def held(self, party: str) -> list[Place]:
         return [place for place in self._calls[party] if place.turn.done()]
 
@@ -209,8 +202,8 @@ class Places:
 
             min(waiting, key=order).turn.set_result(None)
 
-    def _find_victim(self, party: str, places: Iterable[Place], peer: str) -> Place | None:
-        """Finds the call that gives way to a call of this connection, if one does.
+    def _oust(self, party: str, places: Iterable[Place], peer: str) -> bool:
+        """Makes one of these calls give way to a call of this connection, if one must.
 
         A call of a connection that is trusted less gives way at once. A call of an equal connection
         that has more of them gives way when nothing moves, or when its turn is over.
@@ -229,7 +222,10 @@ class Places:
         def order(place: Place) -> tuple[int, int, float]:
             return trust(party, place.peer), -has[place.peer], place.moved
 
-        return min(filter(gives, here), key=order, default=None)
+        victim = min(filter(gives, here), key=order, default=None)
+        if victim is not None:
+            victim.oust(_BESIDE.format(party))
+        return victim is not None
 
 
 COUNTED = (ClientError, ConfigError, Refused, Busy)
@@ -309,7 +305,10 @@ class Callers:
         with self._counted(claim.party):
             if claim.run and (ours := self._run()) and claim.run != ours:
                 raise WrongRun(other_run(claim.party, claim.run, ours))
-            self._make_room(claim.party, context.peer())
+            peer, full = context.peer(), self._calls[claim.party] >= CALLS
+            if full and not any(each.oust(claim.party, peer) for each in self._places):
+                text = f"{CALLS} calls of {claim.party} are under way"
+                raise Busy(text, random.uniform(*RETRY_SECONDS))
             self._calls[claim.party] += 1
             try:
                 yield claim
@@ -340,11 +339,6 @@ class Callers:
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
-
-    def _make_room(self, party: str, peer: str) -> None:
-        if self._calls[party] < CALLS or any(each.oust(party, peer) for each in self._places):
-            return
-        raise Busy(f"{CALLS} calls of {party} are under way", random.uniform(*RETRY_SECONDS))
 
 
 async def arrived(context: Any) -> bytes | None:

@@ -150,6 +150,10 @@ class _Tell:
     future: Future[Any]
 
 
+_Turns = tuple[str, Future[Any] | None]
+"""A server, and the message if it is one that the server's others need not wait for."""
+
+
 class Tells:
     """The small messages of one party.
 
@@ -168,83 +172,69 @@ class Tells:
     ) -> None:
         self._begin, self._failed, self._settle = begin, failed, settle
         self._lock = threading.Lock()
-        self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
+        self._waiting: defaultdict[_Turns, deque[_Tell]] = defaultdict(deque)
         self._clock = clock
-        self._busy: dict[str, float] = {}
-        """When the call under way to each server was begun, or was to be."""
+        self._busy: dict[_Turns, float] = {}
+        """When each call under way was begun, or was to be."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
-    def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
+    def add(self, to: str, message: Any, envelope: bytes, future: Future[Any]) -> None:
+        """Sends a message in its turn; the turns of BESIDE messages to a shard are their own."""
+        beside = isinstance(message, framing.BESIDE) and to != COORDINATOR
+        turns = (to, future if beside else None)
+        tell = _Tell(envelope, isinstance(message, framing.ALONE), future)
         with self._lock:
-            self._waiting[to].append(_Tell(envelope, alone, future))
-            if to in self._busy:
+            self._waiting[turns].append(tell)
+            if turns in self._busy:
                 return
-            self._busy[to] = self._clock()
+            self._busy[turns] = self._clock()
         try:
-            self._thread.submit(self._next, to)
+            self._thread.submit(self._next, turns)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
-            failed = self._not_begun(error, to)
-            while sent := self._taken(to):
+            failed = self._failed(error, to) if exhaustion(error) else closed()
+            while sent := self._taken(turns):
                 self._answer(sent, [failed] * len(sent))
 
     def longest(self) -> tuple[str, float]:
         """Returns the server with the oldest call under way, and its age in seconds, or ("", 0)."""
         with self._lock:
-            to = min(self._busy, key=self._busy.__getitem__, default="")
-            return to, self._clock() - self._busy[to] if to else 0.0
-
-    def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
-        """Sends a message that the others need not wait for; thread-safe."""
-        tell = _Tell(envelope, True, future)
-        try:
-            self._thread.submit(self._begun_beside, to, tell)
-        except RuntimeError as error:
-            self._answer([tell], [self._not_begun(error, to)])
+            if not self._busy:
+                return "", 0.0
+            turns = min(self._busy, key=self._busy.__getitem__)
+            return turns[0], self._clock() - self._busy[turns]
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _not_begun(self, error: RuntimeError, to: str) -> Exception:
-        return self._failed(error, to) if exhaustion(error) else closed()
-
-    def _next(self, to: str) -> None:
-        while sent := self._taken(to):
+    def _next(self, turns: _Turns) -> None:
+        """Begins the next call; the messages after it wait for its end."""
+        to, _ = turns
+        while sent := self._taken(turns):
             try:
-                self._send(to, sent, True)
+                call = self._begin(to, framing.bundle([each.envelope for each in sent]))
+                call.add_done_callback(partial(self._ended, turns, sent))
                 return
             except Exception as error:
                 self._answer(sent, [self._failed(error, to)] * len(sent))
 
-    def _begun_beside(self, to: str, tell: _Tell) -> None:
-        try:
-            self._send(to, [tell], False)
-        except Exception as error:
-            self._answer([tell], [self._failed(error, to)])
-
-    def _taken(self, to: str) -> list[_Tell]:
+    def _taken(self, turns: _Turns) -> list[_Tell]:
         """Takes the messages of the next call; none if no message waits."""
         with self._lock:
-            waiting, taken = self._waiting[to], list[_Tell]()
+            waiting, taken = self._waiting[turns], list[_Tell]()
             while waiting and (not taken or _together([*taken, waiting[0]])):
                 taken.append(waiting.popleft())
             if taken:
-                self._busy[to] = self._clock()
+                self._busy[turns] = self._clock()
             else:
-                self._busy.pop(to, None)
+                del self._busy[turns], self._waiting[turns]
             return taken
 
-    def _send(self, to: str, sent: list[_Tell], in_turn: bool) -> None:
-        """Begins a call; if `in_turn`, the next messages to this server wait for its end."""
-        call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-        call.add_done_callback(partial(self._ended, to, sent, in_turn))
-
-    def _ended(self, to: str, sent: list[_Tell], in_turn: bool, call: Any) -> None:
+    def _ended(self, turns: _Turns, sent: list[_Tell], call: Any) -> None:
         try:
-            answers = framing.replies(call.result(), len(sent), to)
+            answers = framing.replies(call.result(), len(sent), turns[0])
         except Exception as error:
-            answers = [self._failed(error, to)] * len(sent)
-        if in_turn:
-            self._next(to)
+            answers = [self._failed(error, turns[0])] * len(sent)
+        self._next(turns)
         self._answer(sent, answers)
 
     def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:
@@ -334,10 +324,8 @@ class GrpcTransport:
                 self._submit(self._put, future, to, message)
             elif isinstance(message, GetBlock | GetSum):
                 self._submit(self._get, future, to, message)
-            elif isinstance(message, framing.BESIDE) and to != COORDINATOR:
-                self._tells.beside(to, envelope, future)
             else:
-                self._tells.add(to, envelope, isinstance(message, framing.ALONE), future)
+                self._tells.add(to, message, envelope, future)
         except Exception as error:
             self._settle(future, self._failed(error, to))
         return future
@@ -382,9 +370,6 @@ class GrpcTransport:
 
     def stalled(self) -> str:
         """Says which call has not ended long after its time was up; empty if none is as old.
-
-        Where gRPC does not end a call, a thread or memory that it had no room for is missing for
-        good, and no other call ends either.
 
         Raises:
             RuntimeError, MemoryError: as `Liveness.stalled`.
@@ -598,9 +583,6 @@ class GrpcTransport:
         call: Any = self._channel(COORDINATOR).unary_stream(framing.WATCH)
         return call(envelope, metadata=metadata)
 
-    def _error(self, call: Any, to: str) -> SecurepsError:
-        return framing.error_of(call, self._at(to), to in self._met)
-
     def _failed(self, error: Exception, to: str) -> Exception:
         """The SecurepsError behind an error of a call; a limit of this process comes back as it is.
 
@@ -609,7 +591,7 @@ class GrpcTransport:
         if exhaustion(error):
             return error
         if isinstance(error, grpc.RpcError):
-            failed = self._error(error, to)
+            failed = framing.error_of(error, self._at(to), to in self._met)
             self._turn(to, failed)
             return failed
         if isinstance(error, ValueError | grpc.FutureCancelledError):
@@ -643,15 +625,12 @@ class _Watch:
     ) -> None:
         self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
         self._lock = threading.Lock()
-        self._cancelled = False
         self._call: Any = None
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def cancel(self) -> None:
         self.over.set()
-        with self._lock:
-            self._cancelled = True
         self.drop()
 
     def drop(self) -> None:
@@ -667,8 +646,8 @@ class _Watch:
 
     def _run(self) -> None:
         error = self._watched()
-        self.over.set()
-        if not self._cancelled:
+        if not self.over.is_set():
+            self.over.set()
             self._lost(error)
 
     def _watched(self) -> SecurepsError:
@@ -677,10 +656,10 @@ class _Watch:
             call = self._subscribe()
             with self._lock:
                 self._call = call
-                if self._cancelled:  # before there was anything to cancel
+                if self.over.is_set():  # before there was anything to cancel
                     call.cancel()
             for data in call:
-                if self._cancelled:
+                if self.over.is_set():
                     break
                 for order in framing.unbundled(data):
                     self._deliver(decode(order))

@@ -5,10 +5,7 @@ server reads as many at once as fit into memory when they are whole. A turn begi
 here, and ends after SILENT seconds without one. One sender may take a third of the memory, so that
 two senders together leave a third to the others. A broken upload keeps what came, and its sender
 continues from there; where memory runs short, uploads that are not being read go first, the oldest
-before all others.
-
-Fresh memory in pages of 4 KiB costs a server more than gRPC's whole work on it: a large payload
-comes into a buffer of an earlier one, or into huge pages, of 2 MiB.
+before all others. A large payload comes into a buffer of an earlier one (`buffers`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc.framing import refusal
 from secureps.wire.msgpack import decode, encode
-from secureps.wire.transport import Cancel, Clock, Endpoint, outcome, running, settle, told
+from secureps.wire.transport import Cancel, Clock, Endpoint, ask, outcome, running, settle, told
 from secureps.wire.waves.batch import Entry, Kind, about
 
 AGAIN = 2.0
@@ -195,12 +195,7 @@ class Relay:
             else:
                 self._answer(party, asked, result)
 
-        try:
-            future = endpoint.request(party, message)
-        except Exception as error:
-            answered(told(error))
-        else:
-            future.add_done_callback(lambda done: answered(outcome(done)))
+        ask(endpoint, party, message, answered)
 
     def _answer(self, party: str, asked: _Asked, result: Any) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from secureps.run.report.status_tables import (
 )
 from secureps.run.report.status_tables import skips as reasons_of
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.metrics import Snapshot
+from secureps.service.metrics import Metrics
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
 
@@ -214,8 +215,10 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     status = asked(simulation)
     assert [s.name for s in status.servers if not s.live] == ["shard-1"]
     assert status.groups[0].reason.endswith("; shard-1 is away")
-    away = Snapshot.of(simulation.coordinator, simulation.loop.now(), None).away
-    assert away == {"shard": 1, "holder": 0}
+    metrics = Metrics()
+    metrics.stands(simulation.coordinator, simulation.loop.now())
+    away = partial(metrics.registry.get_sample_value, "secureps_servers_away")
+    assert (away({"role": "shard"}), away({"role": "holder"})) == (1, 0)
     assert record(status)["servers"][2] == {
         "name": "shard-1",
         "role": "shard",

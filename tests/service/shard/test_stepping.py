@@ -21,7 +21,7 @@ from secureps.model.layout import SCALE, GroupLayout
 from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.service.shard.group_values import GroupValues
+from secureps.service.shard.group_values import GroupValues, laid_out
 from secureps.service.shard.stepping import PIECE, Stepping
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
@@ -73,6 +73,23 @@ def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int6
         at += piece.size
         if piece.size:
             yield piece
+
+
+def test_vectors_lie_one_after_another() -> None:
+    """Of much memory pages are huge."""
+    asked: list[int] = []
+
+    def vector(count: int) -> NDArray[np.float32]:
+        asked.append(count)
+        return np.zeros(count, np.float32)
+
+    made = laid_out({3: 2, 7: 5}, vector)
+    made[3][:], made[7][:] = 1, 2
+    assert asked == [7]
+    whole = made[7].base
+    assert whole is not None
+    assert whole.tolist() == [1, 1, 2, 2, 2, 2, 2]
+    assert laid_out({}) == {}
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"replace"}))

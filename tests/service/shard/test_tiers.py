@@ -109,6 +109,7 @@ def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None
 
 def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
     made = version("a-b", 1)
+    assert made.nbytes == 2 * 4 * (5 + 7) + 2 * 7, "values, momentum, differences"
     for tier, held in ((None, 0), ("mapped", 0), ("resident", version("a-b", 0).nbytes)):
         disk = limited(tmp_path / str(tier), ROOMY, tier=tier)
         disk.keep("a-b", 0)
@@ -121,35 +122,41 @@ def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
             assert (used.memory, used.resident) == (ROOMY, held + made.nbytes * (not mapped))
 
 
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files that were read as a whole, for their digests."""
+    found = list[Path]()
+
+    def reading(path: Path) -> bytes:
+        found.append(path)
+        return digest_of_file(path)
+
+    monkeypatch.setattr("secureps.store.checkpoint.digest_of_file", reading)
+    return found
+
+
 def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between them others are stepped; few stay mapped, and what is replaced does not."""
     disk = limited(tmp_path, TIGHT, tier="mapped")
     disk.keep("a-b", 0)
     disk.keep("a", 0)
-    read = list[str]()
-
-    def reading(path: Path) -> bytes:
-        read.append(path.name)
-        return digest_of_file(path)
-
-    monkeypatch.setattr("secureps.store.checkpoint.digest_of_file", reading)
     both = ("a-b", "a")
-    names = [disk.file(group, 0).name for group in both]
+    files = [disk.file(group, 0) for group in both]
     for _ in range(2):
         for group in both:
             assert same(disk.states.values(group, 0), version(group, 0))
-    assert read == names
+    assert read == files
     disk.keep("a-b", 0)
     disk.states.values("a-b", 0)
-    assert read == [*names, names[0]]
+    assert read == [*files, files[0]]
     monkeypatch.setattr(states, "MAPS", 1)
     read.clear()
     disk.states.forget("a", 0, 0)
     for group in ("a-b", "a", "a", "a-b"):
         disk.states.values(group, 0)
-    assert read == [names[1], names[0]]
+    assert read == [files[1], files[0]]
 
 
 def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
@@ -228,18 +235,9 @@ def test_differences_in_a_file_are_read_alone(
     assert disk.made == [], "the block is asked for"
 
 
-def test_a_file_is_read_once_for_all_blocks_that_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_read_once_for_all_blocks_that_move(tmp_path: Path, read: list[Path]) -> None:
     disk = limited(tmp_path, TIGHT, tier="mapped")
     disk.keep("a-b", 0, 1)
-    read = list[Path]()
-
-    def reading(path: Path) -> bytes:
-        read.append(path)
-        return digest_of_file(path)
-
-    monkeypatch.setattr("secureps.store.checkpoint.digest_of_file", reading)
     free = limited(tmp_path / "free", None)
     free.keep("a-b", 0, 1)
     for number, block in ((1, 0), (1, 2), (0, 2), (0, 0)):

@@ -67,11 +67,15 @@ class Shop:
         self.state.apply(shard_records.SumsMade(COHORT, digests))
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
 TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
 
 
-def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(shop: Shop) -> None:
     shop.takes(IDS[0], 5)
     shop.takes(IDS[1], 7)
     shop.made(TOTAL)
@@ -84,9 +88,8 @@ def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(tmp_path: Path
         assert shop.spool.get(key) == TOTAL
 
 
-def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(tmp_path: Path) -> None:
+def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop: Shop) -> None:
     """Holders were shown the first: what is opened with their answers is no other."""
-    shop = Shop(tmp_path)
     shop.takes(IDS[0], 5)
     shop.takes(IDS[1], 8)
     shop.made(TOTAL)
@@ -97,8 +100,7 @@ def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(tmp_p
         shop.worker._held("all", 1, 0)
 
 
-def test_without_one_members_block_it_is_lost(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_without_one_members_block_it_is_lost(shop: Shop) -> None:
     shop.takes(IDS[0], 5)
     shop.made(TOTAL)
     with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
@@ -164,9 +166,8 @@ def test_noise_that_is_lost_is_refused_and_ends_nobody(tmp_path: Path) -> None:
         Shop(tmp_path).worker.fetch(noise_key("all", 0, 0, ABOUT))
 
 
-def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(tmp_path: Path) -> None:
+def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(shop: Shop) -> None:
     """So does noise that belongs to another cohort of a number that is on record."""
-    shop = Shop(tmp_path)
     shop.made(TOTAL)
     about = cohort_digest(shop.run.id, COHORT)
     shop.state.apply(Prepared("s", "all", 2, (b"",) * 2, b"", cohort=1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import queue
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -83,15 +82,6 @@ def test_who_names_no_format_has_that_of_the_first_version() -> None:
 
 
 # --- over sockets -----------------------------------------------------------------
-
-
-@pytest.fixture
-def world() -> Iterator[Grpc]:
-    world = Grpc()
-    yield world
-    for endpoint in world.endpoints:
-        endpoint.release()
-    world.close()
 
 
 def send(address: str, method: str, metadata: Any, envelope: bytes) -> SecurepsError | None:

@@ -6,7 +6,8 @@ What is refused is counted by party and error, and no more counts are kept howev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import functools
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -36,12 +37,14 @@ from secureps.wire.grpc.admission import (
 )
 
 
-def plays(action: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(20.0):
-            await action
+def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Plays a test on a loop of its own, in bounded time."""
 
-    asyncio.run(bounded())
+    @functools.wraps(test)
+    def play(**given: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**given), 20.0))
+
+    return play
 
 
 class Hall:
@@ -60,205 +63,175 @@ class Hall:
         for _ in range(times):
             self.connections.note("a", peer, True)
 
-    async def begin(self, name: str, peer: str, party: str = "a") -> None:
-        """A call, up to where it waits for something."""
+    async def begin(self, *names: str, peer: str, party: str = "a") -> None:
+        """Calls, each up to where it waits for something."""
+        for name in names:
+            self.tasks.append(asyncio.create_task(self._call(name, peer, party)))
+            for _ in range(20):
+                await asyncio.sleep(0)
 
-        async def call() -> None:
-            try:
-                async with self.places.taken(party, peer):
-                    self.inside.append(name)
-                    try:
-                        await self._over.wait()
-                    finally:
-                        self.inside.remove(name)
-                self.ends[name] = None
-            except SecurepsError as error:
-                self.ends[name] = type(error)
-                self.said.add(str(error))
-
-        self.tasks.append(asyncio.create_task(call()))
-        for _ in range(20):
-            await asyncio.sleep(0)
+    async def _call(self, name: str, peer: str, party: str) -> None:
+        try:
+            async with self.places.taken(party, peer):
+                self.inside.append(name)
+                try:
+                    await self._over.wait()
+                finally:
+                    self.inside.remove(name)
+            self.ends[name] = None
+        except SecurepsError as error:
+            self.ends[name] = type(error)
+            self.said.add(str(error))
 
     async def close(self) -> None:
         self._over.set()
         await asyncio.gather(*self.tasks)
 
 
-def test_a_connection_that_ends_its_calls_goes_before_one_that_does_not() -> None:
-    async def play() -> None:
-        hall = Hall()
-        hall.trusts("own")
-        for name in ("x1", "x2", "x3", "x4"):
-            await hall.begin(name, "other")
-        assert hall.inside == ["x1", "x2"]
-        await hall.begin("a1", "own")
-        assert hall.inside == ["x2", "a1"]
-        assert hall.ends == {"x1": Busy}
-        await hall.begin("a2", "own")
-        assert hall.inside == ["a1", "a2"]
-        await hall.begin("x5", "third")
-        assert hall.inside == ["a1", "a2"], "whoever is trusted less waits"
-        assert hall.connections.of("a", "other") < 0
-        await hall.close()
-        text = "another connection of a goes before a call on which nothing moves"
-        assert hall.said == {text}
-        assert hall.ends == {"x1": Busy, "x2": Busy} | dict.fromkeys(("a1", "a2", "x3", "x4", "x5"))
-
-    plays(play())
+@played
+async def test_a_connection_that_ends_its_calls_goes_before_one_that_does_not() -> None:
+    hall = Hall()
+    hall.trusts("own")
+    await hall.begin("x1", "x2", "x3", "x4", peer="other")
+    assert hall.inside == ["x1", "x2"]
+    await hall.begin("a1", peer="own")
+    assert hall.inside == ["x2", "a1"]
+    assert hall.ends == {"x1": Busy}
+    await hall.begin("a2", peer="own")
+    assert hall.inside == ["a1", "a2"]
+    await hall.begin("x5", peer="third")
+    assert hall.inside == ["a1", "a2"], "whoever is trusted less waits"
+    assert hall.connections.of("a", "other") < 0
+    await hall.close()
+    text = "another connection of a goes before a call on which nothing moves"
+    assert hall.said == {text}
+    assert hall.ends == {"x1": Busy, "x2": Busy} | dict.fromkeys(("a1", "a2", "x3", "x4", "x5"))
 
 
-def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
+@played
+async def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "QUIET", 0.05)
-
-    async def play() -> None:
-        hall = Hall()
-        await hall.begin("x1", "other")
-        await hall.begin("x2", "other")
-        await hall.begin("a1", "own")
-        assert hall.inside == ["x1", "x2"]
-        while "a1" not in hall.inside:
-            await asyncio.sleep(0.01)
-        assert hall.ends == {"x1": Busy}
-        hall.trusts("other", TRUST)
-        hall.trusts("own", TRUST)
-        await hall.begin("x3", "other")
-        await asyncio.sleep(0.2)
-        assert hall.inside == ["x2", "a1"], "each has its share, however quiet"
-        await hall.close()
-
-    plays(play())
+    hall = Hall()
+    await hall.begin("x1", "x2", peer="other")
+    await hall.begin("a1", peer="own")
+    assert hall.inside == ["x1", "x2"]
+    while "a1" not in hall.inside:
+        await asyncio.sleep(0.01)
+    assert hall.ends == {"x1": Busy}
+    hall.trusts("other", TRUST)
+    hall.trusts("own", TRUST)
+    await hall.begin("x3", peer="other")
+    await asyncio.sleep(0.2)
+    assert hall.inside == ["x2", "a1"], "each has its share, however quiet"
+    await hall.close()
 
 
-def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
+@played
+async def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two parties that hold all there is, a byte now and then, do not shut the third out."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
     monkeypatch.setattr(admission, "TURN", 0.2)
-
-    async def play() -> None:
-        hall = Hall()
-        for name in ("a1", "a2"):
-            await hall.begin(name, "own")
-        for name in ("b1", "b2"):
-            await hall.begin(name, "there", party="b")
-        await hall.begin("c1", "elsewhere", party="c")
-        assert hall.inside == ["a1", "a2", "b1", "b2"]
-        while "c1" not in hall.inside:
-            await asyncio.sleep(0.01)
-        assert hall.ends == {"a1": Busy}, "the one that came first, and no other"
-        assert hall.said == {"others wait, and this call has had its turn; go on with it later"}
-        await hall.begin("d1", "elsewhere", party="d")
-        hall.tasks.pop().cancel()  # whoever gave up waiting takes no place
-        await asyncio.sleep(0.3)
-        assert len(hall.inside) == 4
-        await hall.begin("d2", "elsewhere", party="d")
-        while "d2" not in hall.inside:
-            await asyncio.sleep(0.01)
-        assert len(hall.inside) == 4
-        await hall.close()
-
-    plays(play())
+    hall = Hall()
+    await hall.begin("a1", "a2", peer="own")
+    await hall.begin("b1", "b2", peer="there", party="b")
+    await hall.begin("c1", peer="elsewhere", party="c")
+    assert hall.inside == ["a1", "a2", "b1", "b2"]
+    while "c1" not in hall.inside:
+        await asyncio.sleep(0.01)
+    assert hall.ends == {"a1": Busy}, "the one that came first, and no other"
+    assert hall.said == {"others wait, and this call has had its turn; go on with it later"}
+    await hall.begin("d1", peer="elsewhere", party="d")
+    hall.tasks.pop().cancel()  # whoever gave up waiting takes no place
+    await asyncio.sleep(0.3)
+    assert len(hall.inside) == 4
+    await hall.begin("d2", peer="elsewhere", party="d")
+    while "d2" not in hall.inside:
+        await asyncio.sleep(0.01)
+    assert len(hall.inside) == 4
+    await hall.close()
 
 
-def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the server is not silent, nor is one that moves."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
-
-    async def play() -> None:
-        hall = Hall(silent=0.1)
-        for name in ("a1", "a2"):
-            await hall.begin(name, "own")
-        for name in ("b1", "b2"):
-            await hall.begin(name, "there", party="b")
-        held = [place for party in ("a", "b") for place in hall.places.held(party)]
-        held[1].pause()
-        held[3].pause()
-        await hall.begin("c1", "elsewhere", party="c")
-        while "c1" not in hall.inside:
-            held[0].move()
-            await asyncio.sleep(0.01)
-        assert hall.inside == ["a1", "a2", "b2", "c1"]
-        assert hall.ends == {"b1": Busy}
-        await hall.close()
-
-    plays(play())
+    hall = Hall(silent=0.1)
+    await hall.begin("a1", "a2", peer="own")
+    await hall.begin("b1", "b2", peer="there", party="b")
+    held = [place for party in ("a", "b") for place in hall.places.held(party)]
+    held[1].pause()
+    held[3].pause()
+    await hall.begin("c1", peer="elsewhere", party="c")
+    while "c1" not in hall.inside:
+        held[0].move()
+        await asyncio.sleep(0.01)
+    assert hall.inside == ["a1", "a2", "b2", "c1"]
+    assert hall.ends == {"b1": Busy}
+    await hall.close()
 
 
-def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has a copy of a key may be trusted as much as its owner, and move a little at a time."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
     monkeypatch.setattr(admission, "TURN", 0.2)
-
-    async def play() -> None:
-        hall = Hall()
-        for peer in ("other", "own"):
-            hall.trusts(peer, TRUST)
-        await hall.begin("x1", "other")
-        await hall.begin("x2", "other")
-        await hall.begin("a1", "own")
-        while "a1" not in hall.inside:
-            for place in hall.places.held("a"):
-                place.move()
-            await asyncio.sleep(0.01)
-        assert hall.ends == {"x1": Busy}
-        await hall.close()
-
-    plays(play())
+    hall = Hall()
+    for peer in ("other", "own"):
+        hall.trusts(peer, TRUST)
+    await hall.begin("x1", "x2", peer="other")
+    await hall.begin("a1", peer="own")
+    while "a1" not in hall.inside:
+        for place in hall.places.held("a"):
+            place.move()
+        await asyncio.sleep(0.01)
+    assert hall.ends == {"x1": Busy}
+    await hall.close()
 
 
-def test_another_party_s_places_are_its_own() -> None:
-    async def play() -> None:
-        hall = Hall()
-        hall.trusts("own", TRUST)
-        for name in ("x1", "x2"):
-            await hall.begin(name, "there", party="b")
-        for name in ("a1", "a2", "a3"):
-            await hall.begin(name, "own")
-        assert hall.inside == ["x1", "x2", "a1", "a2"]
-        await hall.close()
-        assert set(hall.ends.values()) == {None}
-
-    plays(play())
+@played
+async def test_another_party_s_places_are_its_own() -> None:
+    hall = Hall()
+    hall.trusts("own", TRUST)
+    await hall.begin("x1", "x2", peer="there", party="b")
+    await hall.begin("a1", "a2", "a3", peer="own")
+    assert hall.inside == ["x1", "x2", "a1", "a2"]
+    await hall.close()
+    assert set(hall.ends.values()) == {None}
 
 
-def test_there_is_room_for_a_call_if_another_connection_s_can_go() -> None:
-    async def play() -> None:
-        hall = Hall()
-        hall.trusts("own")
-        assert not hall.places.oust("a", "own")
-        for name in ("x1", "x2", "x3"):
-            await hall.begin(name, "other")
-        assert not hall.places.oust("a", "other"), "not its own"
-        assert hall.places.oust("a", "own")
-        await asyncio.gather(hall.tasks[2])
-        assert hall.ends == {"x3": Busy}, "one that waits goes before one that has a place"
-        assert hall.inside == ["x1", "x2"]
-        assert hall.places.oust("a", "own")
-        await asyncio.gather(hall.tasks[0])
-        await hall.begin("a1", "own")
-        assert hall.inside == ["x2", "a1"]
-        await hall.close()
-
-    plays(play())
+@played
+async def test_there_is_room_for_a_call_if_another_connection_s_can_go() -> None:
+    hall = Hall()
+    hall.trusts("own")
+    assert not hall.places.oust("a", "own")
+    await hall.begin("x1", "x2", "x3", peer="other")
+    assert not hall.places.oust("a", "other"), "not its own"
+    assert hall.places.oust("a", "own")
+    await asyncio.gather(hall.tasks[2])
+    assert hall.ends == {"x3": Busy}, "one that waits goes before one that has a place"
+    assert hall.inside == ["x1", "x2"]
+    assert hall.places.oust("a", "own")
+    await asyncio.gather(hall.tasks[0])
+    await hall.begin("a1", peer="own")
+    assert hall.inside == ["x2", "a1"]
+    await hall.close()
 
 
 @pytest.mark.parametrize(
     ("error", "trust"), [(None, 1), (Refused("no"), 1), (Unreachable("nothing came"), -1)]
 )
-def test_what_is_refused_came_to_its_end(error: SecurepsError | None, trust: int) -> None:
-    async def play() -> None:
-        hall = Hall()
-        with suppress(SecurepsError):
-            async with hall.places.taken("a", "own"):
-                if error is not None:
-                    raise error
-        assert hall.connections.of("a", "own") == trust
-
-    plays(play())
+@played
+async def test_what_is_refused_came_to_its_end(error: SecurepsError | None, trust: int) -> None:
+    hall = Hall()
+    with suppress(SecurepsError):
+        async with hall.places.taken("a", "own"):
+            if error is not None:
+                raise error
+    assert hall.connections.of("a", "own") == trust
 
 
 def test_trust_has_bounds_and_is_of_few_connections() -> None:

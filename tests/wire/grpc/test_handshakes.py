@@ -16,10 +16,11 @@ from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.servers import CoordinatorServer
+from tests.fuzz.attempt import resident
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
+from tests.kits.polling import until
 from tests.kits.transport_kit import PATIENCE, EchoServer
-from tests.wire.grpc.test_servers import await_
 from tests.wire.grpc.test_tls import tls_of
 
 WAVE = 100
@@ -52,12 +53,6 @@ def ask(server: CoordinatorServer, tmp_path: Path) -> Callable[[], float]:
     return asked
 
 
-def resident() -> int:
-    """Bytes of this process, the server's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_who_leaves_its_handshake_holds_nobody_up(
     server: CoordinatorServer, ask: Callable[[], float], way: str
@@ -68,8 +63,8 @@ def test_who_leaves_its_handshake_holds_nobody_up(
         begun = [Begun(server.port, way) for _ in range(WAVE)]
         assert ask() < PATIENCE / 2
         assert not any(each.ended(0.0) for each in begun[-10:]), "they were held open meanwhile"
-        until = time.monotonic() + PATIENCE
-        assert all(each.ended(until - time.monotonic()) for each in begun)
+        over = time.monotonic() + PATIENCE
+        assert all(each.ended(over - time.monotonic()) for each in begun)
         waves.append(resident())
     assert waves[-1] - waves[0] < 8 << 20, "what is left of a handshake goes with it"
     ask()
@@ -86,7 +81,7 @@ def test_calls_over_tls_are_left_undone_in_vain_too(
         for _ in range(servers.TELLING_EACH + 4):
             half.begin(method, metadata, framing.REQUEST_LIMIT)
         half.push()
-        await_(lambda: server._callers._calls["eve"] == servers.TELLING_EACH + 4)
+        until(lambda: server._callers._calls["eve"] == servers.TELLING_EACH + 4)
         assert half.sent > servers.TELLING_EACH * framing.STREAM_BUFFER
         ask()
-    await_(lambda: server._callers._calls["eve"] == 0)
+    until(lambda: server._callers._calls["eve"] == 0)

@@ -3,68 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.errors import Unsigned
-from secureps.messages.requests import Subscribe
-from secureps.service.process import link_of
-from secureps.store.keyring import load_public
 from secureps.wire.grpc import health
-from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from tests.kits.processes import Processes
+from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-PATIENCE = 20.0
-
-
-class Nobody:
-    run = b""
-
-    def request(self, sender: str, message: Any) -> Future[Any]:
-        raise AssertionError
-
-    def subscribe(self, sender: str, message: Subscribe, deliver: Any) -> Any:
-        raise AssertionError
-
-
-def nobody_passes(party: str, request: bytes, signature: bytes) -> None:
-    raise Unsigned("no")
 
 
 Server = CoordinatorServer | ShardServer
 
 
-@pytest.fixture
-def coordinator() -> Iterator[CoordinatorServer]:
-    server = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
-    server.start()
-    yield server
-    server.stop(0)
+@pytest.fixture(params=["coordinator", "shard-0"])
+def server(request: pytest.FixtureRequest, world: Grpc) -> Iterator[Server]:
+    world.serve(request.param, endpoint := EchoServer())
+    yield world.servers[request.param]
+    assert endpoint.seen == []
 
 
-@pytest.fixture(params=["coordinator", "shard"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made: Server
-    if request.param == "coordinator":
-        made = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
-    else:
-        made = ShardServer(PLAINTEXT, "shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
-    made.start()
-    yield made
-    made.stop(0)
-
-
-def check(address: str, service: str = "", link: Link = PLAINTEXT, to: str = "") -> int:
-    with link.channel(to, address, ()) as channel:
+def check(server: Server, service: str = "") -> int:
+    with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         return int(stub.Check(request, timeout=PATIENCE, wait_for_ready=True).status)
@@ -77,15 +41,15 @@ def at(server: Server) -> str:
 def test_it_serves_when_it_is_ready_and_not_before(server: Server) -> None:
     own = "secureps.Coordinator" if isinstance(server, CoordinatorServer) else "secureps.Shard"
     for service in ("", own):
-        assert check(at(server), service) == NOT_SERVING
+        assert check(server, service) == NOT_SERVING
         server.set_ready(True)
-        assert check(at(server), service) == SERVING
+        assert check(server, service) == SERVING
         server.set_ready(False)
 
 
 def test_another_service_is_not_found(server: Server) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        check(at(server), "secureps.Nothing")
+        check(server, "secureps.Nothing")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -106,11 +70,9 @@ def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
             next(streams[1])
 
 
-def test_there_are_only_so_many_watchers(
-    coordinator: CoordinatorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_are_only_so_many_watchers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "WATCHERS", 1)
-    with grpc.insecure_channel(at(coordinator)) as channel:
+    with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         first = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         assert next(first).status == NOT_SERVING
@@ -126,27 +88,3 @@ def test_what_is_stopping_is_never_ready_again() -> None:
     one.end()
     one.set_ready(True)
     assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == NOT_SERVING
-
-
-def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:
-    with Processes(tmp_path, "plain") as processes:
-        kit = tmp_path / "kit"
-        tls = link_of(kit, "client-00", load_public(kit).ca, False)
-
-        def listens(name: str) -> bool:
-            return (tmp_path / name / "address").is_file()
-
-        def health_of(name: str) -> int:
-            address = (tmp_path / name / "address").read_text().strip()
-            return check(address, link=tls, to=name)
-
-        processes.start("coordinator")
-        processes.wait(lambda: listens("coordinator"), "the coordinator")
-        processes.wait(lambda: health_of("coordinator") == SERVING, "its health")
-        for name in processes.shards:
-            processes.start(name)
-        processes.wait(lambda: listens("shard-0"), "the shard")
-        assert health_of("shard-0") == NOT_SERVING, "no client has come, there is no run"
-        for name in processes.clients:
-            processes.start(name)
-        processes.wait(lambda: health_of("shard-0") == SERVING, "the run")

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from secureps.buffers import Buffers
-from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersion
+from secureps.errors import (
+    Busy,
+    Malformed,
+    Oversized,
+    SecurepsError,
+    Unreachable,
+    WrongVersion,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
 from secureps.wire.grpc import pacing, servers, uploads
@@ -23,6 +30,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.uploads import HUGE, LARGE, SILENT, UNFINISHED, Gathering, Upload, Uploads
+from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
@@ -34,20 +42,11 @@ from tests.kits.transport_kit import (
     sign_as,
     values,
 )
-from tests.wire.grpc.test_servers import await_
 
 SIZE = 3 << 20
 CUT = 256 << 10
 
 Link = Callable[..., tuple[Relay, GrpcTransport]]
-
-
-@pytest.fixture
-def world() -> Iterator[Grpc]:
-    yield (world := Grpc())
-    for endpoint in world.endpoints:
-        endpoint.release()
-    world.close()
 
 
 @pytest.fixture
@@ -237,7 +236,7 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
         world.transports[-1].call("shard-0", put(bytes(BLOCK_LIMIT), name))
     shard = world.servers["shard-0"]
     assert isinstance(shard, servers.ShardServer)
-    await_(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
+    until(lambda: len([each for each in shard._intake._uploads.values() if each.have]) == 3)
     message = put(os.urandom(BLOCK_LIMIT))
     assert until_answered(world.transport("a"), message) == Stored(message.header.digest)
 
@@ -245,12 +244,9 @@ def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
 # --- memory of a server -----------------------------------------------------------
 
 
-class Hours:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def intake() -> Uploads:
+    return Uploads(100, 60)
 
 
 def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -> None:
@@ -273,16 +269,17 @@ def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -
 
 
 def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
-    intake = Uploads(150, 50, hours := Hours())
+    hours = [0.0]
+    intake = Uploads(150, 50, lambda: hours[0])
     silent = [begun(intake, put(bytes(50), name), name) for name in "abc"]
     for upload in silent:
         give(upload, bytes(20))
     last = begun(intake, put(bytes(50), "d"), "d")
     assert not (turn := last.turn()).done()
-    hours.now += SILENT
+    hours[0] += SILENT
     give(silent[2], bytes(1))
     assert not last.turn().done(), "nobody was silent for long enough"
-    hours.now += SILENT / 2
+    hours[0] += SILENT / 2
     assert last.turn() is turn
     assert turn.done()
     give(begun(intake, put(bytes(50), "e"), "e"), bytes(50))
@@ -326,8 +323,7 @@ def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
     return answer.have
 
 
-def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced() -> None:
-    intake = Uploads(100, 60)
+def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Uploads) -> None:
     first = begun(intake, put(bytes(60)))
     begun(intake, put(bytes(60), "b"), "b")
     assert intake.taken == 0
@@ -418,8 +414,7 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 120)
 
 
-def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
-    intake = Uploads(100, 60)
+def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Uploads) -> None:
     message = put(bytes(range(60)))
     older = begun(intake, message)
     give(older, message.payload[:30])
@@ -435,8 +430,7 @@ def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends() -> None:
     assert intake.taken == 0
 
 
-def test_nobody_goes_on_with_what_another_sends() -> None:
-    intake = Uploads(100, 60)
+def test_nobody_goes_on_with_what_another_sends(intake: Uploads) -> None:
     message = put(bytes(40))
     broken(intake, message, 30)
     assert have(intake, message, "b") == 0
@@ -445,22 +439,22 @@ def test_nobody_goes_on_with_what_another_sends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "length", "error"),
-    [(0, 39, Malformed), (1, 40, Malformed), (-1, 41, Malformed), (0, 61, Oversized)],
+    ("size", "offset", "length", "error", "said"),
+    [
+        (40, 0, 39, Malformed, "the header says 40"),
+        (40, 1, 40, Malformed, "the header says 40"),
+        (40, -1, 41, Malformed, "the header says 40"),
+        (40, 0, 61, Oversized, "a block may have 60 bytes"),
+        (80, 60, 20, Oversized, "a block may have 60 bytes"),
+    ],
 )
-def test_offsets_and_lengths_that_do_not_fit(offset: int, length: int, error: type) -> None:
-    intake = Uploads(100, 60)
-    message = dataclasses.replace(put(bytes(40)), offset=offset)
-    with pytest.raises(error):
+def test_offsets_and_lengths_that_do_not_fit(
+    intake: Uploads, size: int, offset: int, length: int, error: type[SecurepsError], said: str
+) -> None:
+    message = dataclasses.replace(put(bytes(size)), offset=offset)
+    with pytest.raises(error, match=said):
         intake.begin("a", message, length)
     assert intake.taken == 0
-
-
-def test_the_end_of_a_block_that_is_too_long_is_refused_like_its_beginning() -> None:
-    intake = Uploads(100, 60)
-    message = dataclasses.replace(put(bytes(80)), offset=60)
-    with pytest.raises(Oversized, match="a block may have 60 bytes"):
-        intake.begin("a", message, 20)
 
 
 @pytest.mark.parametrize(
@@ -473,9 +467,8 @@ def test_the_end_of_a_block_that_is_too_long_is_refused_like_its_beginning() -> 
     ],
 )
 def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
-    pieces: list[bytes], error: type, kept: int
+    intake: Uploads, pieces: list[bytes], error: type, kept: int
 ) -> None:
-    intake = Uploads(100, 60)
     with pytest.raises(error):
         sent(intake, put(bytes(40)), *pieces)
     assert intake.taken == kept

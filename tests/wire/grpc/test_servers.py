@@ -34,15 +34,16 @@ from secureps.messages.requests import (
 )
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.msgpack import encode
+from tests.kits.polling import until
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
     PATIENCE,
     EchoServer,
+    Grpc,
     ask,
     authenticate,
     get,
@@ -53,13 +54,6 @@ from tests.kits.transport_kit import (
 GRACE = 0.3
 CLOSED = 5.0
 """Seconds in which a server has to be closed: far above its grace, for a machine at work."""
-
-
-def await_(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 class Door:
@@ -92,7 +86,7 @@ class Door:
         envelope, timeout, metadata = self._signed(method, message)
 
         def request() -> Iterator[bytes]:
-            await_(go)
+            until(go)
             yield envelope
 
         call: Any = self._channel.stream_stream(method)
@@ -112,11 +106,8 @@ class Door:
 
     def _signed(self, method: str, message: Any) -> tuple[bytes, float, Any]:
         envelope = encode(message)
-        return (
-            envelope,
-            PATIENCE,
-            sign_request("a", self._name, sign_as("a"), method, b"", envelope),
-        )
+        metadata = sign_request("a", self._name, sign_as("a"), method, b"", envelope)
+        return envelope, PATIENCE, metadata
 
 
 class Big(EchoServer):
@@ -187,7 +178,7 @@ def upload(shard: Shard, go: threading.Event) -> None:
     server, _, door = shard
     held = server.bytes_in_flight
     door.upload(1000, go)
-    await_(lambda: server.bytes_in_flight > held)
+    until(lambda: server.bytes_in_flight > held)
 
 
 def download(shard: Shard) -> None:
@@ -269,8 +260,11 @@ def test_a_shard_stops_while_requests_go_on_coming(shard: Shard) -> None:
 # --- the coordinator --------------------------------------------------------------
 
 
+Coordinator = tuple[CoordinatorServer, EchoServer, Door]
+
+
 @pytest.fixture
-def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
+def coordinator() -> Iterator[Coordinator]:
     echo = EchoServer()
     server = CoordinatorServer(PLAINTEXT, echo, "127.0.0.1:0", authenticate)
     server.start()
@@ -280,9 +274,7 @@ def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
     door.close()
 
 
-def test_a_coordinator_stops_with_requests_and_watches_open(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_a_coordinator_stops_with_requests_and_watches_open(coordinator: Coordinator) -> None:
     server, echo, door = coordinator
     for _ in range(40):
         door.tell(ask("hang"), framing.COORDINATOR_TELL)
@@ -296,9 +288,7 @@ def test_a_coordinator_stops_with_requests_and_watches_open(
         echo.cancelled.get(timeout=PATIENCE)
 
 
-def test_watches_alone_do_not_take_the_grace(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_watches_alone_do_not_take_the_grace(coordinator: Coordinator) -> None:
     server, echo, door = coordinator
     for _ in range(5):
         door.stream(Subscribe("a", ()), framing.WATCH)
@@ -308,14 +298,12 @@ def test_watches_alone_do_not_take_the_grace(
     assert texts == {"the coordinator is stopping"}
 
 
-def test_a_watch_that_comes_during_the_stop_is_not_left_open(
-    coordinator: tuple[CoordinatorServer, EchoServer, Door],
-) -> None:
+def test_a_watch_that_comes_during_the_stop_is_not_left_open(coordinator: Coordinator) -> None:
     """Its call was let in before the stop, its request comes after all watches were ended."""
     server, echo, door = coordinator
     assert server._stop is not None
     door.stream(Subscribe("a", ()), framing.WATCH, server._stop.is_set)
-    await_(lambda: server._callers._calls["a"] == 1)
+    until(lambda: server._callers._calls["a"] == 1)
     assert stop(server, PATIENCE) < CLOSED
     assert [str(outcome) for outcome in door.outcomes()] == ["the coordinator is stopping"]
     assert echo.subscribed.empty()
@@ -381,18 +369,13 @@ def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
     ],
 )
 def test_who_came_since_is_not_sent_away_by_a_standby(
-    made: type[CoordinatorServer], expected: type[SecurepsError], says: str
+    world: Grpc, made: type[CoordinatorServer], expected: type[SecurepsError], says: str
 ) -> None:
     server = made(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
     server.start()
-    address = f"127.0.0.1:{server.port}"
-    transport = GrpcTransport(PLAINTEXT, "stranger", sign_as("stranger"), {"coordinator": address})
-    try:
-        with pytest.raises(expected, match=says):
-            transport.call("coordinator", ask("echo")).result(PATIENCE)
-    finally:
-        transport.close()
-        server.stop(0)
+    world.servers["coordinator"], world.ports["coordinator"] = server, server.port
+    with pytest.raises(expected, match=says):
+        world.result(world.transport("stranger").call("coordinator", ask("echo")))
 
 
 def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,23 +402,15 @@ def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.M
     assert made == []
 
 
-def test_orders_that_wait_together_come_in_their_order() -> None:
-    endpoint = EchoServer()
-    server = CoordinatorServer(PLAINTEXT, endpoint, "127.0.0.1:0", authenticate)
-    server.start()
-    address = f"127.0.0.1:{server.port}"
-    transport = GrpcTransport(PLAINTEXT, "a", sign_as("a"), {"coordinator": address})
+def test_orders_that_wait_together_come_in_their_order(world: Grpc) -> None:
+    world.serve("coordinator", endpoint := EchoServer())
     came: queue.Queue[Any] = queue.Queue()
-    try:
-        transport.watch(Subscribe("a", ()), came.put, came.put)
-        assert endpoint.subscribed.get(timeout=PATIENCE) == "a"
-        orders = [Finish(number, "x" * (number * 200 % 9_000)) for number in range(300)]
-        for order in orders:
-            endpoint.streams["a"](order)
-        assert [came.get(timeout=PATIENCE) for _ in orders] == orders
-    finally:
-        transport.close()
-        server.stop(0)
+    world.transport("a").watch(Subscribe("a", ()), came.put, came.put)
+    assert world.next(endpoint.subscribed) == "a"
+    orders = [Finish(number, "x" * (number * 200 % 9_000)) for number in range(300)]
+    for order in orders:
+        endpoint.streams["a"](order)
+    assert [world.next(came) for _ in orders] == orders
 
 
 def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:

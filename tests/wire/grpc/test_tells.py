@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from secureps.errors import Busy, InternalError, Malformed, SecurepsError, UnknownParty, Unreachable
-from secureps.messages.requests import Heartbeat, Noted
+from secureps.messages.requests import Follow, Heartbeat, Missing, Noted
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import Tells
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import settle
 from tests.kits.transport_kit import PATIENCE
+
+SLOW = Missing("shard-1", "all", 3, ())
+"""A shard answers it only after others have ended."""
 
 
 class Line:
@@ -27,10 +30,11 @@ class Line:
         self._changed = threading.Condition()
         self.tells = Tells(self._begin, self._failed, settle)
 
-    def say(self, *names: str, to: str = "shard-0", alone: bool = False) -> list[Future[Any]]:
-        said: list[Future[Any]] = [Future() for _ in names]
-        for name, future in zip(names, said, strict=True):
-            self.tells.add(to, encode(Heartbeat(name)), alone, future)
+    def say(self, *names: str, to: str = "shard-0") -> list[Future[Any]]:
+        return [self.tell(Heartbeat(name), to) for name in names]
+
+    def tell(self, message: Any, to: str = "shard-0") -> Future[Any]:
+        self.tells.add(to, message, encode(message), said := Future[Any]())
         return said
 
     def await_calls(self, count: int) -> None:
@@ -48,7 +52,8 @@ class Line:
 
     def _begin(self, to: str, data: bytes) -> Future[bytes]:
         with self._changed:
-            self.begun.append((to, [decode(each).party for each in framing.unbundled(data)]))
+            said = [decode(each) for each in framing.unbundled(data)]
+            self.begun.append((to, [getattr(each, "party", "") for each in said]))
             self.calls.append(Future())
             self._changed.notify_all()
             if self.broken is not None:
@@ -89,12 +94,12 @@ def test_what_is_said_during_a_call_goes_together_in_the_next() -> None:
 def test_some_messages_go_alone() -> None:
     line = busy()
     line.say("b")
-    line.say("c", alone=True)
+    line.tell(Follow(b"", 0, b""))
     line.say("d", "e")
     for number in range(3):
         line.end(number, Noted())
         line.await_calls(number + 2)
-    assert [names for _, names in line.begun] == [["a"], ["b"], ["c"], ["d", "e"]]
+    assert [names for _, names in line.begun] == [["a"], ["b"], [""], ["d", "e"]]
 
 
 def test_a_call_takes_so_many_messages_and_bytes_and_a_long_one_too() -> None:
@@ -116,8 +121,8 @@ def test_a_call_takes_so_many_messages_and_bytes_and_a_long_one_too() -> None:
 
 
 def test_nobody_waits_for_a_message_whose_answer_waits_for_others() -> None:
-    line, slow = Line(), Future[Any]()
-    line.tells.beside("shard-0", encode(Heartbeat("slow")), slow)
+    line = Line()
+    slow = line.tell(SLOW)
     line.await_calls(1)
     (said,) = line.say("a")
     line.await_calls(2)
@@ -125,17 +130,16 @@ def test_nobody_waits_for_a_message_whose_answer_waits_for_others() -> None:
     assert said.result(PATIENCE) == Noted()
     line.say("b")
     line.await_calls(3)
-    line.tells.beside("shard-0", encode(Heartbeat("too")), Future())
+    line.tell(SLOW)
     line.await_calls(4)
-    assert [names for _, names in line.begun] == [["slow"], ["a"], ["b"], ["too"]]
+    assert [names for _, names in line.begun] == [["shard-1"], ["a"], ["b"], ["shard-1"]]
     line.end(0, Noted())
     assert slow.result(PATIENCE) == Noted()
     line.say("c")
     line.end(2, Noted())
     line.await_calls(5)
     line.broken = Unreachable("nobody is there")
-    line.tells.beside("shard-0", encode(Heartbeat("d")), lost := Future[Any]())
-    assert isinstance(lost.exception(PATIENCE), Unreachable)
+    assert isinstance(line.tell(SLOW).exception(PATIENCE), Unreachable)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -164,8 +168,6 @@ def test_what_cannot_be_sent_fails_and_the_next_is_tried() -> None:
 def test_nothing_is_begun_once_closed() -> None:
     line = Line()
     line.tells.close()
-    (said,) = line.say("a")
-    line.tells.beside("shard-0", encode(Heartbeat("b")), other := Future[Any]())
-    for each in (said, other):
-        assert isinstance(each.exception(PATIENCE), Unreachable)
+    for message in (Heartbeat("a"), SLOW):
+        assert isinstance(line.tell(message).exception(PATIENCE), Unreachable)
     assert line.begun == []

@@ -76,18 +76,11 @@ def test_a_receipt_whose_blocks_are_not_all_stored_goes_nowhere(last: bytes) -> 
     assert [decode(entry.envelope).error for entry in told] == wanted
 
 
-def test_a_block_has_the_bytes_that_its_header_says() -> None:
+@pytest.mark.parametrize(("payload", "offset"), [(b"on", 0), (b"one", 1)])
+def test_a_block_begins_at_its_beginning_and_is_whole(payload: bytes, offset: int) -> None:
     relay, _, shard = world()
-    one = block(0, b"one")
-    relay.came("a", [Entry(Kind.TELL, b"shard-0", encode(one), b"on")])
-    assert kinds(shard) == []
-    (told,), _ = relay.goes("a")
-    assert decode(told.envelope).error == "Malformed"
-
-
-def test_a_block_begins_at_its_beginning() -> None:
-    relay, _, shard = world()
-    relay.came("a", [tell(dataclasses.replace(block(0, b"one"), offset=1), "shard-0")])
+    one = encode(dataclasses.replace(block(0, b"one"), offset=offset))
+    relay.came("a", [Entry(Kind.TELL, b"shard-0", one, payload)])
     assert kinds(shard) == []
     (told,), _ = relay.goes("a")
     assert decode(told.envelope).error == "Malformed"
