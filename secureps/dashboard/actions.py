@@ -17,11 +17,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.observation import Json
+from secureps.dashboard.sources import connected
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -29,7 +31,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.run.act import told
 from secureps.run.export import export
 from secureps.run.status import StatusTarget
-from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import stop
 from secureps.service.kit_watch import act_text
@@ -117,20 +118,10 @@ def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], No
     """Returns what tells a run's coordinator of an act; NotReady while it is being started."""
 
     def say(act: Act) -> None:
-        server = target.server or (target.folder and target.folder.server)
-        if not server:
-            raise NotReady("the coordinator is being started")
-        own = StatusClient(target.kit, COORDINATOR, server, target.insecure, passphrases)
-        try:
+        with closing(connected(target, COORDINATOR, passphrases)) as own:
             own.act(act)
-        finally:
-            own.close()
 
     return say
-
-
-def _end(folder: RunFolder) -> str:
-    return stop(folder.root)
 
 
 def _export(folder: RunFolder) -> str:
@@ -139,7 +130,10 @@ def _export(folder: RunFolder) -> str:
     return f"version {model.version} is in {out}"
 
 
-KINDS: Mapping[str, Callable[[RunFolder], str]] = {"end": _end, "export": _export}
+KINDS: Mapping[str, Callable[[RunFolder], str]] = {
+    "end": lambda folder: stop(folder.root),
+    "export": _export,
+}
 """Ends the run in order (`secureps resume` goes on), or exports the newest model."""
 
 

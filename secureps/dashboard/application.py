@@ -32,7 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
-from secureps.dashboard.board import Board, Facts, pages
+from secureps.dashboard.board import Board, pages
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16
@@ -120,7 +120,8 @@ def application(
                 of = dict(request.query_params)
                 text = await asyncio.to_thread(acts.do, request.path_params["what"], of)
             finally:
-                board.put(_note_done(acts))
+                done = acts.done
+                board.put(lambda facts: replace(facts, acts=done))
         except SecurepsError as error:
             return PlainTextResponse(f"{error}\n", 409)
         return PlainTextResponse(text)
@@ -144,11 +145,6 @@ def application(
         *(Route(f"/{name}", file(name, text), methods=["GET"]) for name, text in site.items()),
     ]
     return Guard(Starlette(routes=routes), access)
-
-
-def _note_done(acts: Acts) -> Callable[[Facts], Facts]:
-    done = acts.done
-    return lambda facts: replace(facts, acts=done)
 
 
 def _site() -> dict[str, bytes]:

@@ -142,13 +142,15 @@ class StatusSource(Source):
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
-        target = self._target
-        folder = target.folder
-        server = target.server or (folder and folder.server)
-        if not server:
-            raise NotReady("the coordinator is being started")
-        who = (target.kit, target.name, server, target.insecure, self._passphrases)
-        return StatusClient(*who)
+        return connected(self._target, self._target.name, self._passphrases)
+
+
+def connected(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
+    """Connects to a run's coordinator as `name`; NotReady while it is being started."""
+    server = target.server or (target.folder and target.folder.server)
+    if not server:
+        raise NotReady("the coordinator is being started")
+    return StatusClient(target.kit, name, server, target.insecure, passphrases)
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
@@ -402,27 +404,19 @@ class LedgersSource(Source):
 
 def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
     """Verifies each file, and all together if each is sound."""
-    sound = True
-    for path in files:
-        try:
-            (log,) = verify([path], kit)
-        except SecurepsError as error:
-            sound = False
-            yield _check(path.name, False, str(error))
-        else:
-            text = (
-                f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
-                f"{log.end.entries} entries up to row {log.end.row}, signed"
-            )
-            yield _check(path.name, True, text)
-    if sound and len(files) > 1:
-        try:
-            verify(files, kit)
-        except SecurepsError as error:
-            yield _check("together", False, str(error))
-        else:
-            yield _check("together", True, "none contradicts another")
+    checks = [_check(path.name, [path], kit) for path in files]
+    yield from checks
+    if len(files) > 1 and all(each["sound"] for each in checks):
+        yield _check("together", files, kit)
 
 
-def _check(file: str, sound: bool, text: str) -> Json:
-    return {"file": file, "sound": sound, "text": text}
+def _check(file: str, paths: Sequence[Path], kit: Path) -> Json:
+    try:
+        log, *others = verify(paths, kit)
+    except SecurepsError as error:
+        return {"file": file, "sound": False, "text": str(error)}
+    text = (
+        f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
+        f"{log.end.entries} entries up to row {log.end.row}, signed"
+    )
+    return {"file": file, "sound": True, "text": "none contradicts another" if others else text}

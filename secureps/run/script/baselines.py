@@ -27,7 +27,8 @@ from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.scoring import Goal, Judge, Score, Tensors, checked, goal
+from secureps.run.script.channel import Tensors
+from secureps.run.script.scoring import Goal, Judge, Score, checked, goal
 from secureps.wording import together
 
 Say = Callable[[str], None]

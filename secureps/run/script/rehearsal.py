@@ -6,7 +6,7 @@ Only what a plan's numbers are held against comes back: lengths and metrics, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,10 +28,9 @@ from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
+from secureps.run.script.channel import Tensors
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
-
-Tensors = Mapping[str, NDArray[Any]]
 
 HARDLY_ANY_NOISE = 1e-12
 """A noise multiplier: a trainer refuses 0."""
