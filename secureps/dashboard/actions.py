@@ -14,7 +14,6 @@ ledger over all runs, and never raised.
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -85,18 +84,12 @@ class RunActs(Acts):
         folder: of a run of `up`; None: of another, whose end and model are elsewhere.
         who: its name; me: what it signs lines with.
         say: tells the coordinator of an act, as its own party; raises what it answers.
-        clock: Unix seconds.
     """
 
     def __init__(
-        self,
-        folder: RunFolder | None,
-        who: str,
-        me: Identity,
-        say: Callable[[Act], None],
-        clock: Callable[[], float] = time.time,
+        self, folder: RunFolder | None, who: str, me: Identity, say: Callable[[Act], None]
     ) -> None:
-        super().__init__(None if folder is None else ActLines(folder.root, who, me, clock))
+        super().__init__(None if folder is None else ActLines(folder.root, who, me))
         self._folder, self._say = folder, say
         own = KINDS if folder is not None else ()
         self.offered = (*(deed.value for deed in Deed), *own)

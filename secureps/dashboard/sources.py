@@ -111,15 +111,9 @@ class StatusSource(Source):
 
     name, every = "status", STATUS_EVERY
 
-    def __init__(
-        self,
-        target: StatusTarget,
-        passphrases: Passphrases,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, target: StatusTarget, passphrases: Passphrases) -> None:
         self._target = target
         self._passphrases = passphrases
-        self._clock = clock
         self._observation = Observation()
         self._run: RunInfo | None = None
         self._client: StatusClient | None = None
@@ -135,9 +129,9 @@ class StatusSource(Source):
                 self._run = self._client.run()
         except SecurepsError as error:
             over = self._target.why_silent(asked=True)
-            seen = self._observation.miss(over or str(error), self._clock(), bool(over))
+            seen = self._observation.miss(over or str(error), time.time(), bool(over))
         else:
-            seen = self._observation.take(status, self._clock())
+            seen = self._observation.take(status, time.time())
         run = self._run
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 

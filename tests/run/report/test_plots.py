@@ -49,10 +49,10 @@ def waiting(version: int, group: str = "all", /, **seconds: float) -> Line:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Draws with one of the functions; returns the figure in place of writing a file."""
 
-    def drawing(function: Callable[..., None], lines: list[Line], sheet: Sheet) -> Any:
+    def drawing(function: Callable[..., None], *given: Any) -> Any:
         figures: list[Any] = []
         monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        function(lines, sheet, Path("nowhere.png"))
+        function(*given, Path("nowhere.png"))
         (figure,) = figures
         return figure
 
@@ -265,15 +265,11 @@ def test_a_run_that_waited_for_nobody_says_so(drawn: Any) -> None:
     assert [text.get_text() for text in axes.texts] == ["no version was measured"]
 
 
-def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(drawn: Any) -> None:
     ran = [(5.0, 0.1), (10.0, 0.95)]
     curves = {"sync": [ran, ran[:1]], "async": [ran]}
-    draw_study(curves, "few", "accuracy", 0.9, Path("nowhere"))
-    (axes,) = figures[0].axes
+    figure = drawn(draw_study, curves, "few", "accuracy", 0.9)
+    (axes,) = figure.axes
     assert labels(axes) == ["sync", "async", "target: 0.9"]
     lines = [line for line in axes.lines if line.get_linestyle() == "-"]
     assert [xy(line) for line in lines] == [
@@ -282,4 +278,4 @@ def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(
         ([5, 10], [0.1, 0.95]),
     ]
     assert list(axes.lines[-1].get_ydata()) == [0.9, 0.9]
-    assert "unsafe seed: no privacy" in figures[0].get_suptitle()
+    assert "unsafe seed: no privacy" in figure.get_suptitle()

@@ -58,11 +58,16 @@ seed = 1
 """
 
 
+def scenario(folder: Path, script: str = SCRIPT) -> Path:
+    for name, text in (("holder.py", script), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
+        (folder / name).write_text(text)
+    return folder / "s.toml"
+
+
 def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
-    for name, text in (("holder.py", SCRIPT), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
-        (tmp_path / name).write_text(text)
+    path = scenario(tmp_path)
     ended = subprocess.run(
-        [sys.executable, "-m", "secureps", "simulate", "s.toml", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "secureps", "simulate", path, "--out", tmp_path / "out"],
         cwd=tmp_path,
         env={
             "PYTHONPATH": str(ROOT),
@@ -84,12 +89,10 @@ def test_one_that_is_told_to_end_blames_no_script(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ends = SCRIPT.replace("ctypes.string_at(0)", "signal.raise_signal(signal.SIGTERM)")
-    holder = ends.replace("import ctypes", "import signal")
-    for name, text in (("holder.py", holder), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
-        (tmp_path / name).write_text(text)
+    path = scenario(tmp_path, ends.replace("import ctypes", "import signal"))
     lines = list[str]()
     with pytest.raises(Terminated):
-        simulate(tmp_path / "s.toml", tmp_path / "out", lines.append)
+        simulate(path, tmp_path / "out", lines.append)
     assert lines[-1].startswith(f"stopped: {tmp_path / 'out'} has what there was until then")
     assert "ended the simulation's process" not in capfd.readouterr().err
 
