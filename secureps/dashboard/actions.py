@@ -40,14 +40,9 @@ from secureps.wording import finite
 
 
 class Acts(ABC):
-    """The acts of one dashboard; one is done at a time.
-
-    Args:
-        lines: where acts are on record here; None: nowhere.
-    """
+    """The acts of one dashboard, one at a time; they are on record here if it has `lines`."""
 
     offered: tuple[str, ...]
-    """The acts that there are."""
 
     def __init__(self, lines: ActLines | None) -> None:
         self._lines, self._lock = lines, threading.Lock()
@@ -145,8 +140,6 @@ class OwnActs(Acts):
     """The acts of a data holder on its own client.
 
     Args:
-        name: of the client; me: its identity.
-        state: its state folder.
         ledger: over all runs, with the budget that its options name.
         view: what its page shows now; None before it takes part in a run.
     """
@@ -170,12 +163,6 @@ class OwnActs(Acts):
         return viewer.role == "client" and viewer.name == self._name
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
-        """Does an act; `lower-budget` takes the new `budget`.
-
-        Raises:
-            NotReady: the client takes part in no run yet.
-            DamagedStore: acts that the client has done are not in the file.
-        """
         if (view := self._view()) is None:
             raise NotReady(f"{self._name} takes part in no run yet")
         if len(self.done) < view["acted"]:

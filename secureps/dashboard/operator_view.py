@@ -33,7 +33,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.status_tables import STATES, ofwhat, spent
+from secureps.run.report.status_tables import STATES, ofwhat, spent, word
 from secureps.run.report.terminal import move_text
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
@@ -80,12 +80,14 @@ def operator_view(
     members = status.members if status is not None else ()
     known = _known(course, status)
     blockers, costs = blocking(seen, plan), costs_of(seen, report)
+    calm = "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
+    calm = "Nobody is waited for." if seen.ended else calm
     up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
     counted_bytes = report is not None or bool(costs) or seen.fresh
     page: Json = {
         "run": status.run.hex()[:16] if status is not None else "",
         "headline": _headline(seen),
-        "calm": _calm(seen, bool(blockers)),
+        "calm": calm if seen.ended or seen.fresh else "",
         "over": seen.ended,
         "fresh": seen.fresh,
         "asked": status is not None or course is not None,
@@ -96,7 +98,7 @@ def operator_view(
         "parties": list(_parties(seen)),
         "clients": list(_clients(seen)) if names else [],
         "clients_title": ofwhat(status.adjacency, status.delta) if status is not None else "",
-        "states": dict(Counter(_word(_state(member, seen)) for member in members)),
+        "states": dict(Counter(word(_state(member, seen)) for member in members)),
         "changes": seen.changes,
         "costs": costs,
         "up": up if counted_bytes else None,
@@ -163,14 +165,6 @@ def _blocker(name: str, role: str, why: str, since: float | None, ill: bool = Tr
     return {"name": name, "role": role, "why": why, "since": since, "ill": ill}
 
 
-def _calm(seen: Seen, waits: bool) -> str:
-    if seen.ended:
-        return "Nobody is waited for."
-    if not seen.fresh:
-        return ""
-    return "All who are waited for are at work." if waits else "Nobody keeps it waiting."
-
-
 def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
     here = sum(server.live for server in status.servers if server.role == "holder")
@@ -200,7 +194,7 @@ def _late(seen: Seen, status: Status) -> Iterator[Json]:
         if name not in gone:
             yield _blocker(name, "client", f"owes an update{of}", None, ill=False)
             continue
-        why = f"owes an update{of}, and is {_word(gone[name].state)}"
+        why = f"owes an update{of}, and is {word(gone[name].state)}"
         yield _blocker(name, "client", why, seen.since.get(name))
 
 
@@ -278,7 +272,7 @@ def _now(state: str, seen: Seen) -> str:
 def _clients(seen: Seen) -> Iterator[Json]:
     members = seen.status.members if seen.status is not None else ()
     states = {member.name: _state(member, seen) for member in members}
-    order = sorted(members, key=lambda m: (STATES.index(_word(states[m.name])), m.name))
+    order = sorted(members, key=lambda m: (STATES.index(word(states[m.name])), m.name))
     for each in order[:ROWS]:
         since, live = (seen.since.get(each.name), each.live) if seen.fresh else (None, None)
         yield {
@@ -293,10 +287,5 @@ def _clients(seen: Seen) -> Iterator[Json]:
 
 def _state(member: MemberStatus, seen: Seen) -> str:
     """A client's state; "not known" in place of one that says whether it is there, unless known."""
-    return (
-        _now(member.state, seen) if _word(member.state) in (*PRESENT, NOT_KNOWN) else member.state
-    )
-
-
-def _word(state: str) -> str:
-    return state.partition(":")[0]
+    tells_presence = word(member.state) in (*PRESENT, NOT_KNOWN)
+    return _now(member.state, seen) if tells_presence else member.state

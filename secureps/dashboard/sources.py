@@ -103,11 +103,7 @@ def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
 
 
 class StatusSource(Source):
-    """The status of a run, from its coordinator.
-
-    Raises:
-        KitError: nobody can ask with this kit.
-    """
+    """The status of a run, from its coordinator; KitError if nobody can ask with this kit."""
 
     name, every = "status", STATUS_EVERY
 
@@ -226,10 +222,10 @@ def report_source(path: Path) -> Source:
 def logs_source(files: Sequence[Path], kit: Path) -> Source:
     """Audit logs, verified against a kit."""
 
-    def read() -> tuple[Json, ...]:
-        return tuple(checked(files, kit))
-
-    return FileSource("audit logs", files, read, lambda facts, logs: replace(facts, logs=logs))
+    return FileSource(
+        *("audit logs", files, lambda: tuple(checked(files, kit))),
+        lambda facts, logs: replace(facts, logs=logs),
+    )
 
 
 def _files(state: Path) -> tuple[Path, Path]:
@@ -237,21 +233,16 @@ def _files(state: Path) -> tuple[Path, Path]:
 
 
 class Fold(Protocol):
-    """A fold of a journal's rows."""
+    """A fold of a journal's rows, one after the other."""
 
-    def take(self, row: Row) -> None:
-        """Takes the next row."""
+    def take(self, row: Row) -> None: ...
 
 
 F = TypeVar("F", bound=Fold)
 
 
 class Followed(Generic[F]):
-    """The fold of a journal, which reads on from the last row that it knows.
-
-    Args:
-        begin: a fold of no row.
-    """
+    """The fold of a journal, which reads on from the last row that it knows."""
 
     def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
         self.journal = journal
@@ -296,10 +287,6 @@ class CourseSource(Source):
         self._files, self._standing = Changing(*files), Changing(*files)
 
     def look(self, board: Board) -> None:
-        """Reads what is new of the journals, if anything is.
-
-        Raises as `read_rows` and `journal_status` do.
-        """
         journals = [each for each in self._journals if each.journal.is_file()]
         if not journals:
             return
@@ -316,11 +303,7 @@ class CourseSource(Source):
 
 
 class HolderSource(Source):
-    """A client's own state folder and ledger.
-
-    Args:
-        budget: its own over all runs; None: it has none.
-    """
+    """A client's own state folder, and its ledger with its own budget, if it has one."""
 
     name = "this client's state"
 
@@ -333,7 +316,6 @@ class HolderSource(Source):
         self._files = Changing(*_files(state), ledger)
 
     def look(self, board: Board) -> None:
-        """Reads what is new; raises as `read_rows` and `load_public` do."""
         if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
             board.put(lambda facts: replace(facts, own=view))
 
@@ -345,18 +327,13 @@ class HolderSource(Source):
 
 
 class KnownLedger:
-    """A ledger over all runs, read on from where it was.
-
-    Args:
-        budget: of all runs together; None: there is none, unless one is on record.
-    """
+    """A ledger over all runs, read on from where it was, and its owner's `budget`."""
 
     def __init__(self, path: Path, budget: float | None = None) -> None:
         self._path, self._budget = path, budget
         self._known: BudgetLedger | None = None
 
     def read(self) -> OwnLedger:
-        """What it says, or why it cannot be read."""
         if not self._path.is_file():
             return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:

@@ -87,10 +87,7 @@ def script_process(
 
 
 class ScriptProcess:
-    """Asks a script's process; made by `script_process`.
-
-    `note` says why nothing is scored, `failed` what the script failed at first.
-    """
+    """Asks a script's process; `note` says why nothing is scored, `failed` what failed first."""
 
     def __init__(
         self,
@@ -125,10 +122,7 @@ class ScriptProcess:
         return () if None in found else tuple(found), answer["touching"]
 
     def rehearse(self, start: Tensors) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Has the first holder train and evaluate once, as far as the plan has numbers for it.
-
-        Arguments, results and errors are those of `rehearsal.rehearse`.
-        """
+        """Has the first holder train and evaluate once (`rehearsal.rehearse`)."""
         answer = self._ask({"do": "rehearse"}, start)
         return answer["lengths"], tuple(answer["notes"])
 
