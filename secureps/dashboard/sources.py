@@ -302,28 +302,22 @@ class CourseSource(Source):
             board.put(lambda facts: replace(facts, recalled=status))
 
 
-class HolderSource(Source):
+def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
     """A client's own state folder, and its ledger with its own budget, if it has one."""
+    rows, own = Followed(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
 
-    name = "this client's state"
-
-    def __init__(
-        self, name: str, kit: Path, state: Path, ledger: Path, budget: float | None
-    ) -> None:
-        self._kit, self._state = kit, state
-        self._rows = Followed(state / JOURNAL, lambda: OwnRows(name))
-        self._ledger = KnownLedger(ledger, budget)
-        self._files = Changing(*_files(state), ledger)
-
-    def look(self, board: Board) -> None:
-        if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
-            board.put(lambda facts: replace(facts, own=view))
-
-    def _view(self) -> Json | None:
-        rows = self._rows.read()
-        holders = [each.name for each in load_public(self._kit).roster.holders()]
+    def read() -> Json | None:
+        if not rows.journal.is_file():
+            return None
+        folded = rows.read()
+        holders = [each.name for each in load_public(kit).roster.holders()]
         # after the journal: what that says was spent, the ledger had before
-        return rows.view(self._ledger.read(), holders)
+        return folded.view(own.read(), holders)
+
+    return FileSource(
+        *("this client's state", [*_files(state), ledger], read),
+        lambda facts, view: replace(facts, own=view),
+    )
 
 
 class KnownLedger:

@@ -48,10 +48,7 @@ def message_bytes(message: Any) -> int:
 
 @dataclass
 class Links:
-    """All links of a simulation, in virtual time.
-
-    `seed` decides each link's draws; `size` is how many bytes of a message take time.
-    """
+    """All links of a simulation; `size` is how many bytes of a message take time."""
 
     delays: Delays
     seed: int
@@ -62,11 +59,7 @@ class Links:
     _free: dict[Queue, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
-        """The seconds until a message that leaves now arrives.
-
-        Args:
-            client: whose link it takes; `up`: from it, else to it.
-        """
+        """The seconds until a message that leaves now arrives, up or down a client's link."""
         latency, size = self._drawn(client, message), self.size(message)
         if not size:
             return latency
@@ -121,14 +114,10 @@ class Links:
 
 
 def sealed_bytes(plan: Plan, own: Layout, clear: Layout) -> Callable[[Any], int]:
-    """As `scenario.links.message_bytes`: the bytes of a message that stands for a sealed one.
+    """Like `message_bytes`, for messages that stand for those sealed under a plan's cipher.
 
-    Args:
-        plan: under whose cipher it is sealed; own: its groups and blocks.
-        clear: those of the plan that is played.
-
-    Raises:
-        ConfigError: the blocks of the two are not the same.
+    `own` are the plan's groups and blocks, `clear` those of the plan that is played; ConfigError if
+    their blocks are not the same.
     """
     if [_spans(group) for group in own.all_groups] != [_spans(g) for g in clear.all_groups]:
         raise ConfigError(

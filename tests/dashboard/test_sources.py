@@ -17,12 +17,12 @@ from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
     CourseSource,
     Followed,
-    HolderSource,
     KnownLedger,
     LedgersSource,
     Source,
     checked,
     fed,
+    holder_source,
     logs_source,
     report_source,
 )
@@ -226,7 +226,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
 def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> None:
     board, ledger = Board(), tmp_path / "ledgers" / "client-00.db"
     state = run / "state" / "client-00"
-    source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
+    source = holder_source("client-00", run / "kit", state, ledger, 8.0)
     source.look(board)
     assert board.facts.own is not None
     assert (board.facts.own["own_budget"], board.facts.own["runs"]) == (8.0, {})

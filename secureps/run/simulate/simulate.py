@@ -54,8 +54,6 @@ def simulate(
 
     Args:
         out: the report folder (default: runs/NAME); it must not hold anything.
-        say: hears one line per version.
-        extras: where else its figures are written.
         copies: the URL of an object store below which checkpoints are copied, in a place that is
             called as the report's folder.
 

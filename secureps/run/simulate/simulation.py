@@ -186,9 +186,8 @@ class Simulation:
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """Empties the stores of a party that was killed, as if its disk was lost.
 
-        A client's or shard's secret seed goes too, and what a coordinator would make a run unlike
-        every other: `seed` is its new one (None: the same again). A client's ledger stays: it lies
-        elsewhere.
+        Its secret seed goes too: `seed` is its new one (None: the same again), from which a
+        coordinator makes its run unlike every other. A client's ledger lies elsewhere, and stays.
         """
         del self._stores[name]
         if seed is not None:
