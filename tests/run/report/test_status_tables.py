@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,13 @@ STATUS = Status(
 )
 
 
-def displayed(*parts: Any) -> str:
+def displayed(
+    *parts: Any, by: Callable[[Status, Console], None] = show, width: int = 200, **screen: Any
+) -> str:
     told = io.StringIO()
-    screen = Console(file=told, width=200)
+    console = Console(file=told, width=width, **screen)
     for part in parts:
-        show(part, screen) if isinstance(part, Status) else screen.print(part)
+        by(part, console) if isinstance(part, Status) else console.print(part)
     return told.getvalue()
 
 
@@ -133,9 +136,7 @@ def test_what_follows_the_load_is_told_with_the_figures_that_it_goes_by() -> Non
 
 
 def test_json_says_the_same_in_one_line() -> None:
-    told = io.StringIO()
-    show_json(STATUS, Console(file=told, width=200))
-    (line,) = told.getvalue().splitlines()
+    (line,) = displayed(STATUS, by=show_json).splitlines()
     told_record = json.loads(line)
     assert told_record["groups"][0]["late"] == ["client-05"]
     assert told_record["members"][0]["epsilon"] is None
@@ -169,10 +170,8 @@ def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() ->
         MemberStatus(f"client-{i:02d}", i not in states, states.get(i, "waits"), 3, 3, 1.0, False)
         for i in range(90)
     )
-    told = io.StringIO()
-    screen = Console(file=told, width=100, height=30, force_terminal=True)
-    show_fitting(dataclasses.replace(STATUS, members=members), screen)
-    shown = told.getvalue()
+    status = dataclasses.replace(STATUS, members=members)
+    shown = displayed(status, by=show_fitting, width=100, height=30, force_terminal=True)
     assert len(shown.splitlines()) == 28
     assert "waits for 1 of 6" in shown
     assert "client-77" in shown
@@ -185,11 +184,10 @@ def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() ->
 
 
 def test_where_all_fits_all_is_shown() -> None:
-    told, plain = io.StringIO(), io.StringIO()
-    show_fitting(STATUS, Console(file=told, width=100, height=60))
-    show(STATUS, Console(file=plain, width=100))
-    lines = [text.getvalue().split("\n") for text in (told, plain)]
-    assert [line.rstrip() for line in lines[0]] == [line.rstrip() for line in lines[1]]
+    fitting, plain = (displayed(STATUS, by=by, height=60) for by in (show_fitting, show))
+    assert [line.rstrip() for line in fitting.split("\n")] == [
+        line.rstrip() for line in plain.split("\n")
+    ]
 
 
 def asked(simulation: Simulation) -> Status:
@@ -376,9 +374,7 @@ def test_a_status_says_what_its_epsilons_are_of(own: dict[str, Any], says: str) 
     assert (shown.adjacency, shown.delta) == (says, 1e-5 if says else 0.0)
     assert record(shown)["adjacency"] == says
     assert record(shown)["delta"] == (1e-5 if says else None)
-    for printed in (show, show_fitting):
-        told = io.StringIO()
-        printed(shown, Console(file=told, width=200, height=60))
-        heading = f"clients; epsilon (delta 1e-05) is of {says}"
-        assert (heading in told.getvalue()) is bool(says)
-        assert ("epsilon (delta" in told.getvalue()) is bool(says)
+    for by in (show, show_fitting):
+        told = displayed(shown, by=by, height=60)
+        assert (f"clients; epsilon (delta 1e-05) is of {says}" in told) is bool(says)
+        assert ("epsilon (delta" in told) is bool(says)

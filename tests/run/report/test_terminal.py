@@ -14,7 +14,6 @@ from rich.console import Console
 from secureps.errors import ConfigError
 from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus
 from secureps.messages.requests import GroupStatus, MemberStatus, Move, Status
-from secureps.run.report import status_tables
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import (
     QUIET,
@@ -28,6 +27,7 @@ from secureps.run.report.terminal import (
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
 from secureps.wording import size
+from tests.run.report.test_status_tables import displayed
 
 GROUP = GroupStatus("all", 7, "collecting", "4 of 6 have arrived; waits for eve", ("eve",))
 VIEW = View(
@@ -82,10 +82,7 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 
 def lines(summary: Summary) -> list[str]:
-    shown, told = console()
-    for part in tables(summary):
-        shown.print(part)
-    return told.getvalue().splitlines()
+    return displayed(*tables(summary), width=120).splitlines()
 
 
 def test_one_line_says_how_it_stands() -> None:
@@ -281,10 +278,7 @@ def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
     record = json.loads(json.dumps(summary.record(), allow_nan=False))
     told = [(m["name"], m["epsilon"], m["unsafe"]) for m in record["members"]]
     assert told == [("ada", None, True), ("eve", 1.25, False)]
-    shown_to, told_in = console()
-    for part in status_tables.tables(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())):
-        shown_to.print(part)
-    standings = told_in.getvalue().splitlines()
+    standings = displayed(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())).splitlines()
     assert cells(standings, "ada")[-1] == "unsafe seed: no privacy"
     assert cells(standings, "eve")[-1] == "1.250"
 
