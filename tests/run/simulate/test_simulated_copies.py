@@ -12,20 +12,14 @@ from secureps.files.objects import ObjectStore
 from secureps.run import cli
 from secureps.run.export import export
 from secureps.run.simulate.simulate import simulate
+from tests.kits import whole_steps
 from tests.kits.command import said
 from tests.kits.federations import same
-from tests.kits.whole_steps import SCRIPT, plan_text
-
-SCENARIO = 'name = "few"\nplan = "plan.toml"\nscript = "client.py"\nclients = 4\nseed = 1\n'
 
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
-    plan = plan_text("copied", versions=3).replace('"rlwe"\nholders = 2\nthreshold = 2', '"plain"')
-    (tmp_path / "plan.toml").write_text(plan)
-    (tmp_path / "client.py").write_text(SCRIPT)
-    (tmp_path / "scenario.toml").write_text(f"{SCENARIO}[settings]\npace = 0.0\n")
-    return tmp_path / "scenario.toml"
+    return whole_steps.scenario(tmp_path, versions=3)
 
 
 def test_all_checkpoints_are_at_the_store(scenario: Path, tmp_path: Path) -> None:
