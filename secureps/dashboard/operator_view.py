@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import (
     AWAITED,
@@ -21,7 +22,7 @@ from secureps.dashboard.observation import (
     Json,
     Seen,
 )
-from secureps.dashboard.scores import Report, costs_of, scores_view
+from secureps.dashboard.scores import costs_of, scores_view
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
@@ -52,28 +53,15 @@ NAMED = 20
 """Of those who keep a run waiting: a group's row has how many there are."""
 
 
-def operator_view(
-    seen: Seen,
-    course: Course | None,
-    plan: Plan | None,
-    names: bool,
-    report: Report | None = None,
-) -> Json:
-    """Builds the page that `site/operator.js` shows.
+def operator_view(facts: Facts, names: bool) -> Json:
+    """Builds the page that `site/operator.js` shows; `names`: the viewer may know clients' names.
 
-    Args:
-        seen: has the journal's status where the coordinator's is missing.
-        course: None where the coordinator's journal is not at hand.
-        plan: None before the run is founded.
-        names: whether the viewer may know clients' names.
-        report: that of a run of `up`.
-
-    Returns:
-        The page's data. `calm` is said where nobody is to blame for waiting. `fresh`: the
-        coordinator has just said who is there; `asked`: it is known how the run stands. `burnt`
-        has all burnt cohorts by the coordinator's journal, else those of the `timeline`. `up` and
-        `down`, in bytes, are of all versions if `whole`, else of those since the dashboard began.
+    `calm` is said where nobody is to blame for waiting. `fresh`: the coordinator has just said who
+    is there; `asked`: it is known how the run stands. `burnt` has all burnt cohorts by the
+    coordinator's journal, else those of the `timeline`. `up` and `down`, in bytes, are of all
+    versions if `whole`, else of those since the dashboard began.
     """
+    seen, course, plan, report = facts.seen, facts.course, facts.plan, facts.report
     if not names and seen.silent:  # nobody knows whom these words name
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status

@@ -31,9 +31,10 @@ from secureps.dashboard.application import (
     STREAMS,
     application,
     bound,
+    pages,
     serving,
 )
-from secureps.dashboard.board import Board, Facts, pages
+from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Observation
 from secureps.errors import ConfigError, OperatorError
 from secureps.store.act_lines import ActLine

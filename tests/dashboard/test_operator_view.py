@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import KEPT, Json, Observation, Seen, with_journal
 from secureps.dashboard.operator_view import (
@@ -130,8 +131,8 @@ def states(view: Json) -> set[str]:
     return servers | {row["state"] for row in view["clients"]}
 
 
-def shown(looks: Seen) -> Json:
-    return operator_view(looks, None, PLAN, True)
+def shown(looks: Seen, course: Course | None = None, names: bool = True) -> Json:
+    return operator_view(Facts(seen=looks, plan=PLAN, course=course), names)
 
 
 def test_while_the_coordinator_is_silent_nobody_knows_who_is_there() -> None:
@@ -195,7 +196,7 @@ def test_before_any_status_nothing_is_said_to_be_well() -> None:
     assert [(row["name"], row["state"]) for row in view["parties"]] == [
         ("coordinator", "not known")
     ]
-    unfounded = operator_view(Seen(), replace(COURSE, steps=(), burnt=()), PLAN, True)
+    unfounded = shown(Seen(), replace(COURSE, steps=(), burnt=()))
     assert unfounded["asked"], "the journal says that no run is founded"
 
 
@@ -228,7 +229,7 @@ def test_a_group_says_how_far_it_is_and_of_how_much() -> None:
         1,
         CLIENTS[2:],
     )
-    assert operator_view(seen(STATUS), None, None, True)["groups"][0]["wanted"] is None
+    assert operator_view(Facts(seen=seen(STATUS)), True)["groups"][0]["wanted"] is None
 
 
 def test_servers_have_a_row_each_with_what_they_hold() -> None:
@@ -260,12 +261,12 @@ def test_without_the_journal_a_page_has_its_timeline_of_the_status() -> None:
     view = shown(seen(status))
     assert view["timeline"] == [made, STEPS_BURNT]
     assert (view["burnt"], view["burnt_in_all"], view["checkpoint"]) == ([STEPS_BURNT], 7, 2)
-    hidden = operator_view(seen(status), None, PLAN, False)
+    hidden = shown(seen(status), names=False)
     assert hidden["timeline"] is not None
     assert "client-00" not in text_of(hidden)
     nothing = shown(seen(replace(STATUS, run=b"")))
     assert (nothing["timeline"], nothing["burnt"], nothing["checkpoint"]) == (None, None, None)
-    known = operator_view(seen(STATUS), COURSE, PLAN, True)
+    known = shown(seen(STATUS), COURSE)
     assert known["burnt"] == [STEPS_BURNT]
     assert (known["burnt_in_all"], known["checkpoint"]) == (1, 3)
 
@@ -276,12 +277,12 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
     trouble = with_server("holder-0", trouble="finds flaws of client-01")
     status = replace(without(trouble, "client-00"), finished=over)
     looks = seen(replace(status, paused=paused, move=MOVE), STATUS)
-    view = operator_view(looks, COURSE, PLAN, True)
+    view = shown(looks, COURSE)
     move = "add-shard shard-9: 1 of 4 blocks, 256 B of 1.0 kB; waits for client-00"
     assert (view["paused"], view["move"]) == (paused, move)
-    assert operator_view(seen(status), COURSE, PLAN, True)["move"] == ""
+    assert shown(seen(status), COURSE)["move"] == ""
     named = text_of(view)
-    unnamed = text_of(operator_view(looks, COURSE, PLAN, False))
+    unnamed = text_of(shown(looks, COURSE, names=False))
     assert all(name in named for name in CLIENTS)
     assert not any(name in unnamed for name in CLIENTS)
     assert "clients sent nonsense" in unnamed
@@ -292,7 +293,7 @@ def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: boo
     """No status came: nobody knows which of them are names."""
     silent = Observation().miss("failed: client-05 cannot take part", 1.0, over)
     assert "client-05" in shown(silent)["headline"]
-    unnamed = operator_view(silent, None, PLAN, False)
+    unnamed = shown(silent, names=False)
     assert "client-05" not in text_of(unnamed)
     assert unnamed["headline"] == ("it has ended" if over else "the coordinator is silent")
 

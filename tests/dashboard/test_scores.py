@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.observation import KEPT, Observation, Seen
 from secureps.dashboard.operator_view import operator_view
 from secureps.dashboard.scores import Report, costs_of, read_report, scores_view
@@ -94,7 +95,7 @@ def test_an_evaluation_is_under_way_only_while_the_coordinator_says_so() -> None
 
 def test_who_may_not_know_clients_reads_none_in_a_note() -> None:
     own = replace(EVALUATION, results=(replace(EVALUATION.results[0], by="client-01"),))
-    page = operator_view(seen(replace(STATUS, evaluation=own)), None, None, names=False)
+    page = operator_view(Facts(seen=seen(replace(STATUS, evaluation=own))), names=False)
     assert page["scores"]["notes"][:2] == [
         "evaluated by clients, in the clear",
         "evaluation collecting: waits for clients",
