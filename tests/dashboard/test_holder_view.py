@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +15,10 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
 from secureps.privacy.ledger import Ledger
 from secureps.store.budget import RunSpent
-from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
 from tests.kits.audited import holder_view
 
 HOLDERS = ("holder-0", "holder-1", "holder-2")
-
-
-@pytest.fixture(scope="module")
-def rows(run: Path) -> list[Row]:
-    return list(read_rows(run / "state" / "client-00" / "journal.db"))
 
 
 def receipts(rows: list[Row]) -> list[Sealed]:
