@@ -27,10 +27,10 @@ def folder(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def acts(folder: RunFolder) -> RunActs:
     own = load_private(folder.kit, "observer")
-    return RunActs(folder, "observer", own, SAID.append)
+    return RunActs(folder, "observer", own, HEARD.append)
 
 
-SAID: list[Act] = []
+HEARD: list[Act] = []
 """What the coordinator was told."""
 
 
@@ -62,22 +62,22 @@ def test_an_act_is_on_the_disk_before_it_is_done(
 
 
 def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(acts: RunActs) -> None:
-    SAID.clear()
+    HEARD.clear()
     assert acts.offered == (*Deed, "end", "export")
     for deed in Deed:
         text = acts.do(deed.value, {"client": "client-00", "reason": "why", "other": "x"})
         assert text
-    assert [(act.what, act.party, act.reason) for act in SAID] == [
+    assert [(act.what, act.party, act.reason) for act in HEARD] == [
         (deed.value, "client-00", "why") for deed in Deed
     ]
     assert acts.done == (), "its journal has them"
 
 
 def test_of_a_run_elsewhere_there_is_no_end_and_no_export(folder: RunFolder) -> None:
-    SAID.clear()
-    acts = RunActs(None, "coordinator", load_private(folder.kit, "coordinator"), SAID.append)
+    HEARD.clear()
+    acts = RunActs(None, "coordinator", load_private(folder.kit, "coordinator"), HEARD.append)
     assert acts.offered == tuple(Deed)
     with pytest.raises(ConfigError, match="is nothing that can be done here"):
         acts.do("end", {})
     acts.do("pause", {})
-    assert (SAID, acts.done) == ([Act("pause")], ())
+    assert (HEARD, acts.done) == ([Act("pause")], ())

@@ -14,22 +14,22 @@ from secureps.run.processes.signals import Terminated
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.simulate import simulate
 from secureps.tracebacks import crashed, fatal
+from tests.kits import whole_steps
 from tests.kits.nursery import ROOT
-from tests.kits.whole_steps import SCRIPT, scenario
 
 PAUSE = "time.sleep(self.pace)"
 
 
 def ending(how: str) -> str:
     """A script of which one client ends its process."""
-    return SCRIPT.replace(PAUSE, f"if self.number == 1: {how}").replace(
+    return whole_steps.SCRIPT.replace(PAUSE, f"if self.number == 1: {how}").replace(
         "import time", "import ctypes, signal"
     )
 
 
 def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
-    path = scenario(tmp_path, script=ending("ctypes.string_at(0)"))
-    line = next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if PAUSE in text)
+    path = whole_steps.scenario(tmp_path, script=ending("ctypes.string_at(0)"))
+    line = next(n for n, text in enumerate(whole_steps.SCRIPT.splitlines(), 1) if PAUSE in text)
     ended = subprocess.run(
         [sys.executable, "-m", "secureps", "simulate", path, "--out", tmp_path / "out"],
         cwd=tmp_path,
@@ -52,7 +52,7 @@ def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Pat
 def test_one_that_is_told_to_end_blames_no_script(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = scenario(tmp_path, script=ending("signal.raise_signal(signal.SIGTERM)"))
+    path = whole_steps.scenario(tmp_path, script=ending("signal.raise_signal(signal.SIGTERM)"))
     lines = list[str]()
     with pytest.raises(Terminated):
         simulate(path, tmp_path / "out", lines.append)
