@@ -84,7 +84,6 @@ class Looking:
 
     @property
     def folder(self) -> RunFolder | None:
-        """Of a run of `up`, if it is one."""
         return None if self.target is None else self.target.folder
 
 

@@ -18,17 +18,6 @@ def seen() -> Seen:
     return Observation().take(STATUS, 1.0)
 
 
-def test_what_is_not_at_hand_is_none() -> None:
-    view = officer_view(Facts())
-    assert (view["explanation"], view["holders"], view["refused"], view["logs"]) == (
-        None,
-        None,
-        None,
-        None,
-    )
-    assert view["clients"] == []
-
-
 def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
     ledgers = {
         "client-00": OwnLedger((RunSpent(b"\x07" * 32, 2, 0.5),), 0.5),

@@ -136,7 +136,7 @@ class Race:
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
-        """Takes all steps that are left, and tells which holders they are of."""
+        """Takes all steps that are left."""
         how = ", without noise" if self.noiseless else ""
         told = None
         for name in self._steps:

@@ -182,13 +182,6 @@ def test_what_the_script_measures_is_drawn(
     assert texts == ([] if scores else ["nobody could judge this model"])
 
 
-@pytest.mark.slow
-def test_a_score_that_is_not_there_yet_is_no_point(drawn: Any) -> None:
-    lines = [LINES[0], dataclasses.replace(LINES[1], scores={}), LINES[2]]
-    found = panels(drawn(draw_curves, lines, SHEET))
-    assert xy(found["held-out loss"].lines[0]) == ([1.5, 4.5], [2.0, 0.0])
-
-
 # --- waiting.png ------------------------------------------------------------------
 
 

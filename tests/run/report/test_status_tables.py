@@ -103,18 +103,6 @@ def test_a_coordinator_moves_no_cursor() -> None:
         assert all(line.isprintable() for line in told.split("\n"))
 
 
-def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
-    told = displayed(STATUS)
-    assert "clip" not in told
-    groups = (
-        GroupStatus("all", 3, "collecting", "waits", (), 0.123456),
-        GroupStatus("still", 3, "collecting", "waits", ()),
-    )
-    lines = rows(displayed(dataclasses.replace(STATUS, groups=groups)))
-    assert ["all", "3", "collecting", "waits", "0.1235"] in lines
-    assert ["still", "3", "collecting", "waits", "-"] in lines
-
-
 def test_without_privacy_there_is_no_epsilon() -> None:
     members = (MemberStatus("client-00", True, "waits", 3, 0, math.inf, False),)
     told = displayed(dataclasses.replace(STATUS, members=members))

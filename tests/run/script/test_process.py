@@ -89,7 +89,8 @@ def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
         }
         assert done.central == Score("accuracy", 0.9, 0.5, 4)
         assert done.notes == ()
-        assert [each.rpartition(" trains ")[2] for each in said[:2]] == ["a alone", "b alone"]
+        trained = ("a alone", "b alone", "centrally, without privacy")
+        assert said == [f"for comparison, trains {who}" for who in trained]
 
 
 COUNTING = SCRIPT.replace("import os\n", "import os, pathlib\n").replace(
