@@ -14,14 +14,15 @@ ledger over all runs, and never raised.
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.observation import Json
+from secureps.dashboard.sources import connected
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -29,7 +30,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.run.act import told
 from secureps.run.export import export
 from secureps.run.status import StatusTarget
-from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import stop
 from secureps.service.kit_watch import act_text
@@ -40,14 +40,9 @@ from secureps.wording import finite
 
 
 class Acts(ABC):
-    """The acts of one dashboard; one is done at a time.
-
-    Args:
-        lines: where acts are on record here; None: nowhere.
-    """
+    """The acts of one dashboard, one at a time; they are on record here if it has `lines`."""
 
     offered: tuple[str, ...]
-    """The acts that there are."""
 
     def __init__(self, lines: ActLines | None) -> None:
         self._lines, self._lock = lines, threading.Lock()
@@ -84,18 +79,12 @@ class RunActs(Acts):
         folder: of a run of `up`; None: of another, whose end and model are elsewhere.
         who: its name; me: what it signs lines with.
         say: tells the coordinator of an act, as its own party; raises what it answers.
-        clock: Unix seconds.
     """
 
     def __init__(
-        self,
-        folder: RunFolder | None,
-        who: str,
-        me: Identity,
-        say: Callable[[Act], None],
-        clock: Callable[[], float] = time.time,
+        self, folder: RunFolder | None, who: str, me: Identity, say: Callable[[Act], None]
     ) -> None:
-        super().__init__(None if folder is None else ActLines(folder.root, who, me, clock))
+        super().__init__(None if folder is None else ActLines(folder.root, who, me))
         self._folder, self._say = folder, say
         own = KINDS if folder is not None else ()
         self.offered = (*(deed.value for deed in Deed), *own)
@@ -117,20 +106,10 @@ def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], No
     """Returns what tells a run's coordinator of an act; NotReady while it is being started."""
 
     def say(act: Act) -> None:
-        server = target.server or (target.folder and target.folder.server)
-        if not server:
-            raise NotReady("the coordinator is being started")
-        own = StatusClient(target.kit, COORDINATOR, server, target.insecure, passphrases)
-        try:
+        with closing(connected(target, COORDINATOR, passphrases)) as own:
             own.act(act)
-        finally:
-            own.close()
 
     return say
-
-
-def _end(folder: RunFolder) -> str:
-    return stop(folder.root)
 
 
 def _export(folder: RunFolder) -> str:
@@ -139,7 +118,10 @@ def _export(folder: RunFolder) -> str:
     return f"version {model.version} is in {out}"
 
 
-KINDS: Mapping[str, Callable[[RunFolder], str]] = {"end": _end, "export": _export}
+KINDS: Mapping[str, Callable[[RunFolder], str]] = {
+    "end": lambda folder: stop(folder.root),
+    "export": _export,
+}
 """Ends the run in order (`secureps resume` goes on), or exports the newest model."""
 
 
@@ -158,8 +140,6 @@ class OwnActs(Acts):
     """The acts of a data holder on its own client.
 
     Args:
-        name: of the client; me: its identity.
-        state: its state folder.
         ledger: over all runs, with the budget that its options name.
         view: what its page shows now; None before it takes part in a run.
     """
@@ -183,12 +163,6 @@ class OwnActs(Acts):
         return viewer.role == "client" and viewer.name == self._name
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
-        """Does an act; `lower-budget` takes the new `budget`.
-
-        Raises:
-            NotReady: the client takes part in no run yet.
-            DamagedStore: acts that the client has done are not in the file.
-        """
         if (view := self._view()) is None:
             raise NotReady(f"{self._name} takes part in no run yet")
         if len(self.done) < view["acted"]:

@@ -11,13 +11,14 @@ first of those that get no answer, so that nobody keeps others from being served
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import cast
 
@@ -32,7 +33,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
-from secureps.dashboard.board import Board, Facts, pages
+from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.observation import Seen, with_journal
+from secureps.dashboard.officer_view import officer_view
+from secureps.dashboard.operator_view import ROWS, operator_view
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16
@@ -120,7 +124,8 @@ def application(
                 of = dict(request.query_params)
                 text = await asyncio.to_thread(acts.do, request.path_params["what"], of)
             finally:
-                board.put(_note_done(acts))
+                done = acts.done
+                board.put(lambda facts: replace(facts, acts=done))
         except SecurepsError as error:
             return PlainTextResponse(f"{error}\n", 409)
         return PlainTextResponse(text)
@@ -144,11 +149,6 @@ def application(
         *(Route(f"/{name}", file(name, text), methods=["GET"]) for name, text in site.items()),
     ]
     return Guard(Starlette(routes=routes), access)
-
-
-def _note_done(acts: Acts) -> Callable[[Facts], Facts]:
-    done = acts.done
-    return lambda facts: replace(facts, acts=done)
 
 
 def _site() -> dict[str, bytes]:
@@ -321,3 +321,40 @@ def serving(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -
         server.should_exit = True
         thread.join()
         line.close()
+
+
+# --- pages ----------------------------------------------------------------------
+
+
+def pages(facts: Facts, viewer: Viewer) -> str:
+    """Builds the pages that this viewer may see, as JSON.
+
+    A client sees its own page; others see the operator's; viewers who may know names also see the
+    privacy officer's.
+    """
+    found: dict[str, object] = {}
+    facts = replace(facts, seen=with_journal(facts.seen, facts.recalled))
+    own = viewer.role == "client" and viewer.name == facts.owner
+    if own and facts.own is not None:
+        found["holder"] = facts.own
+    if facts.asks or facts.course is not None:
+        found["operator"] = operator_view(facts, viewer.names)
+    if viewer.names:
+        found["officer"] = officer_view(facts)
+    if facts.acts is not None and (own if facts.owner else viewer.names):
+        offered = ("export",) if facts.seen.over and not own else facts.offered
+        found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
+    # what is wrong with a file may name a client
+    found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
+    return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
+
+
+def _clients(seen: Seen) -> list[tuple[str, bool]]:
+    """Lists the clients that an act may name, and whether an operator has left them out."""
+    members = seen.status.members if seen.status is not None else ()
+    known = ((each.name, each.state.partition(":")) for each in members[:ROWS])
+    return [(name, word == OUT) for name, (word, why, _) in known if word not in GONE or why]
+
+
+OUT, GONE = "left out", ("left out", "revoked")
+"""States of a client that takes no part; an operator's reason follows the first."""

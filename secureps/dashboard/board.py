@@ -1,20 +1,16 @@
-"""Holds the newest facts about a run, which threads write, and builds a viewer's pages of them."""
+"""Holds the newest facts about a run, which threads write and pages are made of."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from secureps.dashboard.access import Viewer
 from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Json, Seen, with_journal
-from secureps.dashboard.officer_view import officer_view
-from secureps.dashboard.operator_view import ROWS, operator_view
+from secureps.dashboard.observation import Json, Seen
 from secureps.dashboard.scores import Report
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
@@ -85,39 +81,3 @@ class Board:
         finally:
             with self._lock:
                 del self._listeners[event]
-
-
-def pages(facts: Facts, viewer: Viewer) -> str:
-    """Builds the pages that this viewer may see, as JSON.
-
-    A client sees its own page; others see the operator's; viewers who may know names also see the
-    privacy officer's.
-    """
-    found: dict[str, object] = {}
-    own = viewer.role == "client" and viewer.name == facts.owner
-    if own and facts.own is not None:
-        found["holder"] = facts.own
-    seen, more = with_journal(facts.seen, facts.recalled), (facts.plan, facts.report)
-    if facts.asks or facts.course is not None:
-        shown = operator_view(seen, facts.course, facts.plan, viewer.names, facts.report)
-        found["operator"] = shown
-    if viewer.names:
-        of = (seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
-        found["officer"] = officer_view(*of, *more)
-    if facts.acts is not None and (own if facts.owner else viewer.names):
-        offered = ("export",) if facts.seen.over and not own else facts.offered
-        found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
-    # what is wrong with a file may name a client
-    found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
-    return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
-
-
-def _clients(seen: Seen) -> list[tuple[str, bool]]:
-    """Lists the clients that an act may name, and whether an operator has left them out."""
-    members = seen.status.members if seen.status is not None else ()
-    known = ((each.name, each.state.partition(":")) for each in members[:ROWS])
-    return [(name, word == OUT) for name, (word, why, _) in known if word not in GONE or why]
-
-
-OUT, GONE = "left out", ("left out", "revoked")
-"""States of a client that takes no part; an operator's reason follows the first."""

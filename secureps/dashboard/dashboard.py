@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from secureps.crypto.identity import Role
@@ -22,11 +23,11 @@ from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Json
 from secureps.dashboard.sources import (
     CourseSource,
-    HolderSource,
     LedgersSource,
     Source,
     StatusSource,
     fed,
+    holder_source,
     logs_source,
     plan_source,
     report_source,
@@ -83,7 +84,6 @@ class Looking:
 
     @property
     def folder(self) -> RunFolder | None:
-        """Of a run of `up`, if it is one."""
         return None if self.target is None else self.target.folder
 
 
@@ -106,7 +106,7 @@ def dashboard(looking: Looking) -> Iterator[str]:
     hosts = (host, tls_name(name)) if secured else LOOPBACK
     named = host_names(hosts, port, 443 if secured else 80)
     access = Access(named, secured is not None, None if secured else viewer)
-    app = application(board, access, _party(looking.kit), f"secureps-{port}", acts)
+    app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
     with serving(app, line, secured), fed(board, sources):
         entrance = f"/enter?token={access.token}"
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
@@ -150,17 +150,13 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     return RunActs(looking.folder, viewer.name, me, saying(target, looking.passphrases))
 
 
-def _party(kit: Path) -> Callable[[str], Viewer | None]:
+def _party(kit: Path, name: str) -> Viewer | None:
     """Looks a certificate's name up on the kit's newest roster: a revoked party is nobody."""
-
-    def party(name: str) -> Viewer | None:
-        try:
-            _, roster = load_roster(kit)
-        except KitError:
-            return None
-        return Viewer(name, roster.find(name).role) if name in roster else None
-
-    return party
+    try:
+        _, roster = load_roster(kit)
+    except KitError:
+        return None
+    return Viewer(name, roster.find(name).role) if name in roster else None
 
 
 def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
@@ -170,7 +166,7 @@ def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     if looking.logs:
         yield logs_source(looking.logs, kit)
     if viewer.role == "client":
-        yield HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
+        yield holder_source(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
         return
     states = () if folder is None else folder.rulers
     if looking.state is not None:

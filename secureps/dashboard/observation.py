@@ -143,17 +143,14 @@ class Observation:
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
         """The costs of versions of which some party reported; those of others are unknown."""
-        found = (
-            self._cost(group.name, version)
-            for group in status.groups
-            for version in range(max(1, group.version - KEPT + 1), group.version + 1)
-        )
-        return tuple(each for each in found if each is not None)
-
-    def _cost(self, group: str, version: int) -> Cost | None:
-        sums = self._totals.of_version(group, version)
-        spent = self._totals.coordinators(SPENT, group, version)
-        return cost_of(group, version, sums, spent) if sums or spent is not None else None
+        found = []
+        for group in status.groups:
+            for version in range(max(1, group.version - KEPT + 1), group.version + 1):
+                sums = self._totals.of_version(group.name, version)
+                spent = self._totals.coordinators(SPENT, group.name, version)
+                if sums or spent is not None:
+                    found.append(cost_of(group.name, version, sums, spent))
+        return tuple(found)
 
 
 def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:

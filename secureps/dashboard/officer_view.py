@@ -5,46 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from secureps.audit.page import words
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import NOT_KNOWN, Json, Seen
-from secureps.dashboard.scores import Report, costs_of
+from secureps.dashboard.scores import costs_of
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.run.report.status_tables import spent
 
 
-def officer_view(
-    seen: Seen,
-    explanation: Mapping[str, object] | None,
-    course: Course | None,
-    ledgers: Mapping[str, OwnLedger],
-    logs: tuple[Json, ...] | None,
-    plan: Plan | None = None,
-    report: Report | None = None,
-) -> Json:
-    """Builds the page that `site/officer.js` shows.
-
-    Args:
-        seen: with the journal's status where the coordinator's is missing.
-        explanation: as `secureps check --json` has it; None before the run is founded.
-        course: None without the coordinator's journal; then holders and refusals are unknown.
-        ledgers: over all runs, by client.
-        logs: None where no audit logs were named.
-        plan: None where it is not known; report: of a run of `up`, by itself.
-    """
-    unit, delta = _protected(seen.status, plan)
+def officer_view(facts: Facts) -> Json:
+    """Builds the page that `site/officer.js` shows; what is not at hand is None."""
+    seen, course = facts.seen, facts.course
+    unit, delta = _protected(seen.status, facts.plan)
     return {
-        "explanation": explanation,
+        "explanation": facts.explanation,
         "unit": unit,
         "delta": delta,
-        "clients": list(_clients(seen, ledgers)),
-        "costs": [cost for cost in costs_of(seen, report) if cost.epsilon is not None],
+        "clients": list(_clients(seen, facts.ledgers)),
+        "costs": [cost for cost in costs_of(seen, facts.report) if cost.epsilon is not None],
         "holders": None if course is None else course.holders,
         "refused": None if course is None else list(_refusals(course)),
         "rows": 0 if course is None else course.rows,
-        "logs": logs,
+        "logs": facts.logs,
     }
 
 

@@ -6,9 +6,11 @@ The functions here have no I/O. A viewer who may not know clients' names gets no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, is_dataclass, replace
+from typing import Any
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import (
     AWAITED,
@@ -20,10 +22,9 @@ from secureps.dashboard.observation import (
     Json,
     Seen,
 )
-from secureps.dashboard.scores import Report, costs_of, scores_view
+from secureps.dashboard.scores import costs_of, scores_view
 from secureps.messages.records import starts
 from secureps.messages.requests import (
-    CohortSteps,
     GroupStatus,
     Holding,
     MemberStatus,
@@ -33,7 +34,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.status_tables import STATES, ofwhat, spent
+from secureps.run.report.status_tables import STATES, ofwhat, spent, word
 from secureps.run.report.terminal import move_text
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
@@ -51,71 +52,66 @@ ROWS = 200
 NAMED = 20
 """Of those who keep a run waiting: a group's row has how many there are."""
 
-Hide = Callable[[str], str]
 
+def operator_view(facts: Facts, names: bool) -> Json:
+    """Builds the page that `site/operator.js` shows; `names`: the viewer may know clients' names.
 
-def operator_view(
-    seen: Seen,
-    course: Course | None,
-    plan: Plan | None,
-    names: bool,
-    report: Report | None = None,
-) -> Json:
-    """Builds the page that `site/operator.js` shows.
-
-    Args:
-        seen: with the journal's status where the coordinator's is missing.
-        course: None where the coordinator's journal is not at hand.
-        plan: None before the run is founded.
-        names: whether the viewer may know clients' names.
-        report: of a run of `up`, by itself.
-
-    Returns:
-        what the page shows. `calm` stands where nobody is to blame for waiting. `fresh`: the
-        coordinator has just said who is there; `asked`: it is known how the run stands. `burnt`
-        has all burnt cohorts by the coordinator's journal, else those of the `timeline`. `up` and
-        `down`, in bytes, are of all versions if `whole`, else of those since the dashboard began.
+    `calm` is said where nobody is to blame for waiting. `fresh`: the coordinator has just said who
+    is there; `asked`: it is known how the run stands. `burnt` has all burnt cohorts by the
+    coordinator's journal, else those of the `timeline`. `up` and `down`, in bytes, are of all
+    versions if `whole`, else of those since the dashboard began.
     """
-    if not names and seen.silent:  # whose words they are, and whom they name, nobody knows
+    seen, course, plan, report = facts.seen, facts.course, facts.plan, facts.report
+    if not names and seen.silent:  # nobody knows whom these words name
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
-    clients = frozenset(m.name for m in status.members) if status is not None else frozenset()
-
-    def hide(text: str) -> str:
-        return text if names else unnamed(text, clients)
-
     members = status.members if status is not None else ()
     known = _known(course, status)
     blockers, costs = blocking(seen, plan), costs_of(seen, report)
+    calm = "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
+    calm = "Nobody is waited for." if seen.ended else calm
     up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
     counted_bytes = report is not None or bool(costs) or seen.fresh
-    return {
+    page: Json = {
         "run": status.run.hex()[:16] if status is not None else "",
-        "headline": hide(_headline(seen)),
-        "calm": _calm(seen, bool(blockers)),
+        "headline": _headline(seen),
+        "calm": calm if seen.ended or seen.fresh else "",
         "over": seen.ended,
         "fresh": seen.fresh,
         "asked": status is not None or course is not None,
-        "scores": scores_view(seen, report, hide),
-        "blocking": [_hidden(each, hide, names) for each in blockers[:NAMED]],
+        "scores": scores_view(seen, report),
+        "blocking": blockers[:NAMED],
         "steps": STEPS,
-        "groups": [_group(g, plan, hide, names) for g in (status.groups if status else ())],
-        "parties": list(_parties(seen, hide)),
+        "groups": [_group(g, plan, names) for g in (status.groups if status else ())],
+        "parties": list(_parties(seen)),
         "clients": list(_clients(seen)) if names else [],
         "clients_title": ofwhat(status.adjacency, status.delta) if status is not None else "",
-        "states": dict(Counter(_word(_state(member, seen)) for member in members)),
-        "changes": [_change(each, hide, names) for each in seen.changes],
+        "states": dict(Counter(word(_state(member, seen)) for member in members)),
+        "changes": seen.changes,
         "costs": costs,
         "up": up if counted_bytes else None,
         "down": down if counted_bytes else None,
         "whole": report is not None,
-        "timeline": None if known is None else [_step(each, hide) for each in known.steps],
-        "burnt": None if known is None else [_step(each, hide) for each in known.burnt],
+        "timeline": None if known is None else list(known.steps),
+        "burnt": None if known is None else list(known.burnt),
         "burnt_in_all": 0 if known is None else known.burnt_in_all,
         "checkpoint": None if known is None else known.checkpoint,
-        "paused": hide(status.paused) if status is not None else "",
-        "move": hide(move_text(status.move)) if status and status.move is not None else "",
+        "paused": status.paused if status is not None else "",
+        "move": move_text(status.move) if status and status.move is not None else "",
     }
+    return page if names else _without_names(page, {member.name for member in members})
+
+
+def _without_names(value: Any, clients: Collection[str]) -> Any:
+    """Replaces clients' names in every text of a page, wherever it stands."""
+    match value:
+        case str():
+            return "a client" if value in clients else unnamed(value, clients)
+        case dict():
+            return {key: _without_names(each, clients) for key, each in value.items()}
+        case list() | tuple():
+            return [_without_names(each, clients) for each in value]
+    return _without_names(asdict(value), clients) if is_dataclass(value) else value  # type: ignore[arg-type]
 
 
 def _known(course: Course | None, status: Status | None) -> Course | None:
@@ -157,14 +153,6 @@ def _blocker(name: str, role: str, why: str, since: float | None, ill: bool = Tr
     return {"name": name, "role": role, "why": why, "since": since, "ill": ill}
 
 
-def _calm(seen: Seen, waits: bool) -> str:
-    if seen.ended:
-        return "Nobody is waited for."
-    if not seen.fresh:
-        return ""
-    return "All who are waited for are at work." if waits else "Nobody keeps it waiting."
-
-
 def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
     here = sum(server.live for server in status.servers if server.role == "holder")
@@ -194,7 +182,7 @@ def _late(seen: Seen, status: Status) -> Iterator[Json]:
         if name not in gone:
             yield _blocker(name, "client", f"owes an update{of}", None, ill=False)
             continue
-        why = f"owes an update{of}, and is {_word(gone[name].state)}"
+        why = f"owes an update{of}, and is {word(gone[name].state)}"
         yield _blocker(name, "client", why, seen.since.get(name))
 
 
@@ -214,12 +202,7 @@ def _headline(seen: Seen) -> str:
     return " / ".join(reasons) or "waits for the coordinator's plan"
 
 
-def _hidden(each: Json, hide: Hide, names: bool) -> Json:
-    name = each["name"] if names or each["role"] != "client" else "a client"
-    return each | {"name": name, "why": hide(each["why"])}
-
-
-def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> Json:
+def _group(group: GroupStatus, plan: Plan | None, names: bool) -> Json:
     wanted = plan.versions(group.name) if plan is not None and group.name in plan.groups else None
     return {
         "name": group.name,
@@ -227,7 +210,7 @@ def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> Js
         "wanted": wanted,
         "step": AT.get(group.step, 0),
         "phase": group.step,
-        "reason": hide(group.reason),
+        "reason": group.reason,
         "late": group.late[:ROWS] if names else (),
         "late_in_all": len(group.late),
     }
@@ -237,9 +220,9 @@ def _party(name: str, role: str, state: str, since: float | None, detail: str) -
     return {"name": name, "role": role, "state": state, "since": since, "detail": detail}
 
 
-def _parties(seen: Seen, hide: Hide) -> Iterator[Json]:
+def _parties(seen: Seen) -> Iterator[Json]:
     status = seen.status
-    yield _coordinator(seen, hide)
+    yield _coordinator(seen)
     if status is None:
         return
     held = {holding.shard: holding for holding in status.holdings}
@@ -255,19 +238,19 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[Json]:
         detail = "; ".join(filter(None, parts))
         state = HERE if server.live else AWAY if server.registered else AWAITED
         since = seen.since.get(server.name) if seen.fresh else None
-        yield _party(server.name, server.role, _now(state, seen), since, hide(detail))
+        yield _party(server.name, server.role, _now(state, seen), since, detail)
 
 
-def _coordinator(seen: Seen, hide: Hide) -> Json:
+def _coordinator(seen: Seen) -> Json:
     """The coordinator's row; it is silent only while its run goes on and somebody asks it."""
     if seen.silent and not seen.ended:
-        return _party(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, hide(seen.silent))
+        return _party(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, seen.silent)
     since = seen.since.get(COORDINATOR) if seen.fresh else None
     detail = ""
     if seen.status is not None:
         troubles = (each.trouble for each in seen.status.servers if each.name == COORDINATOR)
         detail = next(troubles, "") or starts(seen.status.incarnation)
-    return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, hide(detail))
+    return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, detail)
 
 
 def _now(state: str, seen: Seen) -> str:
@@ -277,7 +260,7 @@ def _now(state: str, seen: Seen) -> str:
 def _clients(seen: Seen) -> Iterator[Json]:
     members = seen.status.members if seen.status is not None else ()
     states = {member.name: _state(member, seen) for member in members}
-    order = sorted(members, key=lambda m: (STATES.index(_word(states[m.name])), m.name))
+    order = sorted(members, key=lambda m: (STATES.index(word(states[m.name])), m.name))
     for each in order[:ROWS]:
         since, live = (seen.since.get(each.name), each.live) if seen.fresh else (None, None)
         yield {
@@ -292,20 +275,5 @@ def _clients(seen: Seen) -> Iterator[Json]:
 
 def _state(member: MemberStatus, seen: Seen) -> str:
     """A client's state; "not known" in place of one that says whether it is there, unless known."""
-    return (
-        _now(member.state, seen) if _word(member.state) in (*PRESENT, NOT_KNOWN) else member.state
-    )
-
-
-def _word(state: str) -> str:
-    return state.partition(":")[0]
-
-
-def _change(each: Json, hide: Hide, names: bool) -> Json:
-    party = each["party"] if names or each["role"] != "client" else "a client"
-    hidden = {"party": party, "state": hide(each["state"]), "before": hide(each["before"])}
-    return each | hidden
-
-
-def _step(each: CohortSteps, hide: Hide) -> CohortSteps:
-    return replace(each, why=hide(each.why))
+    tells_presence = word(member.state) in (*PRESENT, NOT_KNOWN)
+    return _now(member.state, seen) if tells_presence else member.state

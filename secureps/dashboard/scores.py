@@ -6,7 +6,7 @@ Also reads what else `up` wrote of each version in RUN/report/metrics.jsonl.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from secureps.dashboard.observation import KEPT, Cost, Json, Seen, cost_of
@@ -62,8 +62,8 @@ def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
     return tuple(known[at] for at in sorted(known))
 
 
-def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -> Json:
-    """Builds the scores of the operator's page; `hide` takes clients' names out of a text.
+def scores_view(seen: Seen, report: Report | None) -> Json:
+    """Builds the scores of the operator's page.
 
     Each version that was `judged`, newest first, has its metrics: `held_out` by the script's own
     `score`, `federated` by held-out records of members or of one evaluator. `noise` is the standard
@@ -90,7 +90,7 @@ def scores_view(seen: Seen, report: Report | None, hide: Callable[[str], str]) -
     return {
         "judged": judged,
         "noise": {} if own is None else {metric.name: metric.value for metric in own.noise},
-        "notes": [] if own is None else [*map(hide, _notes(own, seen.fresh))],
+        "notes": [] if own is None else list(_notes(own, seen.fresh)),
         "nothing": "" if judged else _nothing(seen, report),
     }
 

@@ -103,23 +103,13 @@ def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
 
 
 class StatusSource(Source):
-    """The status of a run, from its coordinator.
-
-    Raises:
-        KitError: nobody can ask with this kit.
-    """
+    """The status of a run, from its coordinator; KitError if nobody can ask with this kit."""
 
     name, every = "status", STATUS_EVERY
 
-    def __init__(
-        self,
-        target: StatusTarget,
-        passphrases: Passphrases,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, target: StatusTarget, passphrases: Passphrases) -> None:
         self._target = target
         self._passphrases = passphrases
-        self._clock = clock
         self._observation = Observation()
         self._run: RunInfo | None = None
         self._client: StatusClient | None = None
@@ -135,20 +125,22 @@ class StatusSource(Source):
                 self._run = self._client.run()
         except SecurepsError as error:
             over = self._target.why_silent(asked=True)
-            seen = self._observation.miss(over or str(error), self._clock(), bool(over))
+            seen = self._observation.miss(over or str(error), time.time(), bool(over))
         else:
-            seen = self._observation.take(status, self._clock())
+            seen = self._observation.take(status, time.time())
         run = self._run
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
-        target = self._target
-        folder = target.folder
-        server = target.server or (folder and folder.server)
-        if not server:
-            raise NotReady("the coordinator is being started")
-        who = (target.kit, target.name, server, target.insecure, self._passphrases)
-        return StatusClient(*who)
+        return connected(self._target, self._target.name, self._passphrases)
+
+
+def connected(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
+    """Connects to a run's coordinator as `name`; NotReady while it is being started."""
+    server = target.server or (target.folder and target.folder.server)
+    if not server:
+        raise NotReady("the coordinator is being started")
+    return StatusClient(target.kit, name, server, target.insecure, passphrases)
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
@@ -230,10 +222,10 @@ def report_source(path: Path) -> Source:
 def logs_source(files: Sequence[Path], kit: Path) -> Source:
     """Audit logs, verified against a kit."""
 
-    def read() -> tuple[Json, ...]:
-        return tuple(checked(files, kit))
-
-    return FileSource("audit logs", files, read, lambda facts, logs: replace(facts, logs=logs))
+    return FileSource(
+        *("audit logs", files, lambda: tuple(checked(files, kit))),
+        lambda facts, logs: replace(facts, logs=logs),
+    )
 
 
 def _files(state: Path) -> tuple[Path, Path]:
@@ -241,21 +233,16 @@ def _files(state: Path) -> tuple[Path, Path]:
 
 
 class Fold(Protocol):
-    """A fold of a journal's rows."""
+    """A fold of a journal's rows, one after the other."""
 
-    def take(self, row: Row) -> None:
-        """Takes the next row."""
+    def take(self, row: Row) -> None: ...
 
 
 F = TypeVar("F", bound=Fold)
 
 
 class Followed(Generic[F]):
-    """The fold of a journal, which reads on from the last row that it knows.
-
-    Args:
-        begin: a fold of no row.
-    """
+    """The fold of a journal, which reads on from the last row that it knows."""
 
     def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
         self.journal = journal
@@ -300,10 +287,6 @@ class CourseSource(Source):
         self._files, self._standing = Changing(*files), Changing(*files)
 
     def look(self, board: Board) -> None:
-        """Reads what is new of the journals, if anything is.
-
-        Raises as `read_rows` and `journal_status` do.
-        """
         journals = [each for each in self._journals if each.journal.is_file()]
         if not journals:
             return
@@ -319,48 +302,32 @@ class CourseSource(Source):
             board.put(lambda facts: replace(facts, recalled=status))
 
 
-class HolderSource(Source):
-    """A client's own state folder and ledger.
+def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
+    """A client's own state folder, and its ledger with its own budget, if it has one."""
+    rows, own = Followed(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
 
-    Args:
-        budget: its own over all runs; None: it has none.
-    """
-
-    name = "this client's state"
-
-    def __init__(
-        self, name: str, kit: Path, state: Path, ledger: Path, budget: float | None
-    ) -> None:
-        self._kit, self._state = kit, state
-        self._rows = Followed(state / JOURNAL, lambda: OwnRows(name))
-        self._ledger = KnownLedger(ledger, budget)
-        self._files = Changing(*_files(state), ledger)
-
-    def look(self, board: Board) -> None:
-        """Reads what is new; raises as `read_rows` and `load_public` do."""
-        if self._rows.journal.is_file() and (view := self._files.read(self._view)) is not None:
-            board.put(lambda facts: replace(facts, own=view))
-
-    def _view(self) -> Json | None:
-        rows = self._rows.read()
-        holders = [each.name for each in load_public(self._kit).roster.holders()]
+    def read() -> Json | None:
+        if not rows.journal.is_file():
+            return None
+        folded = rows.read()
+        holders = [each.name for each in load_public(kit).roster.holders()]
         # after the journal: what that says was spent, the ledger had before
-        return rows.view(self._ledger.read(), holders)
+        return folded.view(own.read(), holders)
+
+    return FileSource(
+        *("this client's state", [*_files(state), ledger], read),
+        lambda facts, view: replace(facts, own=view),
+    )
 
 
 class KnownLedger:
-    """A ledger over all runs, read on from where it was.
-
-    Args:
-        budget: of all runs together; None: there is none, unless one is on record.
-    """
+    """A ledger over all runs, read on from where it was, and its owner's `budget`."""
 
     def __init__(self, path: Path, budget: float | None = None) -> None:
         self._path, self._budget = path, budget
         self._known: BudgetLedger | None = None
 
     def read(self) -> OwnLedger:
-        """What it says, or why it cannot be read."""
         if not self._path.is_file():
             return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:
@@ -402,27 +369,19 @@ class LedgersSource(Source):
 
 def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
     """Verifies each file, and all together if each is sound."""
-    sound = True
-    for path in files:
-        try:
-            (log,) = verify([path], kit)
-        except SecurepsError as error:
-            sound = False
-            yield _check(path.name, False, str(error))
-        else:
-            text = (
-                f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
-                f"{log.end.entries} entries up to row {log.end.row}, signed"
-            )
-            yield _check(path.name, True, text)
-    if sound and len(files) > 1:
-        try:
-            verify(files, kit)
-        except SecurepsError as error:
-            yield _check("together", False, str(error))
-        else:
-            yield _check("together", True, "none contradicts another")
+    checks = [_check(path.name, [path], kit) for path in files]
+    yield from checks
+    if len(files) > 1 and all(each["sound"] for each in checks):
+        yield _check("together", files, kit)
 
 
-def _check(file: str, sound: bool, text: str) -> Json:
-    return {"file": file, "sound": sound, "text": text}
+def _check(file: str, paths: Sequence[Path], kit: Path) -> Json:
+    try:
+        log, *others = verify(paths, kit)
+    except SecurepsError as error:
+        return {"file": file, "sound": False, "text": str(error)}
+    text = (
+        f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
+        f"{log.end.entries} entries up to row {log.end.row}, signed"
+    )
+    return {"file": file, "sound": True, "text": "none contradicts another" if others else text}

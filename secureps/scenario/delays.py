@@ -39,11 +39,7 @@ KINDS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a delay is distributed: a kind of KINDS with its numbers, in their order.
-
-    Raises:
-        ConfigError: a uniform one ends below its beginning, or a lognormal's sigma is too large.
-    """
+    """How a delay is distributed: a kind of KINDS with its numbers, in their order."""
 
     kind: str
     numbers: tuple[float, ...]
@@ -62,13 +58,7 @@ class Distribution:
 def distribution(table: object, where: str = "delay") -> Distribution:
     """Makes a distribution of a number of seconds or a table such as `{kind = "uniform", ...}`.
 
-    Args:
-        table: a number (constant), or a mapping with `kind` and that kind's fields, all of them
-            from 0 to `MOST`.
-        where: what to call it in an error.
-
-    Raises:
-        ConfigError: an unknown kind or field, a missing field or a bad value.
+    A table has its kind's fields, all from 0 to `MOST`. ConfigError says `where` one is wrong.
     """
     if not isinstance(table, Mapping):
         return Distribution("constant", (_number(table, where),))
@@ -104,9 +94,6 @@ class Delays:
     `device` is drawn once for each client, and multiplies all its training times: who is slow today
     is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes take
     no time).
-
-    Raises:
-        ConfigError: `dropout` is not in [0, 1], or a bandwidth may be (almost) 0.
     """
 
     train: Distribution = AT_ONCE
@@ -132,11 +119,7 @@ class Delays:
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Delays:
-        """Makes delays of a table with any of these keys; see `distribution` for the values.
-
-        Raises:
-            ConfigError: an unknown key or a bad value.
-        """
+        """Makes delays of a table with any of these keys; ConfigError if it is not right."""
         known = [each.name for each in fields(cls)]
         for name in table:
             if name not in known:

@@ -28,9 +28,8 @@ from secureps.policy.envelope_size import envelope_bytes
 from secureps.policy.plan import Plan
 from secureps.scenario.delays import Delays
 
-Link = tuple[str, bool]
-"""One direction of a link: a client or a shard, and whether it sends."""
-
+Queue = tuple[str, bool | None]
+"""One direction of the link of a client or a shard, by whether it sends; None: a shard's adding."""
 
 _DATA = (PutBlock, GetBlock, GetSum)
 """What takes a data message's latency; a tuple, for every message is asked."""
@@ -49,10 +48,7 @@ def message_bytes(message: Any) -> int:
 
 @dataclass
 class Links:
-    """All links of a simulation, in virtual time.
-
-    `seed` decides each link's draws; `size` is how many bytes of a message take time.
-    """
+    """All links of a simulation; `size` is how many bytes of a message take time."""
 
     delays: Delays
     seed: int
@@ -60,23 +56,16 @@ class Links:
     size: Callable[[Any], int] = message_bytes
     _latency: dict[tuple[str, str], float] = field(default_factory=dict)
     _bandwidth: dict[str, float] = field(default_factory=dict)
-    _free: dict[Link, float] = field(default_factory=dict)
-    _adds: dict[str, float] = field(default_factory=dict)
+    _free: dict[Queue, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
-        """The seconds until a message that leaves now arrives.
-
-        Args:
-            client: whose link it takes; `up`: from it, else to it.
-        """
+        """The seconds until a message that leaves now arrives, up or down a client's link."""
         latency, size = self._drawn(client, message), self.size(message)
         if not size:
             return latency
         if client not in self._bandwidth:
             self._bandwidth[client] = self.delays.bytes_per_second(self.seed, client)
-        sent = max(now, self._free.get((client, up), now)) + size / self._bandwidth[client]
-        self._free[client, up] = sent
-        return sent - now + latency
+        return self._done((client, up), now, size / self._bandwidth[client]) + latency
 
     def between(self, sender: str, to: str, message: Any, now: float) -> float:
         """The seconds until a message that leaves now arrives, by the slower of both links."""
@@ -97,15 +86,17 @@ class Links:
         if not size or self.shards.bandwidth is None:
             return 0.0
         seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
-        done = max(now, self._free.get((shard, sends), now)) + seconds
-        self._free[shard, sends] = done
-        return done - now
+        return self._done((shard, sends), now, seconds)
 
     def adding(self, shard: str, blocks: int, now: float) -> float:
         """The seconds until a shard has added up so many blocks, after what it is at already."""
         seconds = blocks * self.shards.block_seconds * self.shards.slow.get(shard, 1.0)
-        done = max(now, self._adds.get(shard, now)) + seconds
-        self._adds[shard] = done
+        return self._done((shard, None), now, seconds)
+
+    def _done(self, queue: Queue, now: float, seconds: float) -> float:
+        """Queues something that takes so many seconds; returns those until it is done."""
+        done = max(now, self._free.get(queue, now)) + seconds
+        self._free[queue] = done
         return done - now
 
     def cut(self, client: str) -> None:
@@ -123,14 +114,10 @@ class Links:
 
 
 def sealed_bytes(plan: Plan, own: Layout, clear: Layout) -> Callable[[Any], int]:
-    """As `scenario.links.message_bytes`: the bytes of a message that stands for a sealed one.
+    """Like `message_bytes`, for messages that stand for those sealed under a plan's cipher.
 
-    Args:
-        plan: under whose cipher it is sealed; own: its groups and blocks.
-        clear: those of the plan that is played.
-
-    Raises:
-        ConfigError: the blocks of the two are not the same.
+    `own` are the plan's groups and blocks, `clear` those of the plan that is played; ConfigError if
+    their blocks are not the same.
     """
     if [_spans(group) for group in own.all_groups] != [_spans(g) for g in clear.all_groups]:
         raise ConfigError(

@@ -7,6 +7,7 @@ the file that SECUREPS_AXE names. What is not there is skipped, and said.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.kits.nursery import ROOT
+from tests.kits.polling import until
 from tests.run.up.test_up import PLAN, processes, write_plan
 
 if not os.environ.get("SECUREPS_BROWSER"):
@@ -107,12 +109,9 @@ def page(context: Any, run: tuple[Path, str]) -> Iterator[Any]:
 def trained(page: Any) -> None:
     """Waits until there are some versions to be seen."""
     text = page.locator("#steps h3").first
-    for _ in range(600):
-        said = text.inner_text() if text.count() else ""
-        if any(f"version {number} " in said for number in range(4, VERSIONS)):
-            return
-        page.wait_for_timeout(200)
-    raise AssertionError(said)
+    playwright.expect(text).to_contain_text(
+        re.compile(r"version ([4-9]|\d{2,}) "), timeout=2 * LIMIT
+    )
 
 
 def shot(page: Any, name: str) -> None:
@@ -186,7 +185,7 @@ class Asked:
 
 
 @contextmanager
-def looking(chromium: Any, *arguments: str, width: int = 1280) -> Iterator[Any]:
+def looking(chromium: Any, *arguments: str) -> Iterator[Any]:
     """The page of another dashboard, which complains of nothing."""
     process = subprocess.Popen(
         [sys.executable, "-m", "secureps", "dashboard", *arguments],
@@ -195,7 +194,7 @@ def looking(chromium: Any, *arguments: str, width: int = 1280) -> Iterator[Any]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None
-    other, complaints = chromium.new_context(viewport={"width": width, "height": 900}), []
+    other, complaints = chromium.new_context(viewport={"width": 1280, "height": 900}), []
     try:
         page = other.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -284,16 +283,6 @@ def test_an_operator_leaves_a_client_out_and_the_run_goes_on(
         playwright.expect(clients).not_to_contain_text("left out", timeout=LIMIT)
 
 
-def test_a_page_without_the_coordinators_folder_has_its_timeline(
-    chromium: Any, run: tuple[Path, str]
-) -> None:
-    address = (run[0] / "state" / "coordinator" / "address").read_text().strip()
-    with looking(chromium, "--server", address, "--kit", str(run[0] / "kit")) as page:
-        chart = page.get_by_role("img", name="Seconds of each step, by version")
-        playwright.expect(chart).to_be_visible(timeout=LIMIT)
-        playwright.expect(page.locator("#burnt")).to_contain_text("No cohort was burnt.")
-
-
 def test_a_data_holder_pauses_its_client_and_lowers_its_budget(
     chromium: Any, run: tuple[Path, str]
 ) -> None:
@@ -352,28 +341,6 @@ def test_all_of_it_is_reached_by_keyboard(page: Any) -> None:
     assert set(range(wanted)) <= reached
 
 
-def test_who_has_no_cookie_sees_nothing(chromium: Any, run: tuple[Path, str]) -> None:
-    other = chromium.new_context()
-    page = other.new_page()
-    for address in (run[1].partition("/enter")[0], run[1]):
-        answer = page.goto(address)
-        assert answer.status == 401
-        assert "client-0" not in page.content()
-    other.close()
-
-
-def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -> None:
-    with looking(chromium, str(run[0]), "--name", "client-00", width=400) as page:
-        playwright.expect(page.locator("#budget")).to_contain_text("epsilon", timeout=LIMIT)
-        playwright.expect(page.locator("#sent")).to_contain_text("update", timeout=LIMIT)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        shot(page, "holder-400")
-        for name in ("holder", "operator"):
-            page.evaluate(f"location.hash = '{name}'")
-            page.wait_for_timeout(300)
-            assert not any(f"client-0{i}" in page.content() for i in range(1, 6))
-
-
 def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
     """The last but one: there is no run after it."""
     with looking(chromium, str(run[0]), "--act") as page:
@@ -387,11 +354,7 @@ def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, 
         end.click()
         playwright.expect(page.locator("#headline")).to_contain_text("stopped", timeout=LIMIT)
         playwright.expect(page.locator("#acts table")).to_contain_text("observer", timeout=LIMIT)
-        for _ in range(200):
-            if len(asked.said) == 3:
-                break
-            page.wait_for_timeout(100)
-        assert len(asked.said) == 3, "and it is told what came of it"
+        until(lambda: page.wait_for_timeout(100) or len(asked.said) == 3)  # it is told the result
         assert "resume goes on" in asked.said[-1]
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Row
 from tests.kits.audited import begin, exported, play
 
 
@@ -17,3 +19,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     play(folder)
     exported(folder, "coordinator")
     return folder
+
+
+@pytest.fixture(scope="session")
+def rows(run: Path) -> list[Row]:
+    """The journal of the first client."""
+    return list(read_rows(run / "state" / "client-00" / "journal.db"))

@@ -62,12 +62,6 @@ def test_holders_are_counted_by_what_they_opened(rows: list[Row]) -> None:
     assert {each["refused"] for each in holders} == {0}
 
 
-def test_a_run_that_is_under_way_has_a_cohort_in_the_making(rows: list[Row]) -> None:
-    closed = next(n for n, row in enumerate(rows) if isinstance(row.record, records.CohortClosed))
-    (steps,) = course(rows[: closed + 1]).steps
-    assert (steps.held, steps.committed) == (None, None)
-
-
 def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) -> None:
     cohort = next(r.record.cohort for r in rows if isinstance(r.record, records.CohortClosed))
     again = replace(cohort, number=9)

@@ -51,13 +51,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def news(looking: Looking, wanted: Callable[[Any], object]) -> Any:
     with dashboard(looking) as address:
-        browser = Browser(address)
-        browser.enter()
-        with browser.news() as told:
-            for each in told:
-                if wanted(each):
-                    return each
-    raise AssertionError("the page does not say it")
+        return Browser(address).told(wanted)
 
 
 def test_an_officer_reads_journal_ledgers_and_logs(run: Path) -> None:
@@ -257,9 +251,7 @@ def test_a_client_that_takes_part_has_its_page_beside_it(
     charge(BudgetLedger(tmp_path / "site.db"), b"\x05" * 32, FACT)
     with own_beside(joining, True):
         browser = Browser(capsys.readouterr().out.split()[-1])
-        browser.enter()
-        with browser.news() as news:
-            told = next(each for each in news if "holder" in each)["holder"]
+        told = browser.told(lambda each: "holder" in each)["holder"]
     assert told["own_budget"] == 3.0, "the stricter of both"
     assert [*told["runs"]] == ["05" * 8], "its site's ledger"
     with own_beside(joining, False):
@@ -273,9 +265,7 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
     (kit.parent / ORIGIN).write_text(json.dumps(origin))
     with claimed(kit.parent), showing()(kit.parent):
         browser = Browser(capsys.readouterr().out.split()[-1])
-        browser.enter()
-        with browser.news() as news:
-            told = next(each["operator"] for each in news if each["operator"]["blocking"])
+        told = browser.told(lambda each: each["operator"]["blocking"])["operator"]
         assert acted(browser)[0] == 403, "it was not begun with --act"
     assert told["headline"] == "the coordinator is being started"
     assert [each["name"] for each in told["blocking"]] == ["coordinator"]

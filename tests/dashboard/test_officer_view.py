@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import Observation, Seen
@@ -17,23 +18,12 @@ def seen() -> Seen:
     return Observation().take(STATUS, 1.0)
 
 
-def test_what_is_not_at_hand_is_none() -> None:
-    view = officer_view(Seen(), None, None, {}, None)
-    assert (view["explanation"], view["holders"], view["refused"], view["logs"]) == (
-        None,
-        None,
-        None,
-        None,
-    )
-    assert view["clients"] == []
-
-
 def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
     ledgers = {
         "client-00": OwnLedger((RunSpent(b"\x07" * 32, 2, 0.5),), 0.5),
         "somebody": OwnLedger((), None, None, "it is damaged"),
     }
-    view = officer_view(seen(), None, None, ledgers, None)
+    view = officer_view(Facts(seen=seen(), ledgers=ledgers))
     told = {
         each["name"]: (each["epsilon"], each["total"], each["trouble"]) for each in view["clients"]
     }
@@ -49,19 +39,21 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
 def test_what_nobody_told_is_not_known_and_not_none() -> None:
     """Only a plan without privacy makes nothing private."""
     ledgers = {"client-00": OwnLedger()}
-    view = officer_view(Seen(), None, None, ledgers, None)
+    unknown = Facts(ledgers=ledgers)
+    view = officer_view(unknown)
     assert (view["unit"], [each["epsilon"] for each in view["clients"]]) == (None, ["not known"])
-    plain = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe"))
+    plain = officer_view(replace(unknown, plan=small_plan("rlwe")))
     assert plain["unit"] == ""
-    private = officer_view(Seen(), None, None, ledgers, None, small_plan("rlwe", **OF_RECORDS))
+    private = officer_view(replace(unknown, plan=small_plan("rlwe", **OF_RECORDS)))
     assert (private["unit"], private["delta"]) == ("one record added or removed", 1e-5)
     ended = replace(STATUS, finished="all 4 versions are made", members=())
-    never = officer_view(Observation().take(ended, 1.0), None, None, ledgers, None)
+    never = officer_view(replace(unknown, seen=Observation().take(ended, 1.0)))
     assert [each["epsilon"] for each in never["clients"]] == ["never joined"]
 
 
 def test_openings_and_logs_are_told_as_they_are() -> None:
     holders = ({"name": "holder-0", "opened": 3, "why": "its ledger says no"},)
     logs = ({"file": "a.jsonl", "sound": False, "text": "entry 3 was changed"},)
-    view = officer_view(seen(), {"name": "x"}, Course(None, 7, (), (), 0, holders, (), 1), {}, logs)
+    course = Course(None, 7, (), (), 0, holders, (), 1)
+    view = officer_view(Facts(seen=seen(), course=course, logs=logs))
     assert (view["holders"], view["rows"], view["logs"], view["refused"]) == (holders, 7, logs, [])

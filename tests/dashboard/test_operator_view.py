@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import KEPT, Json, Observation, Seen, with_journal
 from secureps.dashboard.operator_view import (
@@ -58,9 +60,6 @@ def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
         ("shard-1", "is away"),
         ("hospital-of-st.-anne", "owes an update"),
     ]
-
-
-def test_since_when_it_is_away_is_said() -> None:
     (shard, _) = blocking(seen(without(STATUS, "shard-1"), STATUS), PLAN)
     assert shard["since"] == 1.0
 
@@ -82,16 +81,16 @@ def test_before_version_0_every_key_holder_is_needed() -> None:
 
 
 def test_who_never_came_is_said_so_and_trouble_too() -> None:
-    servers = tuple(
-        replace(s, registered=False, live=False) if s.name == "shard-0" else s
-        for s in STATUS.servers
-    )
-    assert waits(replace(STATUS, servers=servers))[0] == ("shard-0", "was never here")
-    full = tuple(
-        replace(s, trouble="waits for its own disk") if s.name == "shard-1" else s
-        for s in STATUS.servers
-    )
-    assert waits(replace(STATUS, servers=full))[0] == ("shard-1", "waits for its own disk")
+    for changes, why in (
+        ({"registered": False, "live": False}, "was never here"),
+        ({"trouble": "waits for its own disk"}, "waits for its own disk"),
+    ):
+        assert waits(with_server("shard-1", **changes))[0] == ("shard-1", why)
+
+
+def with_server(name: str, **changes: Any) -> Status:
+    servers = (replace(s, **changes) if s.name == name else s for s in STATUS.servers)
+    return replace(STATUS, servers=tuple(servers))
 
 
 def test_a_client_that_is_late_and_gone_is_said_so() -> None:
@@ -100,21 +99,14 @@ def test_a_client_that_is_late_and_gone_is_said_so() -> None:
 
 
 def test_a_client_that_is_just_at_work_is_no_trouble() -> None:
-    assert [each["ill"] for each in blocking(seen(STATUS), PLAN)] == [False]
-    late = blocking(seen(without(STATUS, CLIENTS[2])), PLAN)
-    assert [each["ill"] for each in late] == [True]
-    assert [each["ill"] for each in blocking(seen(without(STATUS, "shard-0")), PLAN)] == [
-        True,
-        False,
-    ]
+    for away, ill in (((), [False]), ((CLIENTS[2],), [True]), (("shard-0",), [True, False])):
+        assert [each["ill"] for each in blocking(seen(without(STATUS, *away)), PLAN)] == ill
 
 
 def test_of_many_who_are_awaited_some_are_named() -> None:
     (group,) = STATUS.groups
     many = tuple(f"c-{i}" for i in range(5000))
-    view = operator_view(
-        seen(replace(STATUS, groups=(replace(group, late=many),))), None, PLAN, True
-    )
+    view = shown(seen(replace(STATUS, groups=(replace(group, late=many),))))
     assert len(view["blocking"]) == NAMED
     assert (len(view["groups"][0]["late"]), view["groups"][0]["late_in_all"]) == (ROWS, 5000)
 
@@ -130,7 +122,7 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
     assert blocking(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == []
     over = replace(without(STATUS, "shard-1"), finished="all 4 versions are made")
     assert waits(over) == []
-    assert operator_view(seen(over), None, PLAN, True)["over"]
+    assert shown(seen(over))["over"]
 
 
 def states(view: Json) -> set[str]:
@@ -139,8 +131,8 @@ def states(view: Json) -> set[str]:
     return servers | {row["state"] for row in view["clients"]}
 
 
-def shown(looks: Seen) -> Json:
-    return operator_view(looks, None, PLAN, True)
+def shown(looks: Seen, course: Course | None = None, names: bool = True) -> Json:
+    return operator_view(Facts(seen=looks, plan=PLAN, course=course), names)
 
 
 def test_while_the_coordinator_is_silent_nobody_knows_who_is_there() -> None:
@@ -204,7 +196,7 @@ def test_before_any_status_nothing_is_said_to_be_well() -> None:
     assert [(row["name"], row["state"]) for row in view["parties"]] == [
         ("coordinator", "not known")
     ]
-    unfounded = operator_view(Seen(), replace(COURSE, steps=(), burnt=()), PLAN, True)
+    unfounded = shown(Seen(), replace(COURSE, steps=(), burnt=()))
     assert unfounded["asked"], "the journal says that no run is founded"
 
 
@@ -229,7 +221,7 @@ def test_every_phase_is_at_a_step_and_steps_go_on() -> None:
 
 
 def test_a_group_says_how_far_it_is_and_of_how_much() -> None:
-    view = operator_view(seen(STATUS), None, PLAN, True)
+    view = shown(seen(STATUS))
     (group,) = view["groups"]
     assert tuple(group[key] for key in ("version", "wanted", "step", "late")) == (
         3,
@@ -237,11 +229,11 @@ def test_a_group_says_how_far_it_is_and_of_how_much() -> None:
         1,
         CLIENTS[2:],
     )
-    assert operator_view(seen(STATUS), None, None, True)["groups"][0]["wanted"] is None
+    assert operator_view(Facts(seen=seen(STATUS)), True)["groups"][0]["wanted"] is None
 
 
 def test_servers_have_a_row_each_with_what_they_hold() -> None:
-    view = operator_view(seen(replace(STATUS, incarnation=2)), None, PLAN, True)
+    view = shown(seen(replace(STATUS, incarnation=2)))
     rows = {row["name"]: (row["state"], row["detail"]) for row in view["parties"]}
     assert rows["coordinator"] == ("here", "started 2 times")
     assert rows["shard-1"] == ("here", "2 blocks")
@@ -253,7 +245,7 @@ def test_clients_in_trouble_come_first_and_not_all_of_many_are_listed() -> None:
         MemberStatus(f"c-{i:05d}", i != 777, "gone" if i == 777 else "waits", 1, 1, 0.5, False)
         for i in range(5000)
     )
-    view = operator_view(seen(replace(STATUS, members=many)), None, PLAN, True)
+    view = shown(seen(replace(STATUS, members=many)))
     assert len(view["clients"]) == ROWS
     assert view["clients"][0]["name"] == "c-00777"
     assert view["states"] == {"waits": 4999, "gone": 1}
@@ -266,34 +258,31 @@ COURSE = Course(None, 40, (STEPS_BURNT,), (STEPS_BURNT,), 1, (), (), 3)
 def test_without_the_journal_a_page_has_its_timeline_of_the_status() -> None:
     made = CohortSteps("all", 1, 2, 3, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0)
     status = replace(STATUS, steps=(made, STEPS_BURNT), burnt=7, checkpoint=2)
-    view = operator_view(seen(status), None, PLAN, True)
+    view = shown(seen(status))
     assert view["timeline"] == [made, STEPS_BURNT]
     assert (view["burnt"], view["burnt_in_all"], view["checkpoint"]) == ([STEPS_BURNT], 7, 2)
-    hidden = operator_view(seen(status), None, PLAN, False)
+    hidden = shown(seen(status), names=False)
     assert hidden["timeline"] is not None
     assert "client-00" not in text_of(hidden)
-    nothing = operator_view(seen(replace(STATUS, run=b"")), None, PLAN, True)
+    nothing = shown(seen(replace(STATUS, run=b"")))
     assert (nothing["timeline"], nothing["burnt"], nothing["checkpoint"]) == (None, None, None)
-    known = operator_view(seen(STATUS), COURSE, PLAN, True)
+    known = shown(seen(STATUS), COURSE)
     assert known["burnt"] == [STEPS_BURNT]
     assert (known["burnt_in_all"], known["checkpoint"]) == (1, 3)
 
 
 @pytest.mark.parametrize("over", ["", "stopped: client-00 left, hospital-of-st.-anne rests"])
 def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
-    trouble = tuple(
-        replace(s, trouble="finds flaws of client-01") if s.name == "holder-0" else s
-        for s in STATUS.servers
-    )
     paused = "paused by the operator, client-00 asked for it"
-    status = replace(without(STATUS, "client-00"), servers=trouble, finished=over)
+    trouble = with_server("holder-0", trouble="finds flaws of client-01")
+    status = replace(without(trouble, "client-00"), finished=over)
     looks = seen(replace(status, paused=paused, move=MOVE), STATUS)
-    view = operator_view(looks, COURSE, PLAN, True)
+    view = shown(looks, COURSE)
     move = "add-shard shard-9: 1 of 4 blocks, 256 B of 1.0 kB; waits for client-00"
     assert (view["paused"], view["move"]) == (paused, move)
-    assert operator_view(seen(status), COURSE, PLAN, True)["move"] == ""
+    assert shown(seen(status), COURSE)["move"] == ""
     named = text_of(view)
-    unnamed = text_of(operator_view(looks, COURSE, PLAN, False))
+    unnamed = text_of(shown(looks, COURSE, names=False))
     assert all(name in named for name in CLIENTS)
     assert not any(name in unnamed for name in CLIENTS)
     assert "clients sent nonsense" in unnamed
@@ -303,8 +292,8 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
 def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: bool) -> None:
     """No status came: nobody knows which of them are names."""
     silent = Observation().miss("failed: client-05 cannot take part", 1.0, over)
-    assert "client-05" in operator_view(silent, None, PLAN, True)["headline"]
-    unnamed = operator_view(silent, None, PLAN, False)
+    assert "client-05" in shown(silent)["headline"]
+    unnamed = shown(silent, names=False)
     assert "client-05" not in text_of(unnamed)
     assert unnamed["headline"] == ("it has ended" if over else "the coordinator is silent")
 
@@ -318,11 +307,7 @@ def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
     assert [each["name"] for each in blocking(seen(status), PLAN)] == [
         each["name"] for each in blocking(seen(STATUS), PLAN)
     ]
-    (row,) = [
-        r
-        for r in operator_view(seen(status), None, PLAN, True)["parties"]
-        if r["name"] == "shard-9"
-    ]
+    (row,) = [each for each in shown(seen(status))["parties"] if each["name"] == "shard-9"]
     assert row["detail"] == "0 blocks; has left: removed by the operator"
 
 

@@ -15,16 +15,10 @@ from secureps.dashboard.observation import Json
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger
-from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
 from tests.kits.audited import holder_view
 
 ME = Identity(bytes(range(32)))
-
-
-@pytest.fixture(scope="module")
-def rows(run: Path) -> list[Row]:
-    return list(read_rows(run / "state" / "client-00" / "journal.db"))
 
 
 def seen(rows: list[Row], *acts: OwnAct) -> Json:

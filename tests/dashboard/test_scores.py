@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from secureps.dashboard.board import Facts
 from secureps.dashboard.observation import KEPT, Observation, Seen
+from secureps.dashboard.operator_view import operator_view
 from secureps.dashboard.scores import Report, costs_of, read_report, scores_view
 from secureps.errors import DamagedStore
 from secureps.messages.evaluation import (
@@ -67,7 +69,7 @@ def test_what_is_no_report_is_said(text: str) -> None:
 
 
 def test_a_version_has_the_scripts_scores_and_the_federations_own() -> None:
-    view = scores_view(seen(replace(STATUS, evaluation=EVALUATION)), report(), str)
+    view = scores_view(seen(replace(STATUS, evaluation=EVALUATION)), report())
     assert [each["version"] for each in view["judged"]] == [3, 2, 1, 0]
     newest, second, *_ = view["judged"]
     assert newest["held_out"] == {"loss": -1.0, "accuracy": 0.75}
@@ -88,24 +90,22 @@ def test_an_evaluation_is_under_way_only_while_the_coordinator_says_so() -> None
         seen(status, silent="gone"),
         seen(status, over=True),
     ):
-        assert scores_view(other, None, str)["notes"] == ["skipped: version 2: 2 of 3 sent"]
+        assert scores_view(other, None)["notes"] == ["skipped: version 2: 2 of 3 sent"]
 
 
 def test_who_may_not_know_clients_reads_none_in_a_note() -> None:
     own = replace(EVALUATION, results=(replace(EVALUATION.results[0], by="client-01"),))
-    view = scores_view(
-        seen(replace(STATUS, evaluation=own)), None, lambda text: text.replace("client-01", "X")
-    )
-    assert view["notes"][:2] == [
-        "evaluated by X, in the clear",
-        "evaluation collecting: waits for X",
+    page = operator_view(Facts(seen=seen(replace(STATUS, evaluation=own))), names=False)
+    assert page["scores"]["notes"][:2] == [
+        "evaluated by clients, in the clear",
+        "evaluation collecting: waits for clients",
     ]
 
 
 def test_without_a_best_version_none_is_marked() -> None:
     """Version 0 is no evaluated one."""
     none = replace(STATUS, evaluation=replace(EVALUATION, best=0))
-    view = scores_view(seen(none), report(), str)
+    view = scores_view(seen(none), report())
     assert [each["version"] for each in view["judged"]] == [3, 2, 1, 0]
     assert not any(each["best"] for each in view["judged"])
 
@@ -113,7 +113,7 @@ def test_without_a_best_version_none_is_marked() -> None:
 def test_the_best_version_is_listed_however_old_it_is() -> None:
     results = tuple(VersionEvaluated(v, (Metric("loss", 1.0),)) for v in range(1, 90))
     own = replace(EVALUATION, results=results, best=2)
-    view = scores_view(seen(replace(STATUS, evaluation=own)), None, str)
+    view = scores_view(seen(replace(STATUS, evaluation=own)), None)
     assert [each["version"] for each in view["judged"]] == [*range(89, 89 - KEPT, -1), 2]
     assert [each["version"] for each in view["judged"] if each["best"]] == [2]
 
@@ -128,7 +128,7 @@ def test_the_best_version_is_listed_however_old_it_is() -> None:
     ],
 )
 def test_why_there_are_no_scores_is_said(at: Seen, known: Report | None, said: str) -> None:
-    assert scores_view(at, known, str)["nothing"] == said
+    assert scores_view(at, known)["nothing"] == said
 
 
 def test_costs_are_the_reports_and_else_what_was_seen() -> None:

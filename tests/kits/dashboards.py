@@ -7,7 +7,7 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +95,12 @@ class Browser:
         if "set-cookie" in headers:
             self.cookie = headers["set-cookie"].partition(";")[0]
         return status
+
+    def told(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Opens the address; the first news that are wanted."""
+        self.enter()
+        with self.news() as news:
+            return next(each for each in news if wanted(each))
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(str(self.address.hostname), self.address.port, timeout=20)

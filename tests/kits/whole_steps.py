@@ -7,6 +7,7 @@ on the grid is not rounded, so that a run of such parties ends in the bits of pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,19 @@ range = 32767.0
 weighting = "uniform"
 rule = {{ quorum = 4, minimum = 3, deadline = 600.0 }}
 """
+
+
+def scenario(folder: Path, versions: int = 1, script: str = SCRIPT) -> Path:
+    """A scenario of such a plan, in the clear, and its files; its path."""
+    plan = plan_text("whole", versions).replace('"rlwe"\nholders = 2\nthreshold = 2', '"plain"')
+    (folder / "plan.toml").write_text(plan)
+    (folder / "client.py").write_text(script)
+    path = folder / "scenario.toml"
+    path.write_text(
+        'name = "whole"\nplan = "plan.toml"\nscript = "client.py"\nclients = 4\nseed = 1\n'
+        "[settings]\npace = 0.0\n"
+    )
+    return path
 
 
 def unharmed(versions: int, partitions: Sequence[int], start: float = 0.0) -> NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, Payload, Submit
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.scenario.delays import Delays, Distribution
@@ -76,18 +75,3 @@ def test_a_link_is_as_slow_every_time_and_others_are_not() -> None:
     assert speeds[0] == speeds[1] != speeds[2]
     alone = Links(delays, 3).seconds("client-1", True, block(100), 0.0)
     assert alone == pytest.approx(100 / speeds[2])
-
-
-@pytest.mark.parametrize(
-    ("bandwidth", "reason"),
-    [
-        (0, "a link has at least 1 byte a second, not 0"),
-        ({"kind": "uniform", "low": 5e-324, "high": 9}, "a link has at least 1 byte a second"),
-        ({"kind": "lognormal", "median": 1e-9, "sigma": 9}, "at least 1 byte a second, not 1e-09"),
-        ({"kind": "exponential", "mean": 9}, "take lognormal"),
-        ("fast", "delays.bandwidth must be a number"),
-    ],
-)
-def test_a_link_that_carries_nothing_is_refused(bandwidth: object, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        Delays.of({"bandwidth": bandwidth})

@@ -81,7 +81,8 @@ def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
 
 def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
-    measure = _measure(lines)
+    names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
+    measure = "accuracy" if "accuracy" in names else min(names, default="loss")
     above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]
     private = sheet.budget is not None and not sheet.unsafe
     below = ["spent", "sent"] if private else ["sent", "sent"]
@@ -96,11 +97,6 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
         _spent(axes["spent"], lines, sheet)
     _sent(axes["sent"], lines, sheet)
     _save(figure, path)
-
-
-def _measure(lines: Sequence[Line]) -> str:
-    names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
-    return "accuracy" if "accuracy" in names else min(names, default="loss")
 
 
 def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:

@@ -19,7 +19,6 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.records import starts
 from secureps.messages.requests import (
-    GroupStatus,
     Holding,
     MemberStatus,
     ServerStatus,
@@ -136,7 +135,8 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         return
     started = starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
-    yield _groups(status.groups)
+    heads, rows = table(status.groups)
+    yield filled("groups" if len(rows) > 1 else "the model", heads, rows)
     if status.evaluation is not None:
         own = status.evaluation
         if not status.finished:
@@ -172,19 +172,20 @@ def _clients(
 ) -> Iterable[tuple[str, str, str, str, str]]:
     shown, rest = members, members[:0]
     if most is not None and len(members) > most:
-        order = sorted(members, key=lambda m: STATES.index(_standing(m)))
+        order = sorted(members, key=lambda m: STATES.index(word(m.state)))
         shown, rest = tuple(order[:most]), tuple(order[most:])
     for each in sorted(shown, key=lambda m: m.name):
         counts = (str(each.submissions), str(each.charges))
         yield each.name, each.state, *counts, spent(each)
     if rest:
-        states = Counter(map(_standing, rest))
+        states = Counter(word(each.state) for each in rest)
         told = ", ".join(f"{states[state]} {state}" for state in STATES if state in states)
         yield f"{len(rest)} more", told, "", "", ""
 
 
-def _standing(member: MemberStatus) -> str:
-    return member.state.partition(":")[0]
+def word(state: str) -> str:
+    """A client's state without its reason."""
+    return state.partition(":")[0]
 
 
 def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
@@ -272,11 +273,6 @@ def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
     deviation = noise[metric.name]
     digits = max(0, 1 - math.floor(math.log10(deviation)))
     return f"{metric.value:.{digits}f} +- {deviation:.{digits}f}"
-
-
-def _groups(groups: tuple[GroupStatus, ...]) -> Table:
-    heads, cells = table(groups)
-    return filled("groups" if len(cells) > 1 else "the model", heads, cells)
 
 
 def spent(member: MemberStatus) -> str:

@@ -5,7 +5,7 @@ Every number was measured in this run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import MemberStatus
 from secureps.run.report.group_labels import folded
 from secureps.run.report.status_tables import evaluations, ofwhat, spent
-from secureps.run.report.tables import WholeTable
+from secureps.run.report.tables import filled
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
 from secureps.wording import finite, size
@@ -83,70 +83,52 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
 
 
 def _models(summary: Summary) -> Table:
-    table = WholeTable(f"{summary.name}: {summary.finished}")
     baselines = summary.baselines
     scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
     others = sorted({name for score in scores for name in score.others})
     measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
-    table.add_column("model")
-    for each in measures:
-        table.add_column(f"held-out {each}", justify="right")
-
-    def row(model: str, *of: Score | None) -> None:
-        """The mean of these scores, each metric over those that have it."""
-        cells = []
-        for each in measures:
-            values = [score.metrics[each] for score in of if score and each in score.metrics]
-            cells.append(f"{sum(values) / len(values):.4f}" if values else "-")
-        table.add_row(model, *cells)
-
-    row(f"federation (version {folded(summary.versions)})", summary.score)
+    models: dict[str, Collection[Score | None]] = {
+        f"federation (version {folded(summary.versions)})": [summary.score]
+    }
     how = ", without noise" if baselines.noiseless else ""
     for which, score in baselines.outer.items():
-        row(f"one holder alone{how}, {which}", score)
+        models[f"one holder alone{how}, {which}"] = [score]
     if baselines.alone:
-        row(f"one holder alone{how}, on average", *baselines.alone.values())
+        models[f"one holder alone{how}, on average"] = baselines.alone.values()
     if baselines.central is not None:
-        row("all data at one party, no privacy", baselines.central)
-    return table
+        models["all data at one party, no privacy"] = [baselines.central]
+
+    def mean(each: str, of: Collection[Score | None]) -> str:
+        values = [score.metrics[each] for score in of if score and each in score.metrics]
+        return f"{sum(values) / len(values):.4f}" if values else "-"
+
+    heads = ("model", *(f"held-out {each}" for each in measures))
+    rows = [(model, *(mean(each, of) for each in measures)) for model, of in models.items()]
+    return filled(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
 
 
 def _holders(summary: Summary) -> Table:
-    table = WholeTable(f"data holders{ofwhat(summary.adjacency, summary.delta)}")
-    table.add_column("holder")
-    table.add_column("alone", justify="right")
-    table.add_column("arrived", justify="right")
-    if summary.delta is not None:
-        table.add_column("epsilon", justify="right")
-        table.add_column("budget", justify="right")
+    private = summary.delta is not None
+    rows = []
     for member in summary.members:
         alone = summary.baselines.alone.get(member.name)
-        cells = [
-            member.name,
-            f"{alone.value:.4f}" if alone else "-",
-            str(summary.updates.get(member.name, 0)),
-        ]
-        if summary.delta is not None:
-            cells += [spent(member), f"{summary.budget:g}"]
-        table.add_row(*cells)
-    return table
+        score, arrived = f"{alone.value:.4f}" if alone else "-", summary.updates.get(member.name, 0)
+        charged = (spent(member), f"{summary.budget:g}") if private else ()
+        rows.append((member.name, score, str(arrived), *charged))
+    heads = ("holder", "alone", "arrived", *(("epsilon", "budget") if private else ()))
+    title = f"data holders{ofwhat(summary.adjacency, summary.delta)}"
+    return filled(title, heads, rows, numbers=True)
 
 
 def _costs(summary: Summary) -> Table:
     title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
-    table = WholeTable(title)
-    table.add_column("what")
-    table.add_column("in all", justify="right")
-    table.add_column("per update", justify="right")
-    table.add_column("to plain fp32", justify="right")
-    count = max(summary.counted, 1)
+    count, rows = max(summary.counted, 1), []
     for label, total, ratio in (
         ("bytes up", summary.bytes_up, summary.ratio_up),
         ("bytes down", summary.bytes_down, summary.ratio_down),
     ):
         times = "-" if ratio is None else f"{ratio:.2f} x"
-        table.add_row(label, size(total), size(total / count), times)
-    table.add_section()
+        rows.append((label, size(total), size(total / count), times))
     for stage, seconds in summary.seconds.items():
-        table.add_row(f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", "")
-    return table
+        rows.append((f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", ""))
+    return filled(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)

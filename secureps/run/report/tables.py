@@ -69,10 +69,13 @@ def _text(cell: RenderableType, console: Console) -> Text:
     return console.render_str(cell) if isinstance(cell, str) else cell
 
 
-def filled(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def filled(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = False
+) -> Table:
+    """Makes a table; with `numbers` all its columns but the first are aligned to the right."""
     table = WholeTable(title)
-    for column in columns:
-        table.add_column(column)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and place else "left")
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -158,7 +158,7 @@ def move_text(move: Move) -> str:
 def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
     """Shows moves in a bar on a terminal, and in lines elsewhere."""
     if not console.is_terminal:
-        yield _MoveLines(console).show
+        yield _move_lines(console)
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
@@ -171,15 +171,15 @@ def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
         yield show
 
 
-class _MoveLines:
+def _move_lines(console: Console) -> Callable[[Move], None]:
     """Prints a move when it has come further, and at least every QUIET_MOVE seconds."""
+    last, at = "", 0.0
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last, self._at = "", 0.0
-
-    def show(self, move: Move) -> None:
+    def show(move: Move) -> None:
+        nonlocal last, at
         text, now = move_text(move), time.monotonic()
-        if text != self._last or now - self._at >= QUIET_MOVE:
-            self._last, self._at = text, now
-            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+        if text != last or now - at >= QUIET_MOVE:
+            last, at = text, now
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    return show

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,36 @@ def _events(heading: Heading, folder: Path) -> Path:
     return folder / f"{heading.run}{mark}"
 
 
-class TensorBoard:
+class Tracker(ABC):
+    """A sink of numbers that are written once; of several groups their names come first."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._known: set[tuple[At, str]] = set()
+        self._end = (0.0, 0)
+        """Elapsed seconds and version of the newest line: where a summary goes."""
+
+    def add(self, line: Line) -> None:
+        self._end = max(self._end, (line.elapsed, line.version))
+        fresh = {n: v for n, v in line.scalars().items() if (line.at, n) not in self._known}
+        self._known |= {(line.at, name) for name in fresh}
+        named = {f"{line.group}/{n}" if self._groups > 1 else n: v for n, v in fresh.items()}
+        self._write(line.elapsed, line.version, named)
+
+    def close(self, summary: Record | None) -> None:
+        if summary is not None:
+            self._write(*self._end, _numbers(summary))
+        self._finish(summary is not None)
+
+    @abstractmethod
+    def _write(self, elapsed: float, version: int, scalars: dict[str, float]) -> None: ...
+
+    @abstractmethod
+    def _finish(self, whole: bool) -> None:
+        """Ends the run's charts; it broke off unless it is `whole`."""
+
+
+class TensorBoard(Tracker):
     """Scalars over versions, and the settings for its HParams tab, as event files in `folder`.
 
     Its wall clock is the run's: under virtual time, "relative" is virtual seconds.
@@ -122,33 +152,28 @@ class TensorBoard:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+        super().__init__(heading.groups)
         self._event, self._summary = Event, Summary
-        self._charts = _Charts(heading.groups)
         self._began = time.time()
         run = _events(heading, folder)
         self._file = EventFileWriter(str(run))
-        self._write(0.0, 0, hparams_pb(heading.parameters, run.name, self._began))
+        self._append(0.0, 0, hparams_pb(heading.parameters, run.name, self._began))
 
-    def add(self, line: Line) -> None:
-        self._scalars(line.elapsed, line.version, self._charts.new(line))
-
-    def close(self, summary: Record | None) -> None:
-        if summary is not None:
-            self._scalars(*self._charts.end, _numbers(summary))
-        self._file.close()
-
-    def _scalars(self, elapsed: float, version: int, scalars: dict[str, float]) -> None:
+    def _write(self, elapsed: float, version: int, scalars: dict[str, float]) -> None:
         if scalars:
             values = [self._summary.Value(tag=n, simple_value=v) for n, v in scalars.items()]
-            self._write(elapsed, version, self._summary(value=values))
+            self._append(elapsed, version, self._summary(value=values))
 
-    def _write(self, elapsed: float, version: int, summary: Any) -> None:
+    def _finish(self, whole: bool) -> None:
+        self._file.close()
+
+    def _append(self, elapsed: float, version: int, summary: Any) -> None:
         wall = self._began + elapsed
         self._file.add_event(self._event(wall_time=wall, step=version, summary=summary))
         self._file.flush()
 
 
-class MLflow:
+class MLflow(Tracker):
     """A sink of MLflow: one run of the experiment that has the plan's name.
 
     Args:
@@ -159,52 +184,31 @@ class MLflow:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
-        self._metric, self._charts = Metric, _Charts(heading.groups)
-        self._began = time.time()
+        super().__init__(heading.groups)
+        self._metric, self._began = Metric, time.time()
         tags = {"privacy": NO_PRIVACY} if heading.unsafe else {}
         run = f"{heading.run} ({NO_PRIVACY})" if heading.unsafe else heading.run
         uri, artifacts = _find_places(where)
         self._client = MlflowClient(tracking_uri=uri)
         known = self._client.get_experiment_by_name(heading.name)
-        id = known.experiment_id if known else self._new(heading.name, artifacts)
+        id = (
+            known.experiment_id
+            if known
+            else self._client.create_experiment(heading.name, artifact_location=artifacts)
+        )
         self._run: str = self._client.create_run(id, run_name=run, tags=tags).info.run_id
         parameters = [Param(name, str(value)) for name, value in heading.parameters.items()]
         for some in _batches(parameters, PARAMETERS_AT_A_TIME):
             self._client.log_batch(self._run, params=some)
 
-    def _new(self, name: str, artifacts: str | None) -> str:
-        made: str = self._client.create_experiment(name, artifact_location=artifacts)
-        return made
+    def _finish(self, whole: bool) -> None:
+        self._client.set_terminated(self._run, "FINISHED" if whole else "FAILED")
 
-    def add(self, line: Line) -> None:
-        self._scalars(line.elapsed, line.version, self._charts.new(line))
-
-    def close(self, summary: Record | None) -> None:
-        if summary is not None:
-            self._scalars(*self._charts.end, _numbers(summary))
-        self._client.set_terminated(self._run, "FAILED" if summary is None else "FINISHED")
-
-    def _scalars(self, elapsed: float, version: int, scalars: dict[str, float]) -> None:
+    def _write(self, elapsed: float, version: int, scalars: dict[str, float]) -> None:
         at = int(1000 * (self._began + elapsed))
         metrics = [self._metric(name, value, at, version) for name, value in scalars.items()]
         for some in _batches(metrics, METRICS_AT_A_TIME):
             self._client.log_batch(self._run, metrics=some)
-
-
-class _Charts:
-    """Picks the scalars of a line that are new; of several groups their names come first."""
-
-    def __init__(self, groups: int) -> None:
-        self._groups = groups
-        self._known: set[tuple[At, str]] = set()
-        self.end = (0.0, 0)
-        """Elapsed seconds and version of the newest line: where a summary goes."""
-
-    def new(self, line: Line) -> dict[str, float]:
-        self.end = max(self.end, (line.elapsed, line.version))
-        fresh = {n: v for n, v in line.scalars().items() if (line.at, n) not in self._known}
-        self._known |= {(line.at, name) for name in fresh}
-        return {f"{line.group}/{n}" if self._groups > 1 else n: v for n, v in fresh.items()}
 
 
 def leaves(record: Record) -> Iterator[tuple[str, Any]]:

@@ -27,7 +27,8 @@ from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.scoring import Goal, Judge, Score, Tensors, checked, goal
+from secureps.run.script.channel import Tensors
+from secureps.run.script.scoring import Goal, Judge, Score, checked, goal
 from secureps.wording import together
 
 Say = Callable[[str], None]
@@ -96,9 +97,8 @@ def train_alone(
 class Race:
     """Trains every holder alone, in steps of one local training, from a common start.
 
-    Steps may be taken while the federation is still at work: what they come to is the same. A
-    holder at which the script fails has no score. The others are trained all the same: what is
-    wrong may lie in that holder's records.
+    Steps may be taken while the federation is still at work. A holder at which the script fails has
+    no score, and the others are trained all the same: the fault may lie in that holder's records.
 
     Args:
         versions: how many the federation made.
@@ -136,7 +136,7 @@ class Race:
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
-        """Takes all steps that are left; `say` is told which holders they are of."""
+        """Takes all steps that are left."""
         how = ", without noise" if self.noiseless else ""
         told = None
         for name in self._steps:
@@ -164,10 +164,7 @@ class Race:
 
 
 def run_baselines(race: Race, say: Say) -> Baselines:
-    """Trains all baselines that are left of a race, one after another; `say` is told which.
-
-    A baseline at which the script fails is left out, with a note.
-    """
+    """Trains all baselines that are left of a race; one that fails is left out, with a note."""
     judge = race.judge
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,8 @@ def cut_off(
         except ConfigError as error:
             raise _unable(error) from None
         where = {"script": str(script.absolute()), "state": str(state.absolute())}
-        told, _ = calls.ask({**where, "settings": dict(settings), "name": name})
-        yield CutOffTrainer(calls, [each for each in told.get("has", ()) if each in OPTIONAL])
+        told, _ = calls.ask({**where, "settings": dict(settings), "name": name}, {})
+        yield CutOffTrainer(calls.ask, [each for each in told.get("has", ()) if each in OPTIONAL])
     finally:
         channel.close()
         process.kill()
@@ -92,11 +93,11 @@ class Calls:
     def __init__(self, channel: Channel) -> None:
         self._channel, self._lock = channel, threading.Lock()
 
-    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
-        """What it answers; the error that it says, ScriptFailed where it has ended."""
+    def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
+        """Returns its answer; raises the error that it says, ScriptFailed where it has ended."""
         with self._lock:
             try:
-                self._channel.send({**record, "order": list(tensors or ())}, tensors)
+                self._channel.send({**record, "order": list(tensors)}, tensors)
             except OSError:
                 raise ScriptFailed("the script's process, which has no network, ended") from None
             return self.receive()
@@ -108,58 +109,47 @@ class Calls:
         return got[0], ordered(*got)
 
 
-class Asked(Protocol):
-    """A trainer elsewhere."""
-
-    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
-        """What it answers; the error that it says."""
+Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
+"""Calls a trainer elsewhere; returns its answer, or raises the error that it says."""
 
 
 class CutOffTrainer:
     """Asks a trainer elsewhere; it has the optional methods that the other has."""
 
-    def __init__(self, calls: Asked, has: list[str]) -> None:
-        self._calls = calls
+    def __init__(self, ask: Ask, has: list[str]) -> None:
+        self._ask = ask
         optional: dict[str, Callable[..., object]] = {
-            "examples": lambda: self._value("examples"),
-            "initial_digest": lambda: self._value("initial_digest"),
-            "kinds": lambda: self._value("kinds"),
-            "touches": lambda: calls.ask({"do": "touches"})[1],
+            "touches": lambda: ask({"do": "touches"}, {})[1],
             "evaluate_at": self._evaluate_at,
             "report_at": self._report_at,
-            "tied": lambda: self._value("tied"),
         }
         for name in has:
-            setattr(self, name, optional[name])
+            setattr(self, name, optional.get(name, partial(self._value, name)))
 
     def parameters(self, seed: int) -> Arrays:
-        return self._calls.ask({"do": "parameters", "seed": seed})[1]
+        return self._ask({"do": "parameters", "seed": seed}, {})[1]
 
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
-        record, tensors = self._calls.ask(fit_call(config), parameters)
+        record, tensors = self._ask(fit_call(config), parameters)
         return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        record, _ = self._calls.ask({"do": "evaluate"}, parameters)
-        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+        return _result(self._ask({"do": "evaluate"}, parameters)[0])
 
     def _evaluate_at(
         self, parameters: Arrays, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
-        record, _ = self._calls.ask(evaluate_call(versions), parameters)
-        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+        return _result(self._ask(evaluate_call(versions), parameters)[0])
 
     def _report_at(
         self, parameters: Arrays, versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
         call = {"do": "report_at", "versions": dict(versions), "message": message}
-        record, _ = self._calls.ask(call, parameters)
-        if record.get("nothing"):
-            return None
-        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+        record, _ = self._ask(call, parameters)
+        return None if record.get("nothing") else _result(record)
 
     def _value(self, name: str) -> object:
-        return _of(self._calls.ask({"do": name})[0], "value")[0]
+        return _of(self._ask({"do": name}, {})[0], "value")[0]
 
 
 def fit_call(config: FitConfig) -> Record:
@@ -229,6 +219,10 @@ def _judged(name: str, returned: object) -> Record:
     with blamed(f"what {name} returned"):
         result = taken_evaluation(returned)
     return {"loss": result.loss, "examples": result.examples, "metrics": result.metrics}
+
+
+def _result(record: Record) -> EvaluateResult:
+    return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
 
 
 def _of(record: Record, *names: str) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +21,9 @@ from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
-from secureps.run.script.baselines import Baselines
-from secureps.run.script.channel import Channel, Record, refuse_failure
-from secureps.run.script.scoring import Score, Tensors
+from secureps.run.script.baselines import Baselines, Say
+from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
+from secureps.run.script.scoring import Score
 from secureps.tracebacks import crashed
 
 NAME = "script"
@@ -33,8 +33,6 @@ END_SECONDS = 10.0
 
 _TICK = 0.05
 _DUMP_LINES = 100
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,7 @@ def script_process(
 
 
 class ScriptProcess:
-    """Asks a script's process; made by `script_process`.
-
-    `note` says why nothing is scored, `failed` what the script failed at first.
-    """
+    """Asks a script's process; `note` says why nothing is scored, `failed` what failed first."""
 
     def __init__(
         self,
@@ -127,10 +122,7 @@ class ScriptProcess:
         return () if None in found else tuple(found), answer["touching"]
 
     def rehearse(self, start: Tensors) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Has the first holder train and evaluate once, as far as the plan has numbers for it.
-
-        Arguments, results and errors are those of `rehearsal.rehearse`.
-        """
+        """Has the first holder train and evaluate once (`rehearsal.rehearse`)."""
         answer = self._ask({"do": "rehearse"}, start)
         return answer["lengths"], tuple(answer["notes"])
 

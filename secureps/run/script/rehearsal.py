@@ -6,7 +6,7 @@ Only what a plan's numbers are held against comes back: lengths and metrics, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,21 +17,15 @@ from secureps.client.evaluation import said
 from secureps.client.initial_model import conformed
 from secureps.client.returned import taken_fit
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import (
-    SECRET_BYTES,
-    FitConfig,
-    RecordPrivacy,
-    Trainer,
-)
+from secureps.client.trainer import SECRET_BYTES, FitConfig, RecordPrivacy, Trainer
 from secureps.errors import PlanRefused
 from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
+from secureps.run.script.channel import Tensors
 from secureps.run.script.scoring import Look
 from secureps.wording import meant
-
-Tensors = Mapping[str, NDArray[Any]]
 
 HARDLY_ANY_NOISE = 1e-12
 """A noise multiplier: a trainer refuses 0."""
@@ -55,20 +49,14 @@ def rehearse(
             trainer of the one who evaluates.
         start: the plan's file of version 0; empty: the trainer's fresh model.
 
-    Returns:
-        The length of an update without noise (L2, before the clip) by group, empty where nothing
-        is private; and what is to be said of the metrics.
-
-    Raises:
-        ScriptFailed: the script fails.
-        PlanRefused: `evaluate` has no such metrics as the plan names.
+    Returns the length of an update without noise (L2, before the clip) by group, empty where
+    nothing is private; and what is to be said of the metrics. ScriptFailed if the script fails,
+    PlanRefused if `evaluate` has no such metrics as the plan names.
     """
     model = {name: start.get(name, array) for name, array in look.initial.items()}
     notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
-    lengths = dict[str, float]()
-    if plan.section.privacy is not None:
-        lengths = _lengths(plan, look, trainer, privacy, model)
-    return lengths, notes
+    private = plan.section.privacy is not None
+    return _lengths(plan, look, trainer, privacy, model) if private else {}, notes
 
 
 def _lengths(

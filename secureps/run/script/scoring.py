@@ -32,8 +32,8 @@ from secureps.errors import NotFinite, SecurepsError, WrongShape
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
+from secureps.run.script.channel import Tensors
 
-Tensors = Mapping[str, NDArray[Any]]
 Own = Callable[[str], Tensors | None]
 """A client's newest local tensors, by its name; None before its first training."""
 

@@ -8,7 +8,7 @@ again, with their times, and decides as it would have, for it is a function of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +19,6 @@ from secureps.errors import SecurepsError
 from secureps.messages.orders import Finish, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.messages.schema import Schema
 from secureps.roles.machine import (
     Answered,
     Effect,
@@ -40,7 +39,6 @@ from secureps.service.environment import Worker
 from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 
 Made = tuple[Member, ClientWorker]
-_Known = tuple[int, list[Record]]
 
 MOST_HEARD = 16
 """Events that a client hears again; to whom more has happened keeps its machine. Published versions
@@ -48,27 +46,14 @@ count once for each group, for the newest stands for those before it; what it is
 does not count, for `ToldOfHolders` answers it."""
 
 
-class ToldOfHolders:
-    """What clients that were asked for nothing have on record of key holders, in one simulation.
+ToldOfHolders = dict[tuple[bytes, int, SealFor], tuple[int, list[Record]]]
+"""The next state and the records of a client of a run, by its state and what it hears of key
+holders; shared by the clients of one simulation.
 
-    For whom a client seals, and by which keys, follows from the roster, the run and what it was
-    told of holders before, and not from its name: where one machine has heard it, the others need
-    none for it. States are numbers: 0 before anything was said.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int, SealFor], _Known] = {}
-
-    def after(self, run: bytes, state: int, order: SealFor) -> _Known | None:
-        """The next state and the records, if a machine has come to them."""
-        return self._known.get((run, state, order))
-
-    def note(self, run: bytes, state: int, order: SealFor, step: Step) -> int | None:
-        """The next state, after a machine's step; None if that does more than to record."""
-        if step.effects:
-            return None
-        new = len(self._known) + 1, list(step.records)
-        return self._known.setdefault((run, state, order), new)[0]
+For whom a client seals, and by which keys, follows from the roster, the run and what it was told of
+holders before, and not from its name: where one machine has heard it, the others need none for it.
+States are numbers: 0 before anything was said.
+"""
 
 
 class IdleClient(Worker):
@@ -92,7 +77,7 @@ class IdleClient(Worker):
         self._clock = clock
         self._told = told
         self._holders: int | None = 0
-        """Its state by `told`; None once something else has happened."""
+        """Its state by `told`; None once anything else has happened."""
         self._coming = 0
         """Orders that its executor has and that it has not handled."""
         self._made: Made | None = None
@@ -164,7 +149,7 @@ class IdleClient(Worker):
             return Step()
         if not isinstance(order, SealFor) or self._holders is None:
             return None
-        known = self._told.after(self._run, self._holders, order)
+        known = self._told.get((self._run, self._holders, order))
         if known is None:
             return None
         self._hear(now, COORDINATOR, order)
@@ -173,8 +158,10 @@ class IdleClient(Worker):
 
     def _note(self, event: Event, step: Step) -> None:
         """Notes an answer for which other clients then need no machine."""
-        if isinstance(event, SealFor) and self._holders is not None and self._run:
-            self._holders = self._told.note(self._run, self._holders, event, step)
+        state = self._holders
+        if isinstance(event, SealFor) and state is not None and self._run and not step.effects:
+            new = len(self._told) + 1, list(step.records)
+            self._holders, _ = self._told.setdefault((self._run, state, event), new)
         elif not isinstance(event, Published | Answered | Tick):
             self._holders = None
 
@@ -297,17 +284,8 @@ class Hearing:
         self._way.close()
 
 
-class Alike:
-    """What the settings of many clients have alike, kept once."""
-
-    def __init__(self) -> None:
-        self._schemas: dict[Schema, Schema] = {}
-        self._values: dict[Hashable, Mapping[str, str]] = {}
-
-    def settings(self, own: MemberSettings) -> MemberSettings:
-        values = self._values.setdefault(tuple(own.values.items()), own.values)
-        schema, rows = self._schemas.setdefault(own.schema, own.schema), own.rows or _NO_ROWS
-        return replace(own, schema=schema, values=values, rows=rows)
-
-
-_NO_ROWS: Mapping[str, list[int]] = {}
+def alike(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:
+    """Keeps once, in `known`, what the settings of many clients have alike."""
+    values = known.setdefault(tuple(own.values.items()), own.values)
+    schema, rows = known.setdefault(own.schema, own.schema), own.rows or known.setdefault("", {})
+    return replace(own, schema=schema, values=values, rows=rows)

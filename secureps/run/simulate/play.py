@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.client.local_tensors import LocalTensors
+from secureps.client.trainer import Setting, Trainer
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.errors import ConfigError, ScriptFailed, naming
 from secureps.messages.requests import Prepared, Reply, Request
@@ -28,7 +29,7 @@ from secureps.run.report.group_labels import folded
 from secureps.run.report.version_metrics import DOWN, Metrics, Tell
 from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.simulate.garbage import seldom_collected
-from secureps.run.simulate.ray_cluster import Spread, here
+from secureps.run.simulate.ray_cluster import Cluster, RayCalls, SpreadTrainer
 from secureps.run.simulate.scenario_file import Scenario
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.links import Links, message_bytes, sealed_bytes
@@ -71,13 +72,14 @@ class CoordinatorWatch(Meter):
 class Play:
     """A scenario being played: the drop-outs, and a line for every version.
 
-    Where `charged` is another plan, bytes take the time that they would take under its cipher.
+    Clients train on a `cluster`, if there is one. Where `charged` is another plan, bytes take the
+    time that they would take under its cipher.
     """
 
     scenario: Scenario
     folder: Path
     tell: Tell
-    spread: Spread = here
+    cluster: Cluster | None = None
     copies: CheckpointCopies | None = None
     charged: Plan | None = None
 
@@ -94,7 +96,7 @@ class Play:
         holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
         with naming(f"{scenario.section.name}: settings", ConfigError, script.path):
             trainers = {
-                name: self.spread(script.make(settings), settings, self.folder / name)
+                name: self._spread(script.make(settings), settings, self.folder / name)
                 for name, settings in holders.items()
             }
         first = scenario.clients[0]
@@ -146,6 +148,11 @@ class Play:
                 self.simulation.loop.call_later(stay.comes, partial(self._come, name))
             if stay.leaves is not None:
                 self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
+
+    def _spread(self, own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
+        if self.cluster is None:
+            return own
+        return SpreadTrainer(own, RayCalls(self.cluster, self.scenario.source, settings, state))
 
     def run(self, say: Say) -> None:
         for remark in self._remarks:

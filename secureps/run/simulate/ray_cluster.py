@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -132,11 +132,10 @@ class RayCalls:
         self._begun: dict[bytes, Any] = {}
         self._last: Any = None
 
-    def begin(self, record: Record, tensors: Tensors | None = None) -> bytes:
+    def begin(self, record: Record, tensors: Tensors) -> bytes:
         """Begins a call, if the same has not begun; returns the name by which it is known here."""
-        given = tensors or {}
-        order = json.dumps({**self._trainer, "call": {**record, "order": list(given)}}).encode()
-        data = save_tensors(given)
+        order = json.dumps({**self._trainer, "call": {**record, "order": list(tensors)}}).encode()
+        data = save_tensors(tensors)
         name = payload_digest(order) + payload_digest(data)
         if name not in self._begun:
             while len(self._begun) >= KEPT:
@@ -144,8 +143,8 @@ class RayCalls:
             self._begun[name], self._last = self._cluster.begin(order, data, self._last)
         return name
 
-    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
-        """What a call answers, which may have begun long ago; the error that it says."""
+    def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
+        """Returns the answer of a call that may have begun long ago; raises the error it says."""
         name = self.begin(record, tensors)
         replied, made = unpack(self._cluster.end(self._begun.pop(name)))
         refuse_failure(replied)
@@ -156,7 +155,7 @@ class SpreadTrainer(CutOffTrainer):
     """Trains and evaluates on a cluster; all else is done by `own`, the same trainer here."""
 
     def __init__(self, own: Trainer, calls: RayCalls) -> None:
-        super().__init__(calls, [each for each in OPTIONAL if hasattr(own, each)])
+        super().__init__(calls.ask, [each for each in OPTIONAL if hasattr(own, each)])
         self._own, self._begin = own, calls.begin
         for name in OPTIONAL:
             if name not in ("evaluate_at", "report_at") and hasattr(own, name):
@@ -199,17 +198,3 @@ def _made(script: str, settings: str, state: str) -> Trainer:
 @lru_cache(1)
 def _script(path: str) -> Script:
     return Script(Path(path))
-
-
-Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]
-"""Spreads a client's trainer, made with these settings, over a cluster; the folder is its own."""
-
-
-def here(own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
-    return own
-
-
-def spread_over(cluster: Cluster, script: Path) -> Spread:
-    return lambda own, settings, state: SpreadTrainer(
-        own, RayCalls(cluster, script, settings, state)
-    )

@@ -71,14 +71,11 @@ class Scenario:
 
 
 def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario:
-    """Reads a scenario file.
+    """Reads a scenario file; ConfigError or PlanRefused if it, its plan or script are not right.
 
     Args:
         fetch: as of `load_plan`.
         runs: whether the script may run; without, nothing is looked for that it needs.
-
-    Raises:
-        ConfigError, PlanRefused: it, its plan or its script are not right.
     """
     values = read_toml(path)
     if "plan" not in values and "group" in values:

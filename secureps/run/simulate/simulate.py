@@ -13,8 +13,7 @@ The same scenario gives the same metrics and the same model, bit for bit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -32,7 +31,7 @@ from secureps.run.report.version_metrics import Sinks
 from secureps.run.run_lock import METRICS, new_folder
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.play import Play, Say
-from secureps.run.simulate.ray_cluster import Spread, here, ray_cluster, spread_over
+from secureps.run.simulate.ray_cluster import Cluster, ray_cluster
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.warm import warm_once
 from secureps.service.checkpoint_copies import CheckpointCopies
@@ -55,8 +54,6 @@ def simulate(
 
     Args:
         out: the report folder (default: runs/NAME); it must not hold anything.
-        say: hears one line per version.
-        extras: where else its figures are written.
         copies: the URL of an object store below which checkpoints are copied, in a place that is
             called as the report's folder.
 
@@ -72,8 +69,8 @@ def simulate(
     extras.require(heading)
     refuse_unsealable(scenario.plan.opening)
     copy = None if copies is None else _copying(copies, folder)
-    with trained_by(engine, scenario) as spread:
-        return _simulated(scenario, folder, (heading, extras), (spread, copy), say)
+    with ray_cluster() if engine == "ray" else nullcontext() as cluster:
+        return _simulated(scenario, folder, (heading, extras), (cluster, copy), say)
 
 
 def _copying(url: str, folder: Path) -> CheckpointCopies:
@@ -90,11 +87,11 @@ def _simulated(
     scenario: Scenario,
     folder: Path,
     shown: tuple[Heading, Extras],
-    around: tuple[Spread, CheckpointCopies | None],
+    around: tuple[Cluster | None, CheckpointCopies | None],
     say: Say,
 ) -> Path:
     new_folder(folder)
-    spread, copies = around
+    cluster, copies = around
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
@@ -107,7 +104,7 @@ def _simulated(
     warm_once(say)
     heading, extras = shown
     with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
-        play = Play(scenario, folder, sinks.add, spread, copies)
+        play = Play(scenario, folder, sinks.add, cluster, copies)
         try:
             play.run(say)
         except KeyboardInterrupt:
@@ -136,13 +133,3 @@ def _simulated(
     if left:
         raise DiskFailed(f"checkpoints are in {folder}, and not all of them at the store: {left}")
     return folder
-
-
-@contextmanager
-def trained_by(engine: Engine, scenario: Scenario) -> Iterator[Spread]:
-    """Where clients train while the `with` lasts; ConfigError if it cannot be had."""
-    if engine == "here":
-        yield here
-        return
-    with ray_cluster() as cluster:
-        yield spread_over(cluster, scenario.source)

@@ -8,11 +8,12 @@ SIGKILL, a service manager and a dead disk do.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from secureps.roles.shard.keys import model_key
 from secureps.roles.shard.memory_limit import Limit
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
-from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient, ToldOfHolders
+from secureps.run.simulate.idle_client import Hearing, IdleClient, ToldOfHolders, alike
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
@@ -157,7 +158,8 @@ class Simulation:
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
-        self._alike, self._told = Alike(), ToldOfHolders()
+        self._alike: dict[Hashable, Any] = {}
+        self._told = ToldOfHolders()
         shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
@@ -184,9 +186,8 @@ class Simulation:
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """Empties the stores of a party that was killed, as if its disk was lost.
 
-        A client's or shard's secret seed goes too, and what a coordinator would make a run unlike
-        every other: `seed` is its new one (None: the same again). A client's ledger stays: it lies
-        elsewhere.
+        Its secret seed goes too: `seed` is its new one (None: the same again), from which a
+        coordinator makes its run unlike every other. A client's ledger lies elsewhere, and stays.
         """
         del self._stores[name]
         if seed is not None:
@@ -328,7 +329,7 @@ class Simulation:
         site = self._site(name, stores.folder)
         if not self._conditions.idle:
             return make_member(self._kit.public, site, stores, around, cost, terms)
-        settings = self._alike.settings(member_settings(self._kit.public, site, terms))
+        settings = alike(member_settings(self._kit.public, site, terms), self._alike)
         client = IdleClient(
             lambda: machine_and_worker(
                 settings, self._site(name, stores.folder), stores.spool, cost

@@ -59,7 +59,7 @@ def test_an_only_group_is_not_named() -> None:
 
 def test_several_are_named_and_stand_side_by_side() -> None:
     blocks = [block(0, 5, "holding", "all are here"), block(1, 3, why="2 of 5 are here")]
-    tower = GroupStatus("tower", 2, "waiting", "waits for members", (), 0.5)
+    tower = GroupStatus("tower", 2, "waiting", "waits for members", (), 0.123456)
     assert line([*blocks, tower]) == (
         "table.0-1 1 holding, 1 collecting: table.1: 2 of 5 are here / tower waiting: waits for "
         "members"
@@ -68,7 +68,7 @@ def test_several_are_named_and_stand_side_by_side() -> None:
     assert (heads[0], heads[-1]) == ("group", "clip")
     assert [(row[0], row[1], row[-1]) for row in cells] == [
         ("table.0-1", "3 to 5", "-"),
-        ("tower", "2", "0.5"),
+        ("tower", "2", "0.1235"),
     ]
 
 

@@ -49,10 +49,10 @@ def waiting(version: int, group: str = "all", /, **seconds: float) -> Line:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Draws with one of the functions; returns the figure in place of writing a file."""
 
-    def drawing(function: Callable[..., None], lines: list[Line], sheet: Sheet) -> Any:
+    def drawing(function: Callable[..., None], *given: Any) -> Any:
         figures: list[Any] = []
         monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-        function(lines, sheet, Path("nowhere.png"))
+        function(*given, Path("nowhere.png"))
         (figure,) = figures
         return figure
 
@@ -182,13 +182,6 @@ def test_what_the_script_measures_is_drawn(
     assert texts == ([] if scores else ["nobody could judge this model"])
 
 
-@pytest.mark.slow
-def test_a_score_that_is_not_there_yet_is_no_point(drawn: Any) -> None:
-    lines = [LINES[0], dataclasses.replace(LINES[1], scores={}), LINES[2]]
-    found = panels(drawn(draw_curves, lines, SHEET))
-    assert xy(found["held-out loss"].lines[0]) == ([1.5, 4.5], [2.0, 0.0])
-
-
 # --- waiting.png ------------------------------------------------------------------
 
 
@@ -265,15 +258,11 @@ def test_a_run_that_waited_for_nobody_says_so(drawn: Any) -> None:
     assert [text.get_text() for text in axes.texts] == ["no version was measured"]
 
 
-def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(drawn: Any) -> None:
     ran = [(5.0, 0.1), (10.0, 0.95)]
     curves = {"sync": [ran, ran[:1]], "async": [ran]}
-    draw_study(curves, "few", "accuracy", 0.9, Path("nowhere"))
-    (axes,) = figures[0].axes
+    figure = drawn(draw_study, curves, "few", "accuracy", 0.9)
+    (axes,) = figure.axes
     assert labels(axes) == ["sync", "async", "target: 0.9"]
     lines = [line for line in axes.lines if line.get_linestyle() == "-"]
     assert [xy(line) for line in lines] == [
@@ -282,4 +271,4 @@ def test_a_study_has_a_line_for_every_seed_and_one_name_for_each_rule(
         ([5, 10], [0.1, 0.95]),
     ]
     assert list(axes.lines[-1].get_ydata()) == [0.9, 0.9]
-    assert "unsafe seed: no privacy" in figures[0].get_suptitle()
+    assert "unsafe seed: no privacy" in figure.get_suptitle()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 from collections.abc import Iterable
 
 import pytest
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import MemberStatus
-from secureps.run.report.summary import tables
-from secureps.run.report.tables import WholeTable, filled
+from secureps.run.report.summary import Summary, tables
+from secureps.run.report.tables import filled
+from tests.run.report.test_status_tables import displayed
 from tests.run.report.test_terminal import SUMMARY
 
 MANY = tuple(Metric(f"accuracy_of_site_{k}", k + 0.123456) for k in range(12))
@@ -32,11 +31,7 @@ LONG = dataclasses.replace(
 
 
 def shown(parts: Iterable[RenderableType], width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    for part in parts:
-        console.print(part)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return displayed(*parts, width=width)
 
 
 def words(text: str) -> set[str]:
@@ -45,8 +40,7 @@ def words(text: str) -> set[str]:
 
 @pytest.mark.parametrize("width", range(36, 140, 4))
 @pytest.mark.parametrize("summary", [SUMMARY, LONG], ids=["usual", "long"])
-def test_the_end_of_a_run_is_whole_at_every_width(summary: object, width: int) -> None:
-    assert isinstance(summary, type(SUMMARY))
+def test_the_end_of_a_run_is_whole_at_every_width(summary: Summary, width: int) -> None:
     text = shown(tables(summary), width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
@@ -75,10 +69,8 @@ def test_words_that_fit_are_beside_each_other_and_others_below() -> None:
 
 
 def test_a_list_leaves_empty_cells_out_and_markup_of_a_text_is_text() -> None:
-    table = WholeTable("title")
-    for head in ("", "first", "second"):
-        table.add_column(head)
-    table.add_row(Text("[red]newest[/red]"), Text(""), Text("abcdefghijklmnop"))
+    row = ("[red]newest[/red]", "", "abcdefghijklmnop")
+    table = filled("title", ("", "first", "second"), [row])
     assert shown([table], 30).splitlines() == [
         "title",
         "[red]newest[/red]",

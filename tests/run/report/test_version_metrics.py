@@ -153,13 +153,6 @@ def test_nobody_reports_a_score() -> None:
     assert record["bytes_up"] == 2.0
 
 
-def test_only_figures_that_are_wanted() -> None:
-    metrics = Metrics(lambda line: None, True, ("network_seconds",))
-    metrics.publish("all", 1, 1.0, math.inf, {"clients": 3})
-    metrics.take([report("ada", 1, network_seconds=0.5, training_seconds=0.7)])
-    assert metrics.lines[0].figures == {"clients": 3, "network_seconds": 0.5}
-
-
 def test_a_later_play_tells_all_that_an_earlier_one_knew() -> None:
     earlier: list[Line] = []
     first = Metrics(earlier.append, unsafe=False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from secureps.run.script.process import Assignment, ScriptProcess, script_proces
 from secureps.run.script.scoring import Score
 from tests.kits.federations import Tensors, small_plan
 from tests.kits.nursery import supervise_children
+from tests.kits.polling import until
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +89,8 @@ def test_it_is_asked_for_all_that_up_and_check_want(tmp_path: Path) -> None:
         }
         assert done.central == Score("accuracy", 0.9, 0.5, 4)
         assert done.notes == ()
-        assert [each.rpartition(" trains ")[2] for each in said[:2]] == ["a alone", "b alone"]
+        trained = ("a alone", "b alone", "centrally, without privacy")
+        assert said == [f"for comparison, trains {who}" for who in trained]
 
 
 COUNTING = SCRIPT.replace("import os\n", "import os, pathlib\n").replace(
@@ -106,7 +108,7 @@ def test_what_is_trained_ahead_is_trained_once_if_the_run_ends_as_planned(
         script.look()
         script.prepare()
         script.train_ahead(2, MODEL)
-        await_fits(tmp_path, 4)
+        until(lambda: fitted(tmp_path) >= 4)
         assert script.score(MODEL) == Score("accuracy", 0.25, 1.0, 4), "it still answers"
         said: list[str] = []
         done = script.baselines(versions, MODEL, said.append)
@@ -124,13 +126,6 @@ def fitted(folder: Path) -> int:
     return len((folder / "fits").read_text()) if (folder / "fits").exists() else 0
 
 
-def await_fits(folder: Path, number: int) -> None:
-    until = time.monotonic() + 30.0
-    while fitted(folder) < number:
-        assert time.monotonic() < until, f"{fitted(folder)} of {number}"
-        time.sleep(0.01)
-
-
 def test_long_steps_are_left_to_the_end(tmp_path: Path) -> None:
     busy = "        while time.thread_time() < until: pass\n"
     code = "import time\n" + COUNTING.replace(
@@ -141,7 +136,7 @@ def test_long_steps_are_left_to_the_end(tmp_path: Path) -> None:
         script.look()
         script.prepare()
         script.train_ahead(3, MODEL)
-        await_fits(tmp_path, 2)
+        until(lambda: fitted(tmp_path) >= 2)
         script.score(MODEL)
         assert fitted(tmp_path) == 2, "a second long step is the last"
         assert script.baselines(3, MODEL, lambda text: None).alone.keys() == {"a", "b"}
@@ -160,10 +155,10 @@ ENDS = [
 def test_what_ends_the_process_is_told_by_its_function(
     tmp_path: Path, function: str, how: str, told: str
 ) -> None:
-    with hosted(tmp_path, breaking(function, how)) as script:
-        said = rf"^holder\.py: {function.replace('(', chr(92) + '(').replace(')', chr(92) + ')')} "
-        with pytest.raises(ScriptFailed, match=f"{said}ended the process it ran in, with {told}"):
-            script.look()
+    said = rf"^holder\.py: {re.escape(function)} ended the process it ran in, with {told}"
+    code = breaking(function, how)
+    with hosted(tmp_path, code) as script, pytest.raises(ScriptFailed, match=said):
+        script.look()
     assert not left(tmp_path)
 
 
@@ -214,8 +209,7 @@ def test_an_evaluation_that_ends_its_process_ends_no_run(
 
 
 def test_an_evaluator_that_cannot_be_made_ends_no_run(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        script = stack.enter_context(hosted(tmp_path, breaking("make_evaluator(", "os.abort()")))
+    with hosted(tmp_path, breaking("make_evaluator(", "os.abort()")) as script:
         script.look()
         script.prepare()
         assert "make_evaluator(settings) ended the process it ran in" in script.note
@@ -229,8 +223,5 @@ def test_a_run_client_that_nothing_guards_joins_nothing(tmp_path: Path) -> None:
 
 
 def left(tmp_path: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(tmp_path) in part for part in process.info["cmdline"] or []):
-            found.append(process)
-    return found
+    every = psutil.process_iter(["cmdline"])
+    return [each for each in every if str(tmp_path) in " ".join(each.info["cmdline"] or [])]

@@ -105,7 +105,8 @@ class Woken:
             return Member(settings), None
 
         self.loop = VirtualLoop()
-        self.client = IdleClient(make, lambda task: 0.0, self.loop, told or ToldOfHolders())
+        shared = {} if told is None else told
+        self.client = IdleClient(make, lambda task: 0.0, self.loop, shared)
         self.machine: Any = Member(settings) if keeps else self.client
         welcome = Welcome(RUN, make_placement(TWO), ADDRESSES)
         self.machine.resume(0.0)

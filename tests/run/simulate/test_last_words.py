@@ -14,55 +14,24 @@ from secureps.run.processes.signals import Terminated
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.simulate import simulate
 from secureps.tracebacks import crashed, fatal
+from tests.kits import whole_steps
 from tests.kits.nursery import ROOT
 
-SCRIPT = """
-import ctypes
-import numpy as np
-from secureps.client.trainer import EvaluateResult, FitResult
+PAUSE = "time.sleep(self.pace)"
 
-class Holder:
-    def __init__(self, partition): self.partition = partition
-    def parameters(self, seed):
-        return {"w": np.zeros(2, np.float32)}
-    def fit(self, parameters, config):
-        if self.partition == 1:
-            ctypes.string_at(0)
-        return FitResult(parameters, 10, {}, 1)
-    def evaluate(self, parameters):
-        return EvaluateResult(0.0, 4, {})
 
-def make(settings):
-    return Holder(settings["partition"])
-"""
-LINE = 1 + SCRIPT.splitlines().index("            ctypes.string_at(0)")
-PLAN = """
-name = "crash"
-versions = 1
-shards = 1
-[cipher]
-name = "plain"
-capacity = 4
-[[group]]
-clip = 1.0
-range = 1.0
-most_examples = 10
-rule = { quorum = 3, minimum = 3 }
-"""
-SCENARIO = """
-name = "crash"
-plan = "plan.toml"
-script = "holder.py"
-clients = 3
-seed = 1
-"""
+def ending(how: str) -> str:
+    """A script of which one client ends its process."""
+    return whole_steps.SCRIPT.replace(PAUSE, f"if self.number == 1: {how}").replace(
+        "import time", "import ctypes, signal"
+    )
 
 
 def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Path) -> None:
-    for name, text in (("holder.py", SCRIPT), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
-        (tmp_path / name).write_text(text)
+    path = whole_steps.scenario(tmp_path, script=ending("ctypes.string_at(0)"))
+    line = next(n for n, text in enumerate(whole_steps.SCRIPT.splitlines(), 1) if PAUSE in text)
     ended = subprocess.run(
-        [sys.executable, "-m", "secureps", "simulate", "s.toml", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "secureps", "simulate", path, "--out", tmp_path / "out"],
         cwd=tmp_path,
         env={
             "PYTHONPATH": str(ROOT),
@@ -76,20 +45,17 @@ def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Pat
         check=False,
     )
     assert ended.returncode < 0
-    assert f'holder.py", line {LINE} in fit' in ended.stderr
+    assert f'client.py", line {line} in fit' in ended.stderr
     assert "error: client-01's fit ended the simulation's process" in ended.stderr
 
 
 def test_one_that_is_told_to_end_blames_no_script(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ends = SCRIPT.replace("ctypes.string_at(0)", "signal.raise_signal(signal.SIGTERM)")
-    holder = ends.replace("import ctypes", "import signal")
-    for name, text in (("holder.py", holder), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
-        (tmp_path / name).write_text(text)
+    path = whole_steps.scenario(tmp_path, script=ending("signal.raise_signal(signal.SIGTERM)"))
     lines = list[str]()
     with pytest.raises(Terminated):
-        simulate(tmp_path / "s.toml", tmp_path / "out", lines.append)
+        simulate(path, tmp_path / "out", lines.append)
     assert lines[-1].startswith(f"stopped: {tmp_path / 'out'} has what there was until then")
     assert "ended the simulation's process" not in capfd.readouterr().err
 

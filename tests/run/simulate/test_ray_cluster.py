@@ -192,12 +192,12 @@ def test_calls_that_nobody_asked_for_are_forgotten(tmp_path: Path) -> None:
     cluster = Cluster()
     calls = module.RayCalls(cluster, script, {"partition": 0}, tmp_path / "state")
     for seed in range(9):
-        calls.begin({"do": "parameters", "seed": seed})
+        calls.begin({"do": "parameters", "seed": seed}, {})
     assert len(calls._begun) == module.KEPT
-    record, tensors = calls.ask({"do": "parameters", "seed": 8})
+    record, tensors = calls.ask({"do": "parameters", "seed": 8}, {})
     assert sum(cluster.made.values()) == 9, "it had begun"
     assert list(tensors) == record["order"] == ["slope", "steps"]
-    calls.ask({"do": "parameters", "seed": 0})
+    calls.ask({"do": "parameters", "seed": 0}, {})
     assert sum(cluster.made.values()) == 10
 
 
@@ -205,7 +205,7 @@ def test_what_began_for_another_model_is_no_answer_for_this_one(tmp_path: Path) 
     """A client that was killed comes back to a newer version: its evaluations have no number."""
     script = scenario(tmp_path / "given").parent / "script.py"
     calls = module.RayCalls(Cluster(), script, {"partition": 0}, tmp_path / "state")
-    _, model = calls.ask({"do": "parameters", "seed": 1})
+    _, model = calls.ask({"do": "parameters", "seed": 1}, {})
     (asked,) = (calls.ask({"do": "evaluate"}, model)[0],)
     calls.begin({"do": "evaluate"}, {**model, "slope": model["slope"] + 1})
     assert calls.ask({"do": "evaluate"}, model)[0] == asked
@@ -229,10 +229,10 @@ class Reporter(Line):
 """
     )
     own, cluster = Script(path).make({"partition": 0}), Cluster()
-    spread = module.spread_over(cluster, path)(own, {"partition": 0}, tmp_path / "state")
+    calls = module.RayCalls(cluster, path, {"partition": 0}, tmp_path / "state")
+    spread = module.SpreadTrainer(own, calls)
     model = spread.parameters(1)
     spread.fit(model, FitConfig({"all": 0}, 1, {"local_steps": 2}))
-    assert isinstance(spread, module.SpreadTrainer)
     found = spread._report_at(model, {"all": 1}, "train")
     assert found is not None
     assert spread.__dict__["report_at"] == spread._report_at, "what a client asks"

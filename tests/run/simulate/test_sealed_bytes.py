@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from secureps.client.initial_model import schema_of
-from secureps.errors import ConfigError
 from secureps.messages.requests import GetBlock, PutBlock, Submit
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Conditions
@@ -42,10 +41,3 @@ def test_what_is_not_sealed_stands_for_what_would_be(cipher: str, tmp_path: Path
     assert {what for what, _ in sealed} >= {"PutBlock of update", "PutBlock of founding"}
     assert sent(clear, tmp_path / "bare", message_bytes) != sealed
     assert size(GetBlock(b"run", "all", 0, 0)) == 0, "as small as it is"
-
-
-def test_blocks_that_are_cut_otherwise_are_refused() -> None:
-    plan, clear = small_plan("rlwe"), small_plan("plain", block_size=32)
-    schema = schema_of(Walker(0).parameters(0))
-    with pytest.raises(ConfigError, match=r"study\.sealed: under rlwe .* in other blocks"):
-        sealed_bytes(plan, plan.layout(schema), clear.layout(schema))

@@ -12,49 +12,43 @@ from secureps.files.objects import ObjectStore
 from secureps.run import cli
 from secureps.run.export import export
 from secureps.run.simulate.simulate import simulate
+from tests.kits import whole_steps
 from tests.kits.command import said
 from tests.kits.federations import same
-from tests.kits.whole_steps import SCRIPT, plan_text
-
-SCENARIO = 'name = "few"\nplan = "plan.toml"\nscript = "client.py"\nclients = 4\nseed = 1\n'
 
 
 @pytest.fixture
-def scenario(tmp_path: Path) -> Path:
-    plan = plan_text("copied", versions=3).replace('"rlwe"\nholders = 2\nthreshold = 2', '"plain"')
-    (tmp_path / "plan.toml").write_text(plan)
-    (tmp_path / "client.py").write_text(SCRIPT)
-    (tmp_path / "scenario.toml").write_text(f"{SCENARIO}[settings]\npace = 0.0\n")
-    return tmp_path / "scenario.toml"
+def whole(tmp_path: Path) -> Path:
+    return whole_steps.scenario(tmp_path, versions=3)
 
 
-def test_all_checkpoints_are_at_the_store(scenario: Path, tmp_path: Path) -> None:
+def test_all_checkpoints_are_at_the_store(whole: Path, tmp_path: Path) -> None:
     url, out = f"file://{tmp_path}/store", tmp_path / "report"
-    said(cli.app, "simulate", scenario, "--out", out, "--copies", url)
+    said(cli.app, "simulate", whole, "--out", out, "--copies", url)
     made = export(f"{url}/report", tmp_path / "copied.safetensors")
     assert made.versions == {"all": 3}
     model = load_file(out / "model.safetensors")
     assert same(load_file(tmp_path / "copied.safetensors"), model)
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept <= {path.name for path in (tmp_path / "store/report/checkpoints").iterdir()}
-    without = simulate(scenario, tmp_path / "without", lambda text: None)
+    without = simulate(whole, tmp_path / "without", lambda text: None)
     assert same(load_file(without / "model.safetensors"), model)
 
 
 def test_a_place_that_has_something_is_refused_before_the_folder_is_made(
-    scenario: Path, tmp_path: Path
+    whole: Path, tmp_path: Path
 ) -> None:
     url, out = f"file://{tmp_path}/store", tmp_path / "report"
     ObjectStore(f"{url}/report/checkpoints/000001").create("manifest.json", b"another's")
     with pytest.raises(ConfigError, match=r"--copies: .*/report/checkpoints has something"):
-        simulate(scenario, out, lambda text: None, copies=url)
+        simulate(whole, out, lambda text: None, copies=url)
     with pytest.raises(ConfigError, match="--copies: nowhere/report/checkpoints: no URL"):
-        simulate(scenario, out, lambda text: None, copies="nowhere")
+        simulate(whole, out, lambda text: None, copies="nowhere")
     assert not out.exists()
 
 
 def test_a_store_that_refuses_to_the_end_is_told_and_the_report_is_there(
-    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: ObjectStore, name: str, data: bytes) -> None:
         raise DiskFailed(f"{self.name}/{name}: it is full")
@@ -62,5 +56,5 @@ def test_a_store_that_refuses_to_the_end_is_told_and_the_report_is_there(
     monkeypatch.setattr(ObjectStore, "create", refuse)
     out = tmp_path / "report"
     with pytest.raises(DiskFailed, match=r"not all of them at the store: .*: it is full"):
-        simulate(scenario, out, lambda text: None, copies=f"file://{tmp_path}/store")
+        simulate(whole, out, lambda text: None, copies=f"file://{tmp_path}/store")
     assert (out / "summary.json").exists()

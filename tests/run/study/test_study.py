@@ -110,6 +110,12 @@ def said(console: Console) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+def tried(path: Path, job: Trial) -> Outcome:
+    outcome = play(path, job)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
 def points(*scores: float) -> tuple[Point, ...]:
     return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
 
@@ -181,16 +187,12 @@ def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", "target = 0.9")
-    one, same, other = (play(path, Trial(Candidate("rounds", 1), s, 200.0)) for s in (1, 1, 2))
-    assert isinstance(one, Outcome)
-    assert isinstance(same, Outcome)
-    assert isinstance(other, Outcome)
+    one, same = (tried(path, Trial(Candidate("rounds", 1), 1, 200.0)) for _ in range(2))
     assert one.points == same.points
     assert one.reached is not None
     assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
     assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
-    late = play(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
-    assert isinstance(late, Outcome)
+    late = tried(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
     assert late.reached is None, "given up"
     assert late.points == one.points[: len(late.points)]
 
@@ -408,9 +410,7 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     path = scenario(tmp_path, f'script = "{SCRIPT}"', f'script = "{app}"')
     text = path.read_text().replace("target = 0.6", 'measure = "eval_loss"\ntarget = 1.5')
     path.write_text(text.replace("[settings]\npartitions = 6\n", ""))
-    outcome = play(path, Trial(Candidate("rounds", 0), 1, 200.0))
-    assert isinstance(outcome, Outcome)
-    assert outcome.reached == 0.0
+    assert tried(path, Trial(Candidate("rounds", 0), 1, 200.0)).reached == 0.0
     played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
     folder = tmp_path / "founded"
     folder.mkdir()
