@@ -168,11 +168,11 @@ def prepared(tx: Transaction, event: Prepared) -> None:
 
 def checkpointed(tx: Transaction, event: Checkpointed) -> None:
     """A shard has written its part of the newest checkpoint."""
-    number, checkpoints = event.number, tx.federation.checkpoints
-    if not checkpoints or checkpoints[-1].number != number:
+    last = tx.federation.last_checkpoint
+    if last is None or last.number != event.number:
         return
     check_part(event)
-    if event.shard not in checkpoints[-1].parts:
+    if event.shard not in last.parts:
         tx.write(event)
         checkpointing.manifest_again(tx)
 

@@ -38,6 +38,11 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
+def founded_from(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
+    """What version 0 is to be made of: the plan's file (None), or the models that are here."""
+    return (None,) if tx.plan.given(group.name) else tuple(group.receipts.values())
+
+
 # --- 1 close ----------------------------------------------------------------------
 
 
@@ -200,11 +205,9 @@ def _make_again(tx: Transaction, group: GroupState) -> None:
     """Has shards that have not made the next version yet told once more."""
     if group.phase is not Phase.FOUNDING:
         prepare_again(tx, group)
-    elif tx.plan.given(group.name):
-        found(tx, group, None)
-    else:
-        for receipt in group.receipts.values():
-            found(tx, group, receipt)
+        return
+    for receipt in founded_from(tx, group):
+        found(tx, group, receipt)
 
 
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:

@@ -40,7 +40,7 @@ from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.standby import Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
-from secureps.roles.coordinator.transaction import LATER, Cache, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Cache, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -58,7 +58,7 @@ from secureps.roles.machine import (
     Unwatched,
     WorkFailed,
 )
-from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.pinned_run import LATER, PinnedRun
 from secureps.wording import named
 
 BEFORE_A_RUN = (
@@ -229,7 +229,9 @@ class Coordinator(Seat):
             self._rule(tx := self._tx(now))
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
-            return self._manifest_written(now, event)
+            if checkpointing.written(tx := self._tx(now), event):
+                resharding.finish(tx)
+            return self._close_turn(tx)
         if sender == WORKER and isinstance(event, KitRead):
             return self._read_kit(now, event)
         self._demand_permitted(sender, event)
@@ -274,7 +276,8 @@ class Coordinator(Seat):
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
-        if isinstance(event, OF_BLOCKS) and tx.gave_up(sender):
+        gave_up = tx.federation.moving.dismissed(sender) or tx.spare(sender)
+        if isinstance(event, OF_BLOCKS) and gave_up:
             return requests.Noted()  # it held some when it said so
         self._demand_own(tx, sender, event)
         match event:
@@ -397,7 +400,8 @@ class Coordinator(Seat):
             self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
-        self._sessions.forget_prepared(party)
+        # It may have come anew without what it has prepared.
+        self._sessions.prepared = {each for each in self._sessions.prepared if each[2] != party}
         self._sessions.told.add(party)
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
 
@@ -413,14 +417,6 @@ class Coordinator(Seat):
             raise NotReady("the run is not founded yet")
         shards, sequences = tx.federation.addresses, tx.federation.next_of(client)
         return requests.Welcome(pinned.run, pinned.placement, shards, sequences)
-
-    # --- works --------------------------------------------------------------------
-
-    def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
-        tx = self._tx(now)
-        if checkpointing.written(tx, event):
-            resharding.finish(tx)
-        return self._close_turn(tx)
 
     # --- the roster ---------------------------------------------------------------
 

@@ -36,9 +36,9 @@ from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, opening, recovery, reign
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
-from secureps.roles.coordinator.transaction import LATER, Transaction, said_once
+from secureps.roles.coordinator.transaction import Transaction, said_once
 from secureps.roles.machine import Halt, Say
-from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.pinned_run import LATER, PinnedRun
 
 
 def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:

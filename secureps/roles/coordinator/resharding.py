@@ -137,7 +137,7 @@ def _waits(tx: Transaction) -> str:
     federation = tx.federation
     if federation.coming is not None:
         away = [s for s in federation.placed if s not in tx.watchers]
-        if not away and not _checkpointed(tx):
+        if not away and federation.checkpoint_in_making is not None:
             return "waits for the checkpoint that is being made of it"
     elif (shards := _wanted(tx)) is not None:
         away = [s for s in {*shards, *federation.placed} if s not in tx.watchers]
@@ -159,7 +159,7 @@ def advance(tx: Transaction) -> None:
         coming = Placement.by_block(placement.epoch + 1, shards, _held(tx, shards))
         tx.write(PlacementMoved(coming))
         _tell_coming(tx)
-    if _checkpointed(tx) and not _lacking(tx):
+    if federation.checkpoint_in_making is None and not _lacking(tx):
         checkpointing.begin(tx)
 
 
@@ -245,12 +245,7 @@ def _between(tx: Transaction) -> bool:
     """Whether no version and no checkpoint is in the making."""
     groups = tx.federation.groups.values()
     idle = all(group.making is None and group.version >= 0 for group in groups)
-    return idle and _checkpointed(tx)
-
-
-def _checkpointed(tx: Transaction) -> bool:
-    """Whether no checkpoint is in the making."""
-    return all(each.complete for each in tx.federation.checkpoints[-1:])
+    return idle and tx.federation.checkpoint_in_making is None
 
 
 def _changing(tx: Transaction) -> Mapping[str, Sequence[str]]:

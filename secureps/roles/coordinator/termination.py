@@ -266,9 +266,8 @@ def _told(tx: Transaction) -> str:
 
 def finish(tx: Transaction) -> None:
     """Ends the run when a checkpoint holds the last version of every group."""
-    federation = tx.federation
+    federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
-    last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(tx, group) for group in groups):
         return
     if any(group.takes_updates for group in groups):  # what waits there has not been given up yet

@@ -26,6 +26,7 @@ from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
+from secureps.roles.pinned_run import LATER
 
 Located = tuple[tuple[ShardAddress, ...], int]
 """Where shards are, and the epoch of the placement of blocks on them."""
@@ -106,10 +107,6 @@ class Sessions:
     def holds(self, shard: str, group: str) -> None:
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
-    def forget_prepared(self, shard: str) -> None:
-        """Forgets what a shard has prepared: it may have come anew without it."""
-        self.prepared = {each for each in self.prepared if each[2] != shard}
-
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
@@ -184,10 +181,6 @@ GOES_ON = Wait(None, "")
 """What a step returns whose records, or those before it, say what its group waits for."""
 
 
-LATER = 1.0
-"""Seconds after which a party that cannot be taken asks again, at first."""
-
-
 @dataclass(slots=True)
 class Transaction:
     """What one event makes of the state, while it is handled.
@@ -247,10 +240,6 @@ class Transaction:
         federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
-
-    def gave_up(self, party: str) -> bool:
-        """Whether a shard holds no blocks of the run (any more), as it should."""
-        return self.spare(party) or self.federation.moving.dismissed(party)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group.
