@@ -196,7 +196,6 @@ def opened(tx: Transaction, event: Opened) -> None:
         if group.closed_cohort.opened == sums:
             commit.prepare_again(tx, group)
         return
-    assert tx.layout is not None
     blocks = tx.layout.group(event.group).blocks
     if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
         raise Malformed(f"{event.holder}: {event.group} has {blocks} blocks, each one digest")
@@ -211,7 +210,6 @@ def key_share(tx: Transaction, event: KeyShare) -> None:
         Conflict: it is of another cohort.
     """
     group = _asked(tx, event)
-    assert tx.layout is not None
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
     if group is not None and event.holder in opening.silent(tx, group):
         tx.write(event)

@@ -15,7 +15,6 @@ from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held
-from secureps.model.layout import Layout
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import (
@@ -61,27 +60,11 @@ from secureps.roles.machine import (
 from secureps.roles.pinned_run import LATER, PinnedRun
 from secureps.wording import named
 
-BEFORE_A_RUN = (
-    requests.Register,
-    requests.Join,
-    requests.Subscribe,
-    requests.Retire,
-    requests.Heartbeat,
-    requests.Trouble,
-    requests.Telemetry,
-    requests.AskRun,
-    requests.AskStatus,
-)
+BEFORE_A_RUN = (*reign.ALWAYS, requests.Join, requests.Subscribe, requests.Retire)
 """What is said to a coordinator that has founded no run yet."""
 
 
-OF_BLOCKS = (
-    Held,
-    requests.Missing,
-    requests.Spoilt,
-    requests.Prepared,
-    requests.Checkpointed,
-)
+OF_BLOCKS = (Held, requests.Missing, requests.Spoilt, requests.Prepared, requests.Checkpointed)
 """What shards say of blocks that they hold."""
 
 OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
@@ -109,7 +92,6 @@ class Coordinator(Seat):
             raise PlanRefused(
                 f"evaluation.evaluator: no client on the roster is called {evaluator}"
             )
-        self._layout: Layout | None = None
         self._telemetry = Window()
         self._load = Load()
         self._cache = Cache()
@@ -123,7 +105,6 @@ class Coordinator(Seat):
             self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
         self._sessions.changes.forget()
-        self._lay_out()
 
     def folded(self) -> Fold:
         pinned = self._federation.pinned
@@ -143,6 +124,7 @@ class Coordinator(Seat):
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
         if (pinned := self._federation.pinned) is not None:
             self._refuse_other(pinned.run)
+            self._plan.layout(pinned.run.schema)  # refused now, not at the first receipt
         gone = self._federation.why_gone
         here = [client for client in self._federation.members if client not in gone]
         self._sessions.begin(now, here, now + self._plan.section.lease)
@@ -438,18 +420,12 @@ class Coordinator(Seat):
 
     # --- small things -------------------------------------------------------------
 
-    def _lay_out(self) -> None:
-        pinned = self._federation.pinned
-        if pinned is not None and self._layout is None:
-            self._layout = self._plan.layout(pinned.run.schema)
-
     def _tx(self, now: float) -> Transaction:
         everybody, evaluator = self._settings.roster.names("client"), self._plan.evaluator
         return Transaction(
             now=now,
             plan=self._plan,
             federation=self._federation,
-            layout=self._layout,
             clients=everybody - {evaluator} if evaluator else everybody,
             holders=tuple(sorted(self._settings.roster.names("holder"))),
             live=self._sessions.live(now),
@@ -459,8 +435,6 @@ class Coordinator(Seat):
         )
 
     def _close_turn(self, tx: Transaction) -> Step:
-        self._lay_out()
-        tx.layout = self._layout
         if rules := reign.rules(tx):
             scaling.advance(tx, self._load)
         self._until = scheduler.advance(tx) if rules else None

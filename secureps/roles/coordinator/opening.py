@@ -303,7 +303,6 @@ def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tupl
 
 
 def _key_length(tx: Transaction, group: GroupState) -> int:
-    assert tx.layout is not None
     return tx.plan.key_length(tx.layout.group(group.name))
 
 

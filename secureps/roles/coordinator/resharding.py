@@ -312,7 +312,7 @@ def seen(tx: Transaction) -> Move | None:
         return None
     moved = blocks = moved_bytes = bytes = 0
     lacking = set(_lacking(tx))
-    for group in tx.layout.all_groups if tx.layout is not None else ():
+    for group in tx.layout.all_groups:
         for shard in tx.federation.placed:
             for block in _gains(tx, group.name, shard):
                 start, stop = group.span(block)

@@ -416,7 +416,6 @@ def _too_little(
             block at a time: the coordinator does not know its `threads`.
         held: where blocks are to lie: of every block of a group its shards.
     """
-    assert tx.layout is not None
     groups = tx.layout.all_groups
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
     then = Placement.by_block(0, sorted(shards), held)

@@ -73,7 +73,7 @@ def status(
         members=tuple(_member(tx, name) for name in sorted(federation.members)),
         shards=tuple(at for name, at in sorted(federation.shards.items()) if name not in gone),
         telemetry=telemetry,
-        holdings=() if tx.layout is None else tuple(_holdings(federation, tx.layout)),
+        holdings=() if pinned is None else tuple(_holdings(federation, tx.layout)),
         evaluation=_evaluation(tx, servers),
         servers=servers,
         failure=federation.failure,

@@ -157,7 +157,7 @@ def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
     ledger of what arrived and the evaluation that the client still owes.
     """
     privacy, ahead = tx.plan.section.privacy, list(groups)
-    if privacy is None or tx.layout is None:
+    if privacy is None:
         return frozenset()
     return frozenset(c for c in tx.clients if _next(tx, c, ahead) > privacy.budget)
 
@@ -229,7 +229,6 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:
-    assert tx.layout is not None
     size = tx.layout.group(group.name).sent
     return fact(tx.plan, client, group.name, size, base.version, base.step)
 

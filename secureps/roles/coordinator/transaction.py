@@ -186,7 +186,6 @@ class Transaction:
     """What one event makes of the state, while it is handled.
 
     Args:
-        layout: the run's, None before it is founded.
         clients, holders: all on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: parties that can be told. Both may be
             the sessions' own sets: only for reading.
@@ -198,7 +197,6 @@ class Transaction:
     now: float
     plan: Plan
     federation: CoordinatorState
-    layout: Layout | None
     clients: frozenset[str]
     holders: tuple[str, ...]
     live: Names
@@ -207,6 +205,11 @@ class Transaction:
     cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
+
+    @property
+    def layout(self) -> Layout:
+        """The run's, once it is founded."""
+        return self.plan.layout(self.federation.run.schema)
 
     def trains(self, client: str) -> bool:
         return client in self.live and client != self.plan.evaluator

@@ -61,7 +61,7 @@ class Change:
 
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         watchers, none = frozenset({"c0"}), frozenset[str]()
-        tx = Transaction(0.0, PLAN, self.state, None, none, (), none, watchers)
+        tx = Transaction(0.0, PLAN, self.state, none, (), none, watchers)
         opening.form_committee(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
         return tx
 
