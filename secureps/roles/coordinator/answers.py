@@ -54,7 +54,7 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
     """Opens the cohort when all shards hold it."""
     held, shard = group.closed_cohort.held, said.shard
     known = {name: each.sums for name, each in held.items()}
-    if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
+    if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, shard, said.sums):
         return
     replaced = shard in held and held[shard] != said
     if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any

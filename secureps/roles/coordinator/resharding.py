@@ -205,8 +205,11 @@ def _wanted(tx: Transaction) -> tuple[str, ...] | None:
     if moving.what == BALANCE:
         return placement.shards
     copies = min(tx.plan.section.replicas, len(placement.shards))
-    thin = tx.cache.of("thin", placement.epoch, lambda: _least(placement) < copies)
-    return placement.shards if thin else None
+
+    def lacks() -> bool:
+        return any(len(holders) < copies for of in placement.held.values() for holders in of)
+
+    return placement.shards if tx.cache.of("thin", placement.epoch, lacks) else None
 
 
 def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
@@ -234,11 +237,6 @@ def balanced(
         taken = (each.taker if shard == each.giver else shard for shard in own)
         held[each.group][each.block] = tuple(taken)
     return held
-
-
-def _least(placement: Placement) -> int:
-    """How many copies the block has that has fewest."""
-    return min(len(each) for blocks in placement.held.values() for each in blocks)
 
 
 def _between(tx: Transaction) -> bool:

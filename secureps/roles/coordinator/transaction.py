@@ -288,7 +288,8 @@ class Transaction:
         for id in ids:
             fate, group = self.federation.settled.of(id), self.federation.groups.get(id.group)
             assert fate is not None
-            burnt = group is not None and group.may_return(id)
+            again = None if group is None else group.burnt_members.get(id.client)
+            burnt = again is not None and again.id == id
             told = Settled(number, id, fate.outcome, fate.version, fate.reason, burnt)
             self.order(id.client, told)
 

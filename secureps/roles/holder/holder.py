@@ -86,7 +86,10 @@ class Holder(ABC):
 
     def resume(self, now: float) -> Step:
         self._watches = False
-        return self._ledger.greeting()
+        step = Step(effects=[Call(COORDINATOR, self._ledger.register())])
+        if self.configured:
+            self._ledger.follower.resume(step)
+        return step
 
     def wake(self) -> float | None:
         return None if self._end is None else self._until

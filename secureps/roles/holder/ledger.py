@@ -298,12 +298,6 @@ class HolderLedger:
     def pinned(self) -> Pinned:
         return founded(self._pinned, self.name)
 
-    def greeting(self) -> Step:
-        step = Step(effects=[Call(COORDINATOR, self.register())])
-        if self._pinned is not None:
-            self.follower.resume(step)
-        return step
-
     def register(self) -> Register:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
