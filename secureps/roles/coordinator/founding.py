@@ -242,7 +242,7 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     if pinned is None:
         return elsewhere(tx, party, event.run)
     reason = tx.federation.moving.left.get(party, "")
-    if role == "shard" and reason and not tx.federation.moving.dismissed(party):
+    if role == "shard" and reason and party not in tx.federation.moving.removed:
         raise UnknownParty(
             f"{party} has left this run: {reason}; whatever it has of the run does not count any "
             f"more. secureps shards add {party} takes it in again, with nothing"

@@ -37,7 +37,7 @@ def repeat(
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
-    if federation.moving.dismissed(party):
+    if party in federation.moving.removed:
         resharding.dismiss(tx, party)
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more

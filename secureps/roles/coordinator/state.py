@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
@@ -104,7 +104,7 @@ class Timeline:
             case _:
                 pass
 
-    def _step(self, group: str, **done: float) -> None:
+    def _step(self, group: str, **done: Any) -> None:
         if (making := self._making.get(group)) is not None:
             self._making[group] = replace(making, **done)
 

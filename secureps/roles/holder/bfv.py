@@ -70,7 +70,7 @@ class BfvHolder(Holder):
         super().__init__(HolderLedger(name, roster, rules))
         self._progress: dict[Name, Opening] = {}
 
-    def own(self, sender: str, event: Event) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered(GetSum() as request, Payload(digest)):
                 return self._fetched(request, digest)
@@ -82,7 +82,7 @@ class BfvHolder(Holder):
                 return self._failed(request, error)
             case SumOpened() if sender == WORKER:
                 return self._opened(event)
-        return None
+        return super().own(sender, event)
 
     def begin(self, order: Open) -> list[Effect]:
         name, placement = name_of(order.cohort), self.pinned.placement

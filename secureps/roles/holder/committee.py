@@ -121,7 +121,7 @@ class CommitteeHolder(Holder):
                 step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
         return step
 
-    def own(self, sender: str, event: Event) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered() | Failed():
                 return Step()
@@ -139,7 +139,7 @@ class CommitteeHolder(Holder):
                 step = self._ledger.obeys(incarnation)
                 self._erase(step, min(below, self._ledger.known.keys.number))
                 return step
-        return None
+        return super().own(sender, event)
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:

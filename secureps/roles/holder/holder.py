@@ -156,10 +156,7 @@ class Holder(ABC):
                 return configured
             case Open() if sender == COORDINATOR:
                 return self._open(event)
-        step = self.own(sender, event)
-        if step is None:
-            raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
-        return step
+        return self.own(sender, event)
 
     @property
     def configured(self) -> bool:
@@ -172,8 +169,9 @@ class Holder(ABC):
     # --- what kinds of holders differ in --------------------------------------------
 
     @abstractmethod
-    def own(self, sender: str, event: Event) -> Step | None:
-        """What follows from an event that only this kind of holder takes; None for any other."""
+    def own(self, sender: str, event: Event) -> Step:
+        """What follows from an event that only this kind of holder takes."""
+        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @abstractmethod
     def begin(self, order: Open) -> list[Effect]:

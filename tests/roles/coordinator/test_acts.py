@@ -157,9 +157,7 @@ def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
 
 def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
     world = collecting(versions=3, checkpoint_every=3)
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
+    world.until(1)
     known = len(world.federation.checkpoints)
     assert say(world, CHECKPOINT) != []
     last = world.federation.checkpoints[-1]

@@ -113,8 +113,7 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world.pump()
     assert world.federation.finished
     assert [c.version for c in world.federation.ledger.charges if c.party == "c1"] == [0, 1]
-    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
-    assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
+    assert all(m.epsilon > 0 and m.charges == 2 for m in world.status().members)
 
 
 def test_a_client_that_has_the_name_of_a_shard_that_left_reopens_no_cohort() -> None:
@@ -336,8 +335,7 @@ def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     world.pump()
     assert world.group().version == 1
     assert world.group().reason == "waits for members: 2 of 3 are live"
-    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
-    assert {m.name: m.state for m in status.members}["c2"] == "gone"
+    assert {m.name: m.state for m in world.status().members}["c2"] == "gone"
     step = world.give("c2", requests.Heartbeat("c2"))
     assert [type(r) for r in step.records] == [coordinator_records.RoundOpened]
 

@@ -319,7 +319,7 @@ def test_status_says_what_is_waited_for() -> None:
     world.pump(1)
     report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_down", 5.0),))
     world.give("c0", report)
-    (status,) = answers(world.give("c1", requests.AskStatus()))
+    status = world.status()
     (group,) = status.groups
     assert (group.version, group.step, group.late) == (0, "collecting", ("c1", "c2"))
     assert group.reason == "1 of 3 have arrived; waits for c1, c2"

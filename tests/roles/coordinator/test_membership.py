@@ -30,9 +30,7 @@ def test_what_nobody_has_any_more_its_client_makes_anew_in_the_same_round() -> N
     world.due.clear()
     anew = world.receipt("c1", 2, 0)
     world.give("c1", requests.Submit(anew))
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
+    world.until(1)
     fate = world.federation.fates[LOST]
     assert (fate.outcome, fate.reason) == (Outcome.DROPPED, "version 1 closed without it")
     assert world.federation.fates[anew.id].outcome == Outcome.INCLUDED

@@ -42,7 +42,6 @@ from tests.kits.roles_kit import (
     SHARDS,
     Due,
     World,
-    answers,
     collecting,
     make_cohort,
     make_plan,
@@ -214,16 +213,6 @@ def test_a_restart_renews_every_lease_once() -> None:
     assert world.coordinator.wake() == 7.0
 
 
-def test_a_restart_before_the_manifest_is_written_writes_it() -> None:
-    world = collecting()
-    ordered = next(i for i, t in enumerate(world.journal) if isinstance(t[-1], Checkpointed))
-    again = World(world.plan, journal=tuple(world.journal[: ordered + 2]))
-    assert [type(d.order).__name__ for d in again.due] == ["WriteManifest"]
-    again.start()
-    again.pump()
-    assert again.federation.finished
-
-
 def test_a_restart_in_the_middle_of_resending() -> None:
     """The reopened cohort's missing member is asked again when it subscribes."""
     world = collecting()
@@ -266,8 +255,8 @@ def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None
     again = World(world.plan, journal=tuple(world.journal))
     for made in (world, again):
         assert made.federation.unsafe == {"c1"}
-        (status,) = answers(made.give(HOLDER, requests.AskStatus()))
-        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in status.members}
+        members = made.status().members
+        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in members}
         assert marks == {"c0": (False, False, 2), "c1": (True, True, 2), "c2": (False, False, 2)}
 
 
@@ -281,8 +270,8 @@ def test_a_founding_model_of_an_unsafe_seed_marks_its_founder() -> None:
 
 
 def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
-    (status,) = answers(finished("bfv").give(HOLDER, requests.AskStatus()))
-    assert {(m.epsilon, m.unsafe) for m in status.members} == {(math.inf, False)}
+    members = finished("bfv").status().members
+    assert {(m.epsilon, m.unsafe) for m in members} == {(math.inf, False)}
 
 
 @pytest.mark.parametrize(
