@@ -15,10 +15,18 @@ from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.requests import Submit
-from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
+from secureps.messages.run import (
+    COORDINATOR,
+    GroupPlacement,
+    Placement,
+    Replicas,
+    RunInfo,
+    ShardAddress,
+)
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
     FOUNDING,
@@ -42,7 +50,7 @@ from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManif
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.machine import WORKER, Answer, Halt, Order, Say, Step, Work
+from secureps.roles.machine import WORKER, Answer, Halt, Order, Say, Step, Tick, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
 
@@ -429,6 +437,17 @@ class World:
             due = self.due.pop(0)
             self.give(due.sender, due.reply)
             most -= 1
+
+    def at(self, now: float) -> Step:
+        """What follows from the time alone."""
+        self.now = now
+        return self.give(COORDINATOR, Tick())
+
+    def act(self, act: Act) -> list[Any]:
+        """An operator says so, by the coordinator's own key; the records that follow."""
+        step = self.give(COORDINATOR, act)
+        assert step.effects[-1] == Answer(requests.Noted())
+        return step.records
 
     def until(self, reached: Phase | int) -> None:
         """Delivers answers until the first group is in this phase, or has this version."""

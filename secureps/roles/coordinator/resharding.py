@@ -308,24 +308,17 @@ def seen(tx: Transaction) -> Move | None:
     moving = tx.federation.moving
     if tx.federation.pinned is None or not (moving.what or due(tx)):
         return None
-    moved = blocks = moved_bytes = bytes = 0
-    lacking = set(_lacking(tx))
+    now, moved, blocks, moved_bytes, bytes = tx.federation.placement, 0, 0, 0, 0
+    coming, lacking = tx.federation.coming or now, set(_lacking(tx))
     for group in tx.layout.all_groups:
         for shard in tx.federation.placed:
-            for block in _gains(tx, group.name, shard):
+            gains = set(coming.blocks_of(group.name, shard)) - {*now.blocks_of(group.name, shard)}
+            for block in gains:
                 start, stop = group.span(block)
                 whole = (shard, group.name) not in lacking
                 blocks, bytes = blocks + 1, bytes + 4 * (stop - start)
                 moved, moved_bytes = moved + whole, moved_bytes + whole * 4 * (stop - start)
     return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _waits(tx))
-
-
-def _gains(tx: Transaction, group: str, shard: str) -> set[int]:
-    """The blocks of a group that move to a shard now."""
-    now, coming = tx.federation.placement, tx.federation.coming
-    if coming is None:
-        return set()
-    return set(coming.blocks_of(group, shard)).difference(now.blocks_of(group, shard))
 
 
 # --- shards that leave --------------------------------------------------------------

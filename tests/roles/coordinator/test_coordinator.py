@@ -25,7 +25,6 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -156,8 +155,7 @@ def test_when_the_founder_is_gone_another_is_chosen() -> None:
     world.now = 29.0
     world.give("c1", requests.Heartbeat("c1"))
     world.give("c2", requests.Heartbeat("c2"))
-    world.now = 30.0
-    step = world.give("coordinator", Tick())
+    step = world.at(30.0)
     assert step.records == [coordinator_records.FounderChosen("c1")]
     assert orders_of(step) == [orders.Invite(1, "all", 0, -1, 10.0)]
     late = requests.Submit(world.receipt("c0", 0, -1))
@@ -170,8 +168,7 @@ def test_when_the_founder_is_gone_another_is_chosen() -> None:
 def test_without_a_founder_the_next_to_join_founds() -> None:
     world = World(make_plan(), clients=("c0",))
     world.start()
-    world.now = 100.0
-    assert world.give("coordinator", Tick()).records == []
+    assert world.at(100.0).records == []
     step = world.enter("c1")
     assert world.federation.founder == "c1"
     assert [type(o) for o in orders_of(step, "c1")] == [orders.Invite]

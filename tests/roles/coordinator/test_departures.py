@@ -11,7 +11,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Order, Say, Step, Tick, Unwatched
+from secureps.roles.machine import Order, Say, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -28,8 +28,7 @@ def left(world: World) -> list[str]:
 
 
 def passes(world: World, seconds: float) -> Step:
-    world.now += seconds
-    return world.give("coordinator", Tick())
+    return world.at(world.now + seconds)
 
 
 def test_who_stays_away_leaves() -> None:

@@ -13,14 +13,14 @@ from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import Move, Noted, Prepared, Register, Subscribe
+from secureps.messages.requests import Move, Prepared, Register, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import WORKER, Answer, Step, Unwatched
+from secureps.roles.machine import WORKER, Step, Unwatched
 from tests.kits.roles_kit import (
     CLIENTS,
     SHARDS,
@@ -90,12 +90,6 @@ def world(come: bool = True, **changes: Any) -> OneShard:
     return made
 
 
-def say(at: World, act: Act) -> list[Any]:
-    step = at.give(COORDINATOR, act)
-    assert step.effects[-1] == Answer(Noted())
-    return step.records
-
-
 def placed(at: World) -> dict[str, int]:
     return {each.shard: each.blocks for each in at.status().holdings}
 
@@ -125,7 +119,7 @@ def test_what_is_not_possible_changes_nothing(
 
 def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.has()
     at.give(COORDINATOR, Unwatched(SPARE))
     only = ", ".join(f"block {block} of all" for block in placement(at).blocks_of("all", SPARE))
@@ -148,22 +142,22 @@ def test_nothing_moves_before_there_is_a_run() -> None:
 @pytest.mark.parametrize("act", [DRAIN, Act("add-shard", FIRST)])
 def test_what_is_so_already_writes_nothing(act: Act) -> None:
     at = world()
-    assert say(at, act) == []
+    assert at.act(act) == []
     assert at.status().move is None
 
 
 def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
     at = world()
-    first = say(at, ADD)
+    first = at.act(ADD)
     assert first[0] == ADD
     assert [type(record) for record in first[1:]] == [PlacementMoved]
     assert at.status().move == Move("add-shard", SPARE, 0, 2, 0, at.status().move.bytes)  # type: ignore[union-attr]
-    assert say(at, ADD) == [], "it is under way"
+    assert at.act(ADD) == [], "it is under way"
     assert placed(at) == {FIRST: 4}, "until it is over the old shard has them"
     assert PlacementMoved in [type(record) for record in at.has()]
     assert (placed(at), at.status().move) == ({FIRST: 2, SPARE: 2}, None)
-    assert say(at, ADD) == [], "it is so already"
-    say(at, DRAIN)
+    assert at.act(ADD) == [], "it is so already"
+    at.act(DRAIN)
     at.has()
     assert (placed(at), at.status().move) == ({FIRST: 4}, None)
     assert {each.name for each in at.status().shards} == {FIRST, SPARE}, "it stays, as a spare"
@@ -171,7 +165,7 @@ def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
 
 def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     move = at.status().move
@@ -226,7 +220,7 @@ def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.Mon
 
 def test_one_move_at_a_time() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for act in (DRAIN, Act("drain-shard", FIRST), Act("remove-shard", FIRST)):
         with pytest.raises(Refused, match="one move at a time: blocks move to shard-b"):
             at.give(COORDINATOR, act)
@@ -234,24 +228,24 @@ def test_one_move_at_a_time() -> None:
 
 def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
     at = world()
-    say(at, ADD)
-    say(at, REMOVE)
+    at.act(ADD)
+    at.act(REMOVE)
     assert (placed(at), at.status().move) == ({FIRST: 4}, None)
     (gone,) = (each for each in at.status().servers if each.name == SPARE)
     assert gone.trouble.startswith("has left: removed by the operator")
-    assert say(at, REMOVE) == []
+    assert at.act(REMOVE) == []
     assert "Finish" in at.come()
 
 
 def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent_away() -> None:
     """All parts are there; whoever has the manifest written for the move makes nothing complete."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
         at.give(due.sender, due.reply)
-    say(at, REMOVE)
+    at.act(REMOVE)
     before, after = (d for d in at.due if isinstance(d.order, WriteManifest))
     parts = [[part.shard for part in each.order.parts] for each in (before, after)]
     assert parts == [[FIRST, SPARE], [FIRST]]
@@ -264,10 +258,10 @@ def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent
 
 def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:
     at = world()
-    assert say(at, REMOVE) == [REMOVE]
+    assert at.act(REMOVE) == [REMOVE]
     assert SPARE not in [each.name for each in at.status().shards]
     assert "Finish" in at.come()
-    say(at, ADD)  # an operator may want it back
+    at.act(ADD)  # an operator may want it back
     at.come()
     assert at.status().move is not None
 
@@ -283,7 +277,7 @@ def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
 
 def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.pump()
     group = at.group()
     assert (group.phase, group.version) == (Phase.COLLECTING, 0)
@@ -297,7 +291,7 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
 def test_nothing_moves_while_a_version_is_in_the_making() -> None:
     at = world()
     at.until(Phase.HOLDING)
-    assert say(at, ADD) == [ADD]
+    assert at.act(ADD) == [ADD]
     while at.federation.coming is None:
         at.pump(1)
     assert (at.group().making, at.group().version) == (None, 1)
@@ -309,7 +303,7 @@ def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
 ) -> None:
     """The shards that gave blocks have deleted them: this copy of the journal is an older one."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     told = Register(FIRST, f"{FIRST}:1", 1.0, 0, at.run, epoch=2, coming=coming)
     ended = halts(at.give(FIRST, told))
     assert bool(ended) is ends
@@ -319,7 +313,7 @@ def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
 
 def test_what_another_shard_says_ends_no_move() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
     right = replace(wrong, blocks=blocks_of(at, SPARE))
     past = replace(right, epoch=1), replace(right, version=1)
@@ -342,7 +336,7 @@ def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
 def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back: bool) -> None:
     """It said that it has them, and wrote its part: since then its disk may be another one."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     kept(at, WriteCheckpoint)
@@ -361,7 +355,7 @@ def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back
 def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
     """It was told when it came, and wrote none while blocks were on their way to it."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     at.come()
@@ -373,9 +367,9 @@ def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
 @pytest.mark.parametrize("act", [DRAIN, REMOVE])
 def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.has()
-    say(at, act)
+    at.act(act)
     for shard in (FIRST, SPARE):
         if placement(at).blocks_of("all", shard):
             at.says(shard)
@@ -388,7 +382,7 @@ def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
 @pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}])
 def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     known, *_ = at.says()
     with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
         at.give(SPARE, replace(known, state=digest("other"), **more))
@@ -397,7 +391,7 @@ def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, A
 @pytest.mark.parametrize("moment", ["moving", "over"])
 def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     if moment == "over":
         at.has()
     again = OneShard(at.plan, journal=tuple(at.journal))

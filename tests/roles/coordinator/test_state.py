@@ -34,7 +34,6 @@ from secureps.roles.coordinator.group import (
 )
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -199,15 +198,13 @@ def test_a_restart_keeps_the_round_and_its_deadline() -> None:
     assert again.group().phase is Phase.COLLECTING
     assert again.group().receipts.keys() == {SubmissionId("c0", "all", 1)}
     assert again.coordinator.wake() == 10.0
-    again.now = 10.0
-    step = again.give("coordinator", Tick())
+    step = again.at(10.0)
     assert [type(r) for r in step.records] == [coordinator_records.RoundExtended]
 
 
 def test_a_restart_renews_every_lease_once() -> None:
     world = collecting(lease=2.0)
-    world.now = 5.0
-    world.give("coordinator", Tick())
+    world.at(5.0)
     step = world.coordinator.resume(5.0)
     assert [type(r) for r in step.records] == [records.Incarnated]
     assert world.coordinator.wake() == 7.0
