@@ -111,7 +111,6 @@ from secureps.roles.member.tasks import (
     Pulled,
     Reseal,
     SealOn,
-    TakeTotals,
     block_key,
 )
 from secureps.service.environment import Worker
@@ -309,6 +308,12 @@ class ClientWorker(Worker):
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
+            case Contribute(aims=()):
+                if hasattr(self._site.trainer, "take_totals"):
+                    totals = self._assemble(task, self._load_staying(task))
+                    with blamed("take_totals", self._site.name):
+                        self._site.trainer.take_totals(totals)
+                return Done(task)
             case Contribute():
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
@@ -324,12 +329,6 @@ class ClientWorker(Worker):
                 return self._seal_next(task)
             case Evaluate():
                 return self._evaluate(task)
-            case TakeTotals():
-                if hasattr(self._site.trainer, "take_totals"):
-                    totals = self._assemble(task, self._load_staying(task))
-                    with blamed("take_totals", self._site.name):
-                        self._site.trainer.take_totals(totals)
-                return Done(task)
             case Reseal():
                 past = (task.receipt, task.headers, task.sequence)
                 return Contributed((self._sealer.seal_again(self._machine.pinned, *past),), ())

@@ -5,7 +5,7 @@ Everyone dials the coordinator; clients and a bfv holder also dial shards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from secureps.messages.acts import Act
@@ -279,7 +279,7 @@ class KeyShare:
     holder: str
     group: str
     cohort: int
-    share: bytes
+    share: bytes = field(repr=False)
     about: bytes
 
 

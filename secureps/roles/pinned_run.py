@@ -20,7 +20,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import CallOff, Locate, Say
 
 LATER = 1.0
-"""Seconds after which whoever goes by another placement asks again, at first."""
+"""Seconds after which a party that cannot be served yet asks again, at first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
-from secureps.messages.requests import GetSum, Request
+from secureps.messages.requests import Examined, Figure, GetSum, KeyShare, Request, Telemetry
 from secureps.messages.submission import (
     OPENED,
     BlockHeader,
@@ -31,13 +31,10 @@ from secureps.roles.holder.committee import (
     AnnounceKey,
     CommitteeHolder,
     DeriveShare,
-    EnvelopeExamined,
     Erase,
     ExamineEnvelope,
-    KeySigned,
-    ShareDerived,
 )
-from secureps.roles.machine import Prune, Task
+from secureps.roles.machine import Done, Prune, Task
 from secureps.service.environment import Worker
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import Spool
@@ -57,14 +54,14 @@ class CommitteeWorker(Worker):
         self._identity = identity
         self._keys = keys
 
-    def work(self, task: Task) -> EnvelopeExamined | ShareDerived | KeySigned | None:
+    def work(self, task: Task) -> Done | None:
         match task:
             case ExamineEnvelope(receipt):
-                return EnvelopeExamined(receipt, self._flaw(receipt))
+                return Done(task, self._examined(receipt))
             case DeriveShare():
                 return self._derive(task)
             case AnnounceKey(number, least):
-                return self._announce(number, least)
+                return Done(task, self._announce(number, least))
             case Erase(below):
                 self._own_keys.erase(below)
                 return None
@@ -74,7 +71,7 @@ class CommitteeWorker(Worker):
     def _own_keys(self) -> EnvelopeKeys:
         return self._keys.of(self._machine.pinned.run.id)
 
-    def _announce(self, number: int, least: int) -> KeySigned:
+    def _announce(self, number: int, least: int) -> EnvelopeKeyAnnounced:
         """Makes a key, durable before anybody seals for it; never two under one number."""
         run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
         again = known is not None and known.number == number
@@ -82,19 +79,20 @@ class CommitteeWorker(Worker):
         least = min(number, max(least, keys.oldest))  # another run may have erased the kit's
         bare = EnvelopeKeyAnnounced(run, self._name, number, key, least)
         signature = self._identity.sign(*announcement_bytes(bare))
-        return KeySigned(dataclasses.replace(bare, signature=signature))
+        return dataclasses.replace(bare, signature=signature)
 
-    def _flaw(self, receipt: Receipt) -> str | None:
+    def _examined(self, receipt: Receipt) -> Examined | None:
         """Says what is wrong with this holder's envelope, if anything; None: its key is erased."""
+        flaw = ""
         try:
             self._share(receipt)
         except ClientError as error:
-            return str(error)
+            flaw = str(error)
         except Refused:
             return None
-        return ""
+        return Examined(self._name, receipt.id, flaw, receipt.digest)
 
-    def _derive(self, task: DeriveShare) -> ShareDerived:
+    def _derive(self, task: DeriveShare) -> Done:
         """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
 
         Raises Malformed or Oversized, naming the member, if an envelope does not open, Refused if
@@ -106,7 +104,10 @@ class CommitteeWorker(Worker):
         weights = [member.weight for member in cohort.members]
         about = opening_digest(pinned.run.id, cohort, task.receipts)
         share = vector_bytes(answer(shares, weights, about, length))
-        return ShareDerived(cohort, about, share, time.perf_counter() - began)
+        figures = (Figure("opening_seconds", time.perf_counter() - began),)
+        report = Telemetry(self._name, cohort.group, cohort.version, figures)
+        made = KeyShare(self._name, cohort.group, cohort.number, share, about)
+        return Done(task, made, report)
 
     def _member_share(self, receipt: Receipt) -> HolderShare:
         try:

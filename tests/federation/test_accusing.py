@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records
 from secureps.messages.requests import Examined, OpenRefused
+from secureps.messages.submission import Receipt
 from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
 from secureps.roles.coordinator.status import status
 from secureps.run.report.status_tables import record as as_json
@@ -46,9 +47,12 @@ def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> N
     """Whatever comes, but from these, this holder says that its envelope is flawed."""
     worker = simulation.parties[holder].worker
     assert isinstance(worker, CommitteeWorker)
-    worker._flaw = lambda receipt: (  # type: ignore[method-assign]
-        "" if receipt.id.client in but else "it does not open"
-    )
+
+    def examined(receipt: Receipt) -> Examined:
+        flaw = "" if receipt.id.client in but else "it does not open"
+        return Examined(holder, receipt.id, flaw, receipt.digest)
+
+    worker._examined = examined  # type: ignore[method-assign]
 
 
 def dropped(simulation: Simulation) -> list[Examined]:

@@ -344,13 +344,11 @@ def test_a_run_begins_with_the_plans_clip() -> None:
 def test_the_scale_goes_with_the_cohort_and_survives_a_restart() -> None:
     world = scaled_world()
     world.scale = 0.75
-    while world.group().version < 1:
-        world.pump(1)
+    world.until(1)
     assert world.group().scale == 0.75
     again = Scaled(world.plan, journal=tuple(world.journal))
     assert again.group().scale == 0.75
-    while world.group().phase is not Phase.HOLDING:
-        world.pump(1)
+    world.until(Phase.HOLDING)
     held = {o.cohort.scale for _, o in world.told if isinstance(o, orders.Hold)}
     assert held == {1.0, 0.75}
 

@@ -12,6 +12,7 @@ from secureps.client.worker import ClientWorker
 from secureps.crypto.sharing import P, lagrange, parse_vector, vector_bytes
 from secureps.messages.submission import Receipt
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Done
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.holder import CommitteeWorker
 
@@ -33,13 +34,13 @@ def lies(simulation: Simulation, holder: str, lie: Callable[[Any], Any], times: 
     right, left = worker._derive, [times]
 
     def derive(task: Any) -> Any:
-        done = right(task)
+        done: Any = right(task)
         left[0] -= 1
         if left[0] < 0:
             return done
-        length = len(done.share) // 4
-        share = vector_bytes(lie(parse_vector(done.share, length)))
-        return dataclasses.replace(done, share=share)
+        length = len(done.made.share) // 4
+        share = vector_bytes(lie(parse_vector(done.made.share, length)))
+        return Done(task, dataclasses.replace(done.made, share=share), done.telemetry)
 
     worker._derive = derive  # type: ignore[method-assign]
 

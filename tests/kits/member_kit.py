@@ -20,6 +20,7 @@ from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,
     SCHEMA,
+    halts,
     make_header,
     make_placement,
     make_plan,
@@ -150,10 +151,6 @@ def puts(step: Step) -> list[tuple[str, Any]]:
 
 def said(step: Step, kind: type[Any]) -> list[Any]:
     return [e.message for e in step.effects if isinstance(e, Call) and isinstance(e.message, kind)]
-
-
-def halts(step: Step) -> list[Halt]:
-    return [e for e in step.effects if isinstance(e, Halt)]
 
 
 def leaves(client: Client, step: Step) -> Halt:

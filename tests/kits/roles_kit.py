@@ -15,10 +15,18 @@ from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
 from secureps.messages import orders, records, requests
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.requests import Submit
-from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
+from secureps.messages.run import (
+    COORDINATOR,
+    GroupPlacement,
+    Placement,
+    Replicas,
+    RunInfo,
+    ShardAddress,
+)
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
     FOUNDING,
@@ -42,7 +50,7 @@ from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManif
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.machine import WORKER, Answer, Order, Step, Work
+from secureps.roles.machine import WORKER, Answer, Halt, Order, Say, Step, Tick, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes
 
@@ -266,6 +274,14 @@ def works(step: Step) -> list[Any]:
     return [e.task for e in step.effects if isinstance(e, Work)]
 
 
+def says(step: Step) -> list[str]:
+    return [e.text for e in step.effects if isinstance(e, Say)]
+
+
+def halts(step: Step) -> list[Halt]:
+    return [e for e in step.effects if isinstance(e, Halt)]
+
+
 def state_of(federation: CoordinatorState) -> CoordinatorState:
     """A copy to compare with: without its restarts, and when fates were final."""
     copied = copy.deepcopy(federation)
@@ -421,6 +437,29 @@ class World:
             due = self.due.pop(0)
             self.give(due.sender, due.reply)
             most -= 1
+
+    def at(self, now: float) -> Step:
+        """What follows from the time alone."""
+        self.now = now
+        return self.give(COORDINATOR, Tick())
+
+    def act(self, act: Act) -> list[Any]:
+        """An operator says so, by the coordinator's own key; the records that follow."""
+        step = self.give(COORDINATOR, act)
+        assert step.effects[-1] == Answer(requests.Noted())
+        return step.records
+
+    def until(self, reached: Phase | int) -> None:
+        """Delivers answers until the first group is in this phase, or has this version."""
+        while reached not in (self.group().phase, self.group().version):
+            assert self.due
+            self.pump(1)
+
+    def status(self) -> requests.Status:
+        """What anybody who looks is told."""
+        (seen,) = answers(self.give("c0", requests.AskStatus()))
+        assert isinstance(seen, requests.Status)
+        return seen
 
     def found(self) -> None:
         """Everything up to version 0 and its checkpoint; the round stays open."""

@@ -15,9 +15,9 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
-from secureps.roles.machine import WORKER, Call, Done, Step, Task
+from secureps.roles.machine import WORKER, Call, Done, Step
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.tasks import GatherState
+from secureps.roles.shard.tasks import GatherState, MakeState, StepState, SumCohort
 from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,
@@ -110,7 +110,8 @@ class Desk:
 
     def ready(self, version: int, cohort: int) -> Step:
         made = Prepared("shard-a", "all", version, blocks(version), STATE, cohort=cohort)
-        return self.give(WORKER, Done(Task(), made))
+        stepped = StepState(make_cohort(number=cohort, version=version), None)
+        return self.give(WORKER, Done(stepped if version else MakeState("all", None), made))
 
     def hold(self, cohort: Cohort) -> orders.Hold:
         members = tuple(
@@ -125,7 +126,7 @@ class Desk:
         self.put_all(tuple(m.id for m in cohort.members))
         self.order(self.hold(cohort))
         report = requests.Telemetry(self.name, "all", cohort.version, ())
-        return self.give(WORKER, Done(Task(), SumsMade(cohort, SUMS), report))
+        return self.give(WORKER, Done(SumCohort(cohort, ()), SumsMade(cohort, SUMS), report))
 
     def version(self, number: int, keep: int) -> None:
         """A whole version by rote, committed."""

@@ -381,10 +381,7 @@ def test_a_server_s_trouble_is_told_until_it_comes_anew() -> None:
     assert told() == "takes no part in the run: no", "it is the same process, and says more"
     world.give(COORDINATOR, Unwatched(HOLDER))
     assert told() == "takes no part in the run: no"
-    (answer,) = world.give(COORDINATOR, AskStatus()).effects
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.message, Status)
-    assert f"{HOLDER} takes no part in the run: no" in answer.message.groups[0].reason
+    assert f"{HOLDER} takes no part in the run: no" in world.status().groups[0].reason
     world.give(HOLDER, register)
     assert told() == ""
 

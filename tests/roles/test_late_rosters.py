@@ -18,10 +18,7 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
-    Halt,
     KitRead,
-    Say,
-    Step,
     Watch,
     WatchLost,
 )
@@ -31,7 +28,18 @@ from secureps.roles.shard.shard import Shard
 from tests.kits.bfv_holder import Keys
 from tests.kits.member_kit import PLAN as CLIENTS_PLAN
 from tests.kits.member_kit import Client
-from tests.kits.roles_kit import ADDRESSES, CA, HOLDER, ROSTER, SCHEMA, SHARDS, configure, make_plan
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    CA,
+    HOLDER,
+    ROSTER,
+    SCHEMA,
+    SHARDS,
+    configure,
+    halts,
+    make_plan,
+    says,
+)
 from tests.kits.shard_kit import Desk
 
 LATE = "shard-c"
@@ -76,10 +84,6 @@ def grown(role: str, incarnation: int = 1) -> orders.Configure:
     )
 
 
-def halts(step: Step) -> list[Halt]:
-    return [effect for effect in step.effects if isinstance(effect, Halt)]
-
-
 @pytest.mark.parametrize("role", ["holder", "shard"])
 @pytest.mark.parametrize("by", ["the coordinator", "its kit"])
 def test_a_server_keeps_to_its_placement_until_it_is_told_again_by_that_roster(
@@ -89,7 +93,7 @@ def test_a_server_keeps_to_its_placement_until_it_is_told_again_by_that_roster(
     server = party(role)
     step = server.order(grown(role))
     assert (halts(step), pinned(server).placement.epoch) == ([], 1)
-    (said,) = [effect.text for effect in step.effects if isinstance(effect, Say)]
+    (said,) = says(step)
     assert "goes by an older roster than placement 2 of the run's blocks" in said
     if by == "its kit":
         step = server.give(WORKER, KitRead(2.0, TEXT, ()))
@@ -97,7 +101,7 @@ def test_a_server_keeps_to_its_placement_until_it_is_told_again_by_that_roster(
         step = server.order(orders.RosterChanged(1, TEXT))
     assert Watch() in step.effects, "it hears of everything again"
     step = server.order(grown(role))
-    assert not any(isinstance(effect, Halt | Say) for effect in step.effects)
+    assert (halts(step), says(step)) == ([], [])
     assert pinned(server).placement.shards == GROWN
 
 

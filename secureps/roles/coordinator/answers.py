@@ -54,7 +54,7 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
     """Opens the cohort when all shards hold it."""
     held, shard = group.closed_cohort.held, said.shard
     known = {name: each.sums for name, each in held.items()}
-    if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, {shard: said.sums}):
+    if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, shard, said.sums):
         return
     replaced = shard in held and held[shard] != said
     if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any
@@ -168,11 +168,11 @@ def prepared(tx: Transaction, event: Prepared) -> None:
 
 def checkpointed(tx: Transaction, event: Checkpointed) -> None:
     """A shard has written its part of the newest checkpoint."""
-    number, checkpoints = event.number, tx.federation.checkpoints
-    if not checkpoints or checkpoints[-1].number != number:
+    last = tx.federation.last_checkpoint
+    if last is None or last.number != event.number:
         return
     check_part(event)
-    if event.shard not in checkpoints[-1].parts:
+    if event.shard not in last.parts:
         tx.write(event)
         checkpointing.manifest_again(tx)
 
@@ -196,7 +196,6 @@ def opened(tx: Transaction, event: Opened) -> None:
         if group.closed_cohort.opened == sums:
             commit.prepare_again(tx, group)
         return
-    assert tx.layout is not None
     blocks = tx.layout.group(event.group).blocks
     if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
         raise Malformed(f"{event.holder}: {event.group} has {blocks} blocks, each one digest")
@@ -211,7 +210,6 @@ def key_share(tx: Transaction, event: KeyShare) -> None:
         Conflict: it is of another cohort.
     """
     group = _asked(tx, event)
-    assert tx.layout is not None
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
     if group is not None and event.holder in opening.silent(tx, group):
         tx.write(event)

@@ -50,10 +50,9 @@ class ManifestWritten(TaskResult):
 
 def order(tx: Transaction) -> None:
     """Begins the next checkpoint if one is due: as the plan says, at the end, or if asked for."""
-    federation = tx.federation
+    federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
-    last = federation.checkpoints[-1] if federation.checkpoints else None
-    if any(group.version < 0 for group in groups) or (last and not last.complete):
+    if any(group.version < 0 for group in groups) or federation.checkpoint_in_making is not None:
         return
     kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
     asked = federation.wants_checkpoint and newer(tx)
@@ -62,9 +61,8 @@ def order(tx: Transaction) -> None:
 
 
 def begin(tx: Transaction) -> None:
-    federation = tx.federation
-    last = federation.checkpoints[-1] if federation.checkpoints else None
-    versions = tuple(GroupVersion(g.name, g.version) for g in federation.groups.values())
+    last = tx.federation.last_checkpoint
+    versions = tuple(GroupVersion(g.name, g.version) for g in tx.federation.groups.values())
     number = last.number + 1 if last else 0
     tx.write(CheckpointOrdered(number, versions))
     for shard in parts_due(tx):
@@ -88,8 +86,7 @@ def awaited(tx: Transaction) -> str:
 
 def newer(tx: Transaction) -> bool:
     """Whether a group has a version that no checkpoint has, whole or in the making."""
-    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
-    groups = tx.federation.groups.values()
+    last, groups = tx.federation.last_checkpoint, tx.federation.groups.values()
     return any(last is None or group.version > last.version_of(group.name) for group in groups)
 
 
@@ -104,15 +101,8 @@ def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bo
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
     """Shards that owe their part of the checkpoint in the making, but for those about to leave."""
-    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
-    if last is None or last.complete:
-        return ()
-    return tuple(shard for shard in _stays(tx) if shard not in last.parts)
-
-
-def _stays(tx: Transaction) -> tuple[str, ...]:
-    """The shards that hold blocks once the move under way, if there is one, is finished."""
-    return _next(tx).shards
+    last = tx.federation.checkpoint_in_making
+    return () if last is None else tuple(s for s in _next(tx).shards if s not in last.parts)
 
 
 def _next(tx: Transaction) -> Placement:
@@ -122,9 +112,9 @@ def _next(tx: Transaction) -> Placement:
 
 def manifest_again(tx: Transaction) -> None:
     """Has the manifest written when all parts of a checkpoint have arrived."""
-    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
-    if last is not None and not last.complete and not parts_due(tx):
-        parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
+    last = tx.federation.checkpoint_in_making
+    if last is not None and not parts_due(tx):
+        parts = tuple(last.parts[shard] for shard in sorted(_next(tx).shards))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
         known = (_next(tx), parts, tallies, unsafe, tx.federation.evaluations.newest)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
@@ -136,9 +126,8 @@ def written(tx: Transaction, event: ManifestWritten) -> bool:
     Then what it includes is durable: outboxes and spools may forget it. A manifest of an older
     placement does not count: another one is asked for.
     """
-    tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoints[-1:]
-    made = (event.number, event.epoch, False)
-    if not last or made != (last[0].number, _next(tx).epoch, last[0].complete):
+    tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoint_in_making
+    if last is None or (event.number, event.epoch) != (last.number, _next(tx).epoch):
         return False
     ids = tx.federation.covered(event.number)
     tx.write(CheckpointComplete(event.number))

@@ -38,6 +38,11 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
+def founded_from(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
+    """What version 0 is to be made of: the plan's file (None), or the models that are here."""
+    return (None,) if tx.plan.given(group.name) else tuple(group.receipts.values())
+
+
 # --- 1 close ----------------------------------------------------------------------
 
 
@@ -200,11 +205,9 @@ def _make_again(tx: Transaction, group: GroupState) -> None:
     """Has shards that have not made the next version yet told once more."""
     if group.phase is not Phase.FOUNDING:
         prepare_again(tx, group)
-    elif tx.plan.given(group.name):
-        found(tx, group, None)
-    else:
-        for receipt in group.receipts.values():
-            found(tx, group, receipt)
+        return
+    for receipt in founded_from(tx, group):
+        found(tx, group, receipt)
 
 
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
@@ -215,7 +218,7 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     version = group.version + 1
     coming = group.coming
     known = {shard: made.blocks for shard, made in coming.items()}
-    if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
+    if not agrees(tx, group, f"blocks of version {version}", known, by.shard, by.blocks):
         return False
     if not agrees_on_scale(tx, group, by):
         return False
@@ -234,7 +237,9 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
             tx.order(shard, make_hold(tx, group, owners[shard]))
         return False
     if group.making is not None and group.making.key is not None:
-        _name_liars(tx, group)
+        names, reason = opening.liars(tx, group)
+        if names:
+            tx.write(records.LiarsNamed(group.name, group.number, names, reason))
     ids = group.summed
     tx.write(records.VersionCommitted(group.name, version))
     recovery.isolate(tx, group)
@@ -266,13 +271,6 @@ def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:
     return away or (group.name, shard) in tx.sessions.unconfirmed
 
 
-def _name_liars(tx: Transaction, group: GroupState) -> None:
-    """Journals holders whose answers do not fit the opening, which was right."""
-    names, reason = opening.liars(tx, group)
-    if names:
-        tx.write(records.LiarsNamed(group.name, group.number, names, reason))
-
-
 def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
     """Commits the newest version, and says what may be forgotten."""
     kept = [c.version_of(group.name) for c in tx.federation.checkpoints]
@@ -302,21 +300,23 @@ def make_published(tx: Transaction, group: GroupState) -> orders.Published:
     return orders.Published(tx.federation.incarnation, group.name, group.version, group.blocks)
 
 
-Digests = Mapping[str, tuple[bytes, ...]]
-"""By shard, of its own blocks in their order."""
-
-
-def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: Digests) -> bool:
+def agrees(
+    tx: Transaction,
+    group: GroupState,
+    what: str,
+    known: Mapping[str, tuple[bytes, ...]],
+    shard: str,
+    digests: tuple[bytes, ...],
+) -> bool:
     """Whether what a shard says of its blocks is what other shards said; if not, names both.
 
     Args:
         what: is compared, for people: "sums of cohort 3".
-        known: what shards said before; said: what one says now.
+        known: by shard, the digests of its own blocks in their order.
     """
     if tx.federation.placement.replicas is None:
         return True
     owners = tx.federation.owners(group.name)
-    ((shard, digests),) = said.items()
     mine = dict(zip(owners[shard], digests, strict=True))
     for other in owners.keys() & known.keys() - {shard}:
         for block, digest in zip(owners[other], known[other], strict=True):

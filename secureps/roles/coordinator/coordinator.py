@@ -15,9 +15,7 @@ from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.messages.submission import Held
-from secureps.model.layout import Layout
 from secureps.policy.canonical import different_keys
-from secureps.policy.plan import Plan
 from secureps.roles.coordinator import (
     acts,
     answers,
@@ -40,7 +38,7 @@ from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.standby import Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
-from secureps.roles.coordinator.transaction import LATER, Cache, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Cache, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -58,30 +56,14 @@ from secureps.roles.machine import (
     Unwatched,
     WorkFailed,
 )
-from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.pinned_run import LATER, PinnedRun
 from secureps.wording import named
 
-BEFORE_A_RUN = (
-    requests.Register,
-    requests.Join,
-    requests.Subscribe,
-    requests.Retire,
-    requests.Heartbeat,
-    requests.Trouble,
-    requests.Telemetry,
-    requests.AskRun,
-    requests.AskStatus,
-)
+BEFORE_A_RUN = (*reign.ALWAYS, requests.Join, requests.Subscribe, requests.Retire)
 """What is said to a coordinator that has founded no run yet."""
 
 
-OF_BLOCKS = (
-    Held,
-    requests.Missing,
-    requests.Spoilt,
-    requests.Prepared,
-    requests.Checkpointed,
-)
+OF_BLOCKS = (Held, requests.Missing, requests.Spoilt, requests.Prepared, requests.Checkpointed)
 """What shards say of blocks that they hold."""
 
 OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
@@ -102,14 +84,13 @@ class Coordinator(Seat):
             name: GroupState(name, rounds=bounds(name).rounds, open_receipts=OpenReceipts(enough))
             for name in names
         }
-        self._federation = CoordinatorState(groups)
+        self.federation = CoordinatorState(groups)
         self._sessions = Sessions()
         evaluator, clients = settings.plan.evaluator, settings.roster.names("client")
         if evaluator and evaluator not in clients:
             raise PlanRefused(
                 f"evaluation.evaluator: no client on the roster is called {evaluator}"
             )
-        self._layout: Layout | None = None
         self._telemetry = Window()
         self._load = Load()
         self._cache = Cache()
@@ -121,31 +102,31 @@ class Coordinator(Seat):
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
-        self._federation.apply(at, record)
+        self.federation.apply(at, record)
         self._sessions.changes.forget()
-        self._lay_out()
 
     def folded(self) -> Fold:
-        pinned = self._federation.pinned
+        pinned = self.federation.pinned
         records = (*(() if pinned is None else (pinned,)), *self._follower.records)
-        return Fold(records, to_plain(self._federation))
+        return Fold(records, to_plain(self.federation))
 
     def unfold(self, fold: Fold) -> None:
         for record in fold.records:
             self.apply(0.0, record)
-        enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
-        self._federation = from_plain(CoordinatorState, fold.state)
+        enough = {name: g.open_receipts.enough for name, g in self.federation.groups.items()}
+        self.federation = from_plain(CoordinatorState, fold.state)
         self._sessions.changes.forget()
-        for name, group in self._federation.groups.items():
+        for name, group in self.federation.groups.items():
             group.open_receipts.enough = enough[name]
 
     def resume(self, now: float) -> Step:
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
-        if (pinned := self._federation.pinned) is not None:
+        if (pinned := self.federation.pinned) is not None:
             self._refuse_other(pinned.run)
-        gone = self._federation.why_gone
-        here = [client for client in self._federation.members if client not in gone]
-        self._sessions.begin(now, here, now + self._plan.section.lease)
+            self.plan.layout(pinned.run.schema)  # refused now, not at the first receipt
+        gone = self.federation.why_gone
+        here = [client for client in self.federation.members if client not in gone]
+        self._sessions.begin(now, here, now + self.plan.section.lease)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
         reign.begin(tx, self._settings.elsewhere)
@@ -159,7 +140,7 @@ class Coordinator(Seat):
     def _refuse_other(self, run: RunInfo) -> None:
         """ConfigError unless the plan and the kit that were given are those of this run."""
         differs = ""
-        if keys := different_keys(run.plan, self._plan.text):
+        if keys := different_keys(run.plan, self.plan.text):
             differs = f"whose plan differs in {named(keys)} from the one that was given"
         elif self._settings.roster.number_of(run.roster) is None:
             differs = "which was founded with another kit, or a newer one, than was given"
@@ -190,8 +171,8 @@ class Coordinator(Seat):
 
         So every client is "not known", and no group's reason names clients that are away.
         """
-        groups, gone = self._federation.groups, self._federation.why_gone
-        here = frozenset(self._federation.members.keys() - gone.keys())
+        groups, gone = self.federation.groups, self.federation.why_gone
+        here = frozenset(self.federation.members.keys() - gone.keys())
         seen = status(replace(self._tx(0.0), live=here), ())
         return replace(
             seen,
@@ -217,7 +198,7 @@ class Coordinator(Seat):
             self._sessions.watchers.discard(event.party)
             tx = self._tx(now)
             self._say_of_server(tx, event.party, "is away")
-            if self._plan.section.replicas == 1:
+            if self.plan.section.replicas == 1:
                 return tx.step
             return self._close_turn(tx)  # a shard leaves if it stays away
         if isinstance(event, WorkFailed | Failed):
@@ -229,16 +210,18 @@ class Coordinator(Seat):
             self._rule(tx := self._tx(now))
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
-            return self._manifest_written(now, event)
+            if checkpointing.written(tx := self._tx(now), event):
+                resharding.finish(tx)
+            return self._close_turn(tx)
         if sender == WORKER and isinstance(event, KitRead):
             return self._read_kit(now, event)
         self._demand_permitted(sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
         # Its main thread says that it hangs, and nothing of its loop.
         if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
-            federation = self._federation
+            federation = self.federation
             if sender in federation.members and sender not in federation.why_gone:
-                self._renew(now, sender)
+                self._sessions.renew(sender, now + self.plan.section.lease)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
         self._close_turn(tx)
@@ -247,16 +230,8 @@ class Coordinator(Seat):
         return tx.step
 
     @property
-    def federation(self) -> CoordinatorState:
-        return self._federation
-
-    @property
     def telemetry(self) -> tuple[requests.Telemetry, ...]:
         return self._telemetry.newest
-
-    @property
-    def plan(self) -> Plan:
-        return self._plan
 
     def live(self, now: float) -> frozenset[str]:
         return frozenset(self._sessions.live(now))
@@ -264,17 +239,18 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """Shards and holders, and which watch now; the coordinator too, if it has a trouble."""
-        return servers(self._federation, self._settings.roster, self._sessions, self._plan)
+        return servers(self.federation, self._settings.roster, self._sessions, self.plan)
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
     ) -> requests.Reply | NotReady | None:
-        if self._federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
+        if self.federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
             # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
-        if isinstance(event, OF_BLOCKS) and tx.gave_up(sender):
+        gave_up = sender in tx.federation.moving.removed or tx.spare(sender)
+        if isinstance(event, OF_BLOCKS) and gave_up:
             return requests.Noted()  # it held some when it said so
         self._demand_own(tx, sender, event)
         match event:
@@ -288,7 +264,7 @@ class Coordinator(Seat):
                 membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):
                     return waits
-                self._renew(tx.now, client)
+                self._sessions.renew(client, tx.now + self.plan.section.lease)
                 known = tx.federation
                 self._sessions.located[client] = known.addresses, known.placement.epoch
                 return self._welcome(tx, client)
@@ -341,7 +317,7 @@ class Coordinator(Seat):
                 envelopes.announced(tx, self._settings.roster, event)
             case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
-                if self._plan.section.scaling is not None:
+                if self.plan.section.scaling is not None:
                     self._load.take(event, tx.federation.shards)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
@@ -373,7 +349,7 @@ class Coordinator(Seat):
         of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
         if of_blocks and sender not in tx.federation.placed:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-        if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self._plan):
+        if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self.plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
@@ -397,13 +373,14 @@ class Coordinator(Seat):
             self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
-        self._sessions.forget_prepared(party)
+        # It may have come anew without what it has prepared.
+        self._sessions.prepared = {each for each in self._sessions.prepared if each[2] != party}
         self._sessions.told.add(party)
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
 
     def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
         """Logs what became of a server: rounds wait for it, and not for clients alone."""
-        if party not in self._federation.members and not self._federation.finished:
+        if party not in self.federation.members and not self.federation.finished:
             tx.step.effects.append(Say(f"{party} {text}"))
 
     @staticmethod
@@ -413,14 +390,6 @@ class Coordinator(Seat):
             raise NotReady("the run is not founded yet")
         shards, sequences = tx.federation.addresses, tx.federation.next_of(client)
         return requests.Welcome(pinned.run, pinned.placement, shards, sequences)
-
-    # --- works --------------------------------------------------------------------
-
-    def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
-        tx = self._tx(now)
-        if checkpointing.written(tx, event):
-            resharding.finish(tx)
-        return self._close_turn(tx)
 
     # --- the roster ---------------------------------------------------------------
 
@@ -442,18 +411,12 @@ class Coordinator(Seat):
 
     # --- small things -------------------------------------------------------------
 
-    def _lay_out(self) -> None:
-        pinned = self._federation.pinned
-        if pinned is not None and self._layout is None:
-            self._layout = self._plan.layout(pinned.run.schema)
-
     def _tx(self, now: float) -> Transaction:
-        everybody, evaluator = self._settings.roster.names("client"), self._plan.evaluator
+        everybody, evaluator = self._settings.roster.names("client"), self.plan.evaluator
         return Transaction(
             now=now,
-            plan=self._plan,
-            federation=self._federation,
-            layout=self._layout,
+            plan=self.plan,
+            federation=self.federation,
             clients=everybody - {evaluator} if evaluator else everybody,
             holders=tuple(sorted(self._settings.roster.names("holder"))),
             live=self._sessions.live(now),
@@ -463,15 +426,10 @@ class Coordinator(Seat):
         )
 
     def _close_turn(self, tx: Transaction) -> Step:
-        self._lay_out()
-        tx.layout = self._layout
         if rules := reign.rules(tx):
             scaling.advance(tx, self._load)
         self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
-        if self._plan.section.scaling is not None:
+        if self.plan.section.scaling is not None:
             self._load.measure(tx)
         return tx.step
-
-    def _renew(self, now: float, client: str) -> None:
-        self._sessions.renew(client, now + self._plan.section.lease)

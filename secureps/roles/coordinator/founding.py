@@ -36,9 +36,9 @@ from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, opening, recovery, reign
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
-from secureps.roles.coordinator.transaction import LATER, Transaction, said_once
+from secureps.roles.coordinator.transaction import Transaction, said_once
 from secureps.roles.machine import Halt, Say
-from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.pinned_run import LATER, PinnedRun
 
 
 def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
@@ -242,7 +242,7 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     if pinned is None:
         return elsewhere(tx, party, event.run)
     reason = tx.federation.moving.left.get(party, "")
-    if role == "shard" and reason and not tx.federation.moving.dismissed(party):
+    if role == "shard" and reason and party not in tx.federation.moving.removed:
         raise UnknownParty(
             f"{party} has left this run: {reason}; whatever it has of the run does not count any "
             f"more. secureps shards add {party} takes it in again, with nothing"

@@ -741,10 +741,6 @@ class GroupState:
         """Of `burnt_members`, the submissions that their clients may send once more."""
         return {c: m for c, m in self.burnt_members.items() if c not in self.lost}
 
-    def may_return(self, id: SubmissionId) -> bool:
-        member = self.burnt_members.get(id.client)
-        return member is not None and member.id == id
-
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
         """Notes that a client takes no part in the open round; without rounds, in this version."""
         self.absences[client] = reason

@@ -30,7 +30,8 @@ class Moving:
     """Of one run.
 
     Args:
-        left: shards that are part of the run no more, and why; removed: those by an operator.
+        left: shards that are part of the run no more, and why; removed: those by an operator, which
+            are told so and end in order.
         what: the `ShardDeed` that is not done yet, or BALANCE; empty if there is none; shard: whom
             it is of; assigned: the blocks that move between shards, of BALANCE.
         since: when blocks began to move.
@@ -44,10 +45,6 @@ class Moving:
     assigned: tuple[BlockAssigned, ...] = ()
     since: float = 0.0
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
-
-    def dismissed(self, shard: str) -> bool:
-        """Whether an operator has removed a shard: it is told so, and ends in order."""
-        return shard in self.removed
 
     def apply(
         self,

@@ -155,11 +155,6 @@ def make_seal_for(tx: Transaction, committee: KeyCommittee) -> SealFor:
     return SealFor(tx.federation.incarnation, committee, keys)
 
 
-def repeat_committees(tx: Transaction, client: str) -> None:
-    for committee in used_committees(tx):
-        tx.order(client, make_seal_for(tx, committee))
-
-
 def wanted(plan: Plan) -> bool:
     return plan.opening is Opening.COMMITTEE
 
@@ -308,7 +303,6 @@ def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tupl
 
 
 def _key_length(tx: Transaction, group: GroupState) -> int:
-    assert tx.layout is not None
     return tx.plan.key_length(tx.layout.group(group.name))
 
 

@@ -26,8 +26,9 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.transaction import LATER, Transaction, said_once
+from secureps.roles.coordinator.transaction import Transaction, said_once
 from secureps.roles.machine import Call, Event, Halt
+from secureps.roles.pinned_run import LATER
 from secureps.wording import named
 
 ALWAYS = (

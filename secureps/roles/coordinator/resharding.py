@@ -137,7 +137,7 @@ def _waits(tx: Transaction) -> str:
     federation = tx.federation
     if federation.coming is not None:
         away = [s for s in federation.placed if s not in tx.watchers]
-        if not away and not _checkpointed(tx):
+        if not away and federation.checkpoint_in_making is not None:
             return "waits for the checkpoint that is being made of it"
     elif (shards := _wanted(tx)) is not None:
         away = [s for s in {*shards, *federation.placed} if s not in tx.watchers]
@@ -159,7 +159,7 @@ def advance(tx: Transaction) -> None:
         coming = Placement.by_block(placement.epoch + 1, shards, _held(tx, shards))
         tx.write(PlacementMoved(coming))
         _tell_coming(tx)
-    if _checkpointed(tx) and not _lacking(tx):
+    if federation.checkpoint_in_making is None and not _lacking(tx):
         checkpointing.begin(tx)
 
 
@@ -205,8 +205,11 @@ def _wanted(tx: Transaction) -> tuple[str, ...] | None:
     if moving.what == BALANCE:
         return placement.shards
     copies = min(tx.plan.section.replicas, len(placement.shards))
-    thin = tx.cache.of("thin", placement.epoch, lambda: _least(placement) < copies)
-    return placement.shards if thin else None
+
+    def lacks() -> bool:
+        return any(len(holders) < copies for of in placement.held.values() for holders in of)
+
+    return placement.shards if tx.cache.of("thin", placement.epoch, lacks) else None
 
 
 def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
@@ -236,21 +239,11 @@ def balanced(
     return held
 
 
-def _least(placement: Placement) -> int:
-    """How many copies the block has that has fewest."""
-    return min(len(each) for blocks in placement.held.values() for each in blocks)
-
-
 def _between(tx: Transaction) -> bool:
     """Whether no version and no checkpoint is in the making."""
     groups = tx.federation.groups.values()
     idle = all(group.making is None and group.version >= 0 for group in groups)
-    return idle and _checkpointed(tx)
-
-
-def _checkpointed(tx: Transaction) -> bool:
-    """Whether no checkpoint is in the making."""
-    return all(each.complete for each in tx.federation.checkpoints[-1:])
+    return idle and tx.federation.checkpoint_in_making is None
 
 
 def _changing(tx: Transaction) -> Mapping[str, Sequence[str]]:
@@ -315,24 +308,17 @@ def seen(tx: Transaction) -> Move | None:
     moving = tx.federation.moving
     if tx.federation.pinned is None or not (moving.what or due(tx)):
         return None
-    moved = blocks = moved_bytes = bytes = 0
-    lacking = set(_lacking(tx))
-    for group in tx.layout.all_groups if tx.layout is not None else ():
+    now, moved, blocks, moved_bytes, bytes = tx.federation.placement, 0, 0, 0, 0
+    coming, lacking = tx.federation.coming or now, set(_lacking(tx))
+    for group in tx.layout.all_groups:
         for shard in tx.federation.placed:
-            for block in _gains(tx, group.name, shard):
+            gains = set(coming.blocks_of(group.name, shard)) - {*now.blocks_of(group.name, shard)}
+            for block in gains:
                 start, stop = group.span(block)
                 whole = (shard, group.name) not in lacking
                 blocks, bytes = blocks + 1, bytes + 4 * (stop - start)
                 moved, moved_bytes = moved + whole, moved_bytes + whole * 4 * (stop - start)
     return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _waits(tx))
-
-
-def _gains(tx: Transaction, group: str, shard: str) -> set[int]:
-    """The blocks of a group that move to a shard now."""
-    now, coming = tx.federation.placement, tx.federation.coming
-    if coming is None:
-        return set()
-    return set(coming.blocks_of(group, shard)).difference(now.blocks_of(group, shard))
 
 
 # --- shards that leave --------------------------------------------------------------

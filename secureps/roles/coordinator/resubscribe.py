@@ -37,7 +37,7 @@ def repeat(
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
-    if federation.moving.dismissed(party):
+    if party in federation.moving.removed:
         resharding.dismiss(tx, party)
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
@@ -60,7 +60,8 @@ def repeat(
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
     elif not spare:
-        opening.repeat_committees(tx, party)
+        for committee in opening.used_committees(tx):
+            tx.order(party, opening.make_seal_for(tx, committee))
         now = (federation.addresses, pinned.placement.epoch)
         if located != now:  # a shard or a block moved after its client had joined
             tx.order(party, make_configure(tx))
@@ -84,12 +85,8 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        if shard in group.coming:
-            return
-        for receipt in group.receipts.values():
+        for receipt in commit.founded_from(tx, group) if shard not in group.coming else ():
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
-        if tx.plan.given(group.name):
-            tx.order(shard, Found(tx.federation.incarnation, group.name, None))
         return
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):

@@ -182,7 +182,7 @@ class Load:
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
         lost = self._lost / asked if asked else 0.0
-        scaled = tx.federation.scaled
+        scaled, up, down = tx.federation.scaled, self._ways[UP], self._ways[DOWN]
         return Observation(
             seconds=seconds,
             versions=self.versions,
@@ -196,13 +196,9 @@ class Load:
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
-            ways=self._both_ways(),
+            ways=tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys())),
             blocks=sum(len(tx.federation.placement.held[group]) for group in self._sent),
         )
-
-    def _both_ways(self) -> tuple[float, ...]:
-        up, down = self._ways[UP], self._ways[DOWN]
-        return tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys()))
 
     def _waits(self) -> Waits:
         def mean(seconds: list[float]) -> float:
@@ -260,10 +256,6 @@ class Load:
         self._seen = self.versions
         return True
 
-    def by_group(self, tx: Transaction) -> dict[str, float]:
-        seconds = max(tx.now - (self.since or 0.0), 1e-9)
-        return {group: sent / seconds for group, sent in self._sent.items()}
-
     def costs(self, tx: Transaction) -> dict[str, float]:
         """What a byte costs each shard: by the weight in its file, and by how late its sums are.
 
@@ -292,17 +284,13 @@ class Load:
 
     def on_shards(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates a second that came for the blocks of each shard."""
-        placement, loads = tx.federation.placement, self.by_group(tx)
+        placement, seconds = tx.federation.placement, max(tx.now - (self.since or 0.0), 1e-9)
         found = dict.fromkeys(placement.shards, 0.0)
         for group, blocks in placement.held.items():
             for shards in blocks:
                 for shard in shards:
-                    found[shard] += loads.get(group, 0.0) / len(blocks)
+                    found[shard] += self._sent[group] / seconds / len(blocks)
         return found
-
-    def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
-        """The load of each shard, as it is journalled and shown."""
-        return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())
 
 
 # --- decisions --------------------------------------------------------------------
@@ -364,7 +352,7 @@ def _decide(
         blocks=blocks,
         reward=seen.reward,
         shards=len(seen.shards),
-        loads=load.told(tx),
+        loads=tuple(ShardLoad(name, of) for name, of in load.on_shards(tx).items()),
         reason=action.reason,
         lost=seen.lost,
     )
@@ -428,7 +416,6 @@ def _too_little(
             block at a time: the coordinator does not know its `threads`.
         held: where blocks are to lie: of every block of a group its shards.
     """
-    assert tx.layout is not None
     groups = tx.layout.all_groups
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
     then = Placement.by_block(0, sorted(shards), held)

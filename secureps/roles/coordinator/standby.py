@@ -85,7 +85,7 @@ class Seat:
     """
 
     def __init__(self, whose: str, plan: Plan, roster: Roster) -> None:
-        self._whose, self._plan = whose, plan
+        self._whose, self.plan = whose, plan
         self._follower = RosterFollower(roster)
 
     def inspect(self, sender: str, message: Request) -> bool:
@@ -240,14 +240,14 @@ class Standby(Seat):
     def _other_plan(self) -> Step | None:
         if self._pinned is None:
             return None
-        keys = different_keys(self._pinned.run.plan, self._plan.text)
+        keys = different_keys(self._pinned.run.plan, self.plan.text)
         if not keys:
             return None
         differs = f"the coordinator's plan differs in {named(keys)} from this standby's"
         text = f"{differs}: give it the same"
         if keys == ("initial_digest",):
             text = (
-                f"initial: {self._plan.section.initial} is another file than the coordinator's: "
+                f"initial: {self.plan.section.initial} is another file than the coordinator's: "
                 "copy that one to this machine, and name it in this standby's own file, "
                 'initial = "PATH"'
             )

@@ -12,10 +12,10 @@ that are folds of their own:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
@@ -86,13 +86,13 @@ class Timeline:
                 of = (cohort.group, cohort.number, cohort.version, len(cohort.members))
                 self._making[cohort.group] = CohortSteps(*of, began, at)
             case Held(group=group):
-                self._step(group, lambda steps: replace(steps, held=at))
+                self._step(group, held=at)
             case records.CohortOpened(group=group):
-                self._step(group, lambda steps: replace(steps, opened=at))
-            case Prepared(group=group) if self._makes(record):
-                self._step(group, lambda steps: replace(steps, prepared=at))
+                self._step(group, opened=at)
+            case Prepared(group=group, epoch=0):
+                self._step(group, prepared=at)
             case records.VersionCommitted(group=group):
-                self._step(group, lambda steps: replace(steps, committed=at))
+                self._step(group, committed=at)
                 self._end(group, "", "")
                 self._began[group] = at
             case records.CohortReopened(group=group):
@@ -104,13 +104,9 @@ class Timeline:
             case _:
                 pass
 
-    def _makes(self, made: Prepared) -> bool:
-        making = self._making.get(made.group)
-        return making is not None and making.version == made.version
-
-    def _step(self, group: str, done: Callable[[CohortSteps], CohortSteps]) -> None:
+    def _step(self, group: str, **done: Any) -> None:
         if (making := self._making.get(group)) is not None:
-            self._making[group] = done(making)
+            self._making[group] = replace(making, **done)
 
     def _end(self, group: str, ended: str, why: str) -> CohortSteps | None:
         if (making := self._making.pop(group, None)) is None:
@@ -654,6 +650,16 @@ class CoordinatorState:
         """The submissions that become durable with the checkpoint of that number."""
         done = self.checkpoint(number)
         return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
+
+    @property
+    def last_checkpoint(self) -> CheckpointState | None:
+        """The newest, whole or in the making; None before the first."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def checkpoint_in_making(self) -> CheckpointState | None:
+        last = self.last_checkpoint
+        return None if last is None or last.complete else last
 
     def checkpoint(self, number: int) -> CheckpointState:
         for state in self.checkpoints:

@@ -19,7 +19,7 @@ from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
 from secureps.messages.requests import Figure, Holding, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.submission import UPDATE, Receipt
+from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported
 from secureps.policy.plan import Plan
@@ -73,7 +73,7 @@ def status(
         members=tuple(_member(tx, name) for name in sorted(federation.members)),
         shards=tuple(at for name, at in sorted(federation.shards.items()) if name not in gone),
         telemetry=telemetry,
-        holdings=() if tx.layout is None else tuple(_holdings(federation, tx.layout)),
+        holdings=() if pinned is None else tuple(_holdings(federation, tx.layout)),
         evaluation=_evaluation(tx, servers),
         servers=servers,
         failure=federation.failure,
@@ -358,23 +358,20 @@ class Window:
         for record in tx.step.records:
             match record:
                 case Submit(receipt):
-                    self._size(receipt)
-                    self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
+                    client, group, made = receipt.id.client, receipt.id.group, receipt.version + 1
+                    if receipt.purpose == UPDATE:
+                        size = (Figure(UP, float(receipt.size)),)
+                        self._reports.append(Telemetry(client, group, made, size, receipt.step))
+                    self._waited(tx, group, (client,), arrived=True)
                 case CohortClosed(cohort):
-                    group = tx.federation.groups[cohort.group]
-                    late = sorted(group.invited - group.open_receipts.clients.keys())
+                    own = tx.federation.groups[cohort.group]
+                    late = sorted(own.invited - own.open_receipts.clients.keys())
                     self._waited(tx, cohort.group, late, arrived=False)
                 case VersionCommitted(name, version):
                     clip, spent = clip_of(tx, tx.federation.groups[name]), most_spent(tx)
                     known = {PUBLISHED: tx.now, CLIP: clip, SPENT: spent}
                     figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
                     self._reports.append(Telemetry(COORDINATOR, name, version, figures))
-
-    def _size(self, receipt: Receipt) -> None:
-        if receipt.purpose == UPDATE:
-            client, group, made = receipt.id.client, receipt.id.group, receipt.version + 1
-            figures = (Figure(UP, float(receipt.size)),)
-            self._reports.append(Telemetry(client, group, made, figures, receipt.step))
 
     def _waited(self, tx: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
         group = tx.federation.groups[name]

@@ -55,7 +55,6 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         if receipt.id in group.receipts:
             commit.came_again(tx, group, receipt)
         return
-    assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)

@@ -157,7 +157,7 @@ def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
     ledger of what arrived and the evaluation that the client still owes.
     """
     privacy, ahead = tx.plan.section.privacy, list(groups)
-    if privacy is None or tx.layout is None:
+    if privacy is None:
         return frozenset()
     return frozenset(c for c in tx.clients if _next(tx, c, ahead) > privacy.budget)
 
@@ -229,7 +229,6 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:
-    assert tx.layout is not None
     size = tx.layout.group(group.name).sent
     return fact(tx.plan, client, group.name, size, base.version, base.step)
 
@@ -266,9 +265,8 @@ def _told(tx: Transaction) -> str:
 
 def finish(tx: Transaction) -> None:
     """Ends the run when a checkpoint holds the last version of every group."""
-    federation = tx.federation
+    federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
-    last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(tx, group) for group in groups):
         return
     if any(group.takes_updates for group in groups):  # what waits there has not been given up yet

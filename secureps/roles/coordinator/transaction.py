@@ -26,6 +26,7 @@ from secureps.roles.coordinator.attendance import Attendance, Changes
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
+from secureps.roles.pinned_run import LATER
 
 Located = tuple[tuple[ShardAddress, ...], int]
 """Where shards are, and the epoch of the placement of blocks on them."""
@@ -106,10 +107,6 @@ class Sessions:
     def holds(self, shard: str, group: str) -> None:
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
-    def forget_prepared(self, shard: str) -> None:
-        """Forgets what a shard has prepared: it may have come anew without it."""
-        self.prepared = {each for each in self.prepared if each[2] != shard}
-
     def renew(self, client: str, until: float) -> None:
         """Renews the lease of a client that was heard of."""
         self.unheard.discard(client)
@@ -184,16 +181,11 @@ GOES_ON = Wait(None, "")
 """What a step returns whose records, or those before it, say what its group waits for."""
 
 
-LATER = 1.0
-"""Seconds after which a party that cannot be taken asks again, at first."""
-
-
 @dataclass(slots=True)
 class Transaction:
     """What one event makes of the state, while it is handled.
 
     Args:
-        layout: the run's, None before it is founded.
         clients, holders: all on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: parties that can be told. Both may be
             the sessions' own sets: only for reading.
@@ -205,7 +197,6 @@ class Transaction:
     now: float
     plan: Plan
     federation: CoordinatorState
-    layout: Layout | None
     clients: frozenset[str]
     holders: tuple[str, ...]
     live: Names
@@ -214,6 +205,11 @@ class Transaction:
     cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
+
+    @property
+    def layout(self) -> Layout:
+        """The run's, once it is founded."""
+        return self.plan.layout(self.federation.run.schema)
 
     def trains(self, client: str) -> bool:
         return client in self.live and client != self.plan.evaluator
@@ -247,10 +243,6 @@ class Transaction:
         federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
-
-    def gave_up(self, party: str) -> bool:
-        """Whether a shard holds no blocks of the run (any more), as it should."""
-        return self.spare(party) or self.federation.moving.dismissed(party)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group.
@@ -296,7 +288,8 @@ class Transaction:
         for id in ids:
             fate, group = self.federation.settled.of(id), self.federation.groups.get(id.group)
             assert fate is not None
-            burnt = group is not None and group.may_return(id)
+            again = None if group is None else group.burnt_members.get(id.client)
+            burnt = again is not None and again.id == id
             told = Settled(number, id, fate.outcome, fate.version, fate.reason, burnt)
             self.order(id.client, told)
 

@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open
-from secureps.messages.requests import GetSum, Opened, Payload, PutBlock, Request
-from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import BlockHeader, Cohort, Receipt
-from secureps.roles.holder.holder import Holder, Name
+from secureps.messages.requests import (
+    Figure,
+    GetSum,
+    Opened,
+    Payload,
+    PutBlock,
+    Request,
+    Telemetry,
+)
+from secureps.messages.submission import BlockHeader
+from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.machine import (
     WORKER,
@@ -49,8 +56,6 @@ class SumOpened(TaskResult):
 class Opening:
     """A cohort that is being opened: which shard has each block, and what is done."""
 
-    cohort: Cohort
-    receipts: tuple[Receipt, ...]
     blocks: dict[int, str]
     expected: dict[int, bytes]
     headers: dict[int, BlockHeader] = field(default_factory=dict)
@@ -58,13 +63,14 @@ class Opening:
     seconds: float = 0.0
 
 
-class BfvHolder(Holder[Opening]):
+class BfvHolder(Holder):
     """The machine of a key holder of the bfv cipher, which decrypts the sums themselves."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules))
+        self._progress: dict[Name, Opening] = {}
 
-    def own(self, sender: str, event: Event) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered(GetSum() as request, Payload(digest)):
                 return self._fetched(request, digest)
@@ -76,34 +82,34 @@ class BfvHolder(Holder[Opening]):
                 return self._failed(request, error)
             case SumOpened() if sender == WORKER:
                 return self._opened(event)
-        return None
+        return super().own(sender, event)
 
-    def assign(self, order: Open) -> Opening:
-        group, placement = order.cohort.group, self.pinned.placement
+    def begin(self, order: Open) -> list[Effect]:
+        name, placement = name_of(order.cohort), self.pinned.placement
         digests = {held.shard: held.sums for held in order.held}
-        blocks = dict(enumerate(placement.of(group).owners))
+        blocks = dict(enumerate(placement.of(name[0]).owners))
         expected: dict[int, bytes] = {}
         for shard in placement.shards:
-            own = placement.blocks_of(group, shard)
+            own = placement.blocks_of(name[0], shard)
             if len(digests.get(shard, ())) != len(own):
                 raise Refused(f"{shard} does not hold the cohort")
             for block, sum in zip(own, digests.get(shard, ())):
                 if expected.setdefault(block, sum) != sum:
                     raise Refused(f"{shard} holds another sum of block {block} than its peers")
-        return Opening(order.cohort, order.receipts, blocks, expected)
+        self._progress = {each: self._progress[each] for each in self._openings}
+        self._progress[name] = Opening(blocks, expected)
+        run = self.pinned.run.id
+        return [Call(shard, GetSum(run, *name, block)) for block, shard in blocks.items()]
 
-    def begin(self, opening: Opening) -> list[Effect]:
-        run, cohort = self.pinned.run.id, opening.cohort
-        return [
-            Call(shard, GetSum(run, cohort.group, cohort.number, block))
-            for block, shard in opening.blocks.items()
-        ]
+    def _under_way(self, name: Name) -> Opening | None:
+        """What is done of a cohort; None if it is opened or given up."""
+        return self._progress[name] if name in self._openings else None
 
     def opens(self, task: Task) -> Name | None:
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
-        opened = tuple(header.key for header in self._openings[name].headers.values())
+        opened = tuple(header.key for header in self._progress[name].headers.values())
         prune = [Work(Prune(opened))] if opened else []
         return Step(effects=[*prune, *super().give_up(name, reason).effects])
 
@@ -111,7 +117,7 @@ class BfvHolder(Holder[Opening]):
 
     def _fetched(self, request: GetSum, digest: bytes) -> Step:
         group, cohort, block = request.group, request.cohort, request.block
-        opening = self._openings.get((group, cohort))
+        opening = self._under_way((group, cohort))
         if opening is None:
             return Step()
         if digest != opening.expected[block]:
@@ -122,7 +128,7 @@ class BfvHolder(Holder[Opening]):
 
     def _opened(self, event: SumOpened) -> Step:
         header = event.header
-        opening = self._openings.get((header.group, header.sequence))
+        opening = self._under_way((header.group, header.sequence))
         if opening is None:
             return Step()
         opening.headers[header.block] = header
@@ -133,23 +139,20 @@ class BfvHolder(Holder[Opening]):
         return Step(effects=[Call(opening.blocks[b], PutBlock(h), attach=h.key) for b, h in puts])
 
     def _stored(self, group: str, cohort: int, block: int) -> Step:
-        opening = self._openings.get((group, cohort))
+        opening = self._under_way((group, cohort))
         if opening is None:
             return Step()
         opening.stored.add(block)
         if len(opening.stored) < len(opening.blocks):
             return Step()
-        del self._openings[group, cohort]
+        order = self._openings.pop((group, cohort))
         sent = tuple(header.key for header in opening.headers.values())
         sums = tuple(opening.headers[b].digest for b in sorted(opening.blocks))
-        about = self._ledger.about(opening)
-        return Step(
-            effects=[
-                Work(Prune(sent)),
-                Call(COORDINATOR, Opened(self._ledger.name, group, cohort, sums, about)),
-                self._took(opening.cohort, opening.seconds),
-            ]
-        )
+        name, figures = self._ledger.name, (Figure("opening_seconds", opening.seconds),)
+        step = Step(effects=[Work(Prune(sent))])
+        step.tell(Opened(name, group, cohort, sums, self._ledger.about(order)))
+        step.tell(Telemetry(name, group, order.cohort.version, figures))
+        return step
 
     def _failed(self, request: Request, error: SecurepsError) -> Step:
         match request:

@@ -11,7 +11,7 @@ other holders.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
@@ -28,65 +28,46 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Effect,
     Event,
     Failed,
     Step,
     Task,
-    TaskResult,
     Work,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ExamineEnvelope(Task):
-    """Opens the own envelope of a submission, and checks what is in it."""
+    """Opens the own envelope of a submission, and checks what is in it.
+
+    What is found is made (`Examined`), or nothing if it is sealed for a key that is erased.
+    """
 
     receipt: Receipt
-
-
-@dataclass(frozen=True, slots=True)
-class EnvelopeExamined(TaskResult):
-    """What is wrong with it; empty if nothing is, None if it is sealed for a key that is erased."""
-
-    receipt: Receipt
-    flaw: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveShare(Task):
-    """Derives the own share of the sum of a cohort's keys; receipts in the members' order."""
+    """Derives the own share of the sum of a cohort's keys; receipts in the members' order.
+
+    The answer is made (`KeyShare`), and has not left this process.
+    """
 
     cohort: Cohort
     receipts: tuple[Receipt, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ShareDerived(TaskResult):
-    """The answer for a cohort, uint32 little-endian; it has not left this process.
-
-    `about` is the cohort's `opening_digest`.
-    """
-
-    cohort: Cohort
-    about: bytes
-    share: bytes = field(repr=False)
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class AnnounceKey(Task):
-    """Signs that a key of this number is the newest, which is made if it is not there."""
+    """Signs that a key of this number is the newest, which is made if it is not there.
+
+    When the announcement is made, the key is on the disk, and nobody has heard of it.
+    """
 
     number: int
     least: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeySigned(TaskResult):
-    """The key is on the disk, and nobody has heard of it."""
-
-    announced: EnvelopeKeyAnnounced
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +89,7 @@ class Refusal:
     told: list[Effect]
 
 
-class CommitteeHolder(Holder[Open]):
+class CommitteeHolder(Holder):
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
@@ -140,15 +121,17 @@ class CommitteeHolder(Holder[Open]):
                 step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
         return step
 
-    def own(self, sender: str, event: Event) -> Step | None:
+    def own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered() | Failed():
                 return Step()
-            case EnvelopeExamined(receipt, flaw) if sender == WORKER:
-                return self._looked_into(receipt, flaw)
-            case ShareDerived() if sender == WORKER:
-                return self._derived(event)
-            case KeySigned(announced) if sender == WORKER:
+            case Done(ExamineEnvelope(receipt), Examined() | None as found) if sender == WORKER:
+                return self._looked_into(receipt, found)
+            case Done(DeriveShare(cohort), KeyShare() as share) if sender == WORKER:
+                self._openings.pop(name_of(cohort), None)
+                said = (share, event.telemetry)
+                return Step(effects=[Call(COORDINATOR, each) for each in said if each is not None])
+            case Done(_, EnvelopeKeyAnnounced() as announced) if sender == WORKER:
                 return self._signed(announced)
             case Examine() if sender == COORDINATOR:
                 return self._examine(event)
@@ -156,7 +139,7 @@ class CommitteeHolder(Holder[Open]):
                 step = self._ledger.obeys(incarnation)
                 self._erase(step, min(below, self._ledger.known.keys.number))
                 return step
-        return None
+        return super().own(sender, event)
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
@@ -165,11 +148,8 @@ class CommitteeHolder(Holder[Open]):
     def committee(self, digest: bytes | None) -> Committee:
         return self.pinned.plan.committee(self._ledger.committee(digest))
 
-    def assign(self, order: Open) -> Open:
-        return order
-
-    def begin(self, opening: Open) -> list[Effect]:
-        return [Work(DeriveShare(opening.cohort, opening.receipts))]
+    def begin(self, order: Open) -> list[Effect]:
+        return [Work(DeriveShare(order.cohort, order.receipts))]
 
     def opens(self, task: Task) -> Name | None:
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
@@ -198,13 +178,13 @@ class CommitteeHolder(Holder[Open]):
             self._ledger.check_author(receipt)
             self._ledger.committee(receipt.committee)
         except SecurepsError as error:
-            step.effects.append(self._examined(receipt, str(error)))
+            step.tell(Examined(self._ledger.name, receipt.id, str(error), receipt.digest))
             return step
         self._asked[receipt.id] += 1
         step.effects.append(Work(ExamineEnvelope(receipt)))
         return step
 
-    def _looked_into(self, receipt: Receipt, flaw: str | None) -> Step:
+    def _looked_into(self, receipt: Receipt, found: Examined | None) -> Step:
         """Says what it found, in one call with findings that came together with it.
 
         Of an envelope whose key is erased it says nothing: that is no fault of its client's. Nor of
@@ -214,19 +194,15 @@ class CommitteeHolder(Holder[Open]):
         if asked > 1:
             self._asked[receipt.id] = asked - 1
         due = [refusal for refusal in refusals.values() if receipt.id in refusal.due]
-        if flaw is not None and (asked or (due and flaw)):
-            self._found.append(self._examined(receipt, flaw))
+        if found is not None and (asked or (due and found.flaw)):
+            self._found.append(Call(COORDINATOR, found))
         for refusal in due:
             refusal.due.remove(receipt.id)
         over = [name for name, refusal in refusals.items() if not refusal.due]
         if self._asked and not over and len(self._found) < TOLD_AT_ONCE:
             return Step()
-        found, self._found = self._found, []
-        return Step(effects=[*found, *(e for name in over for e in refusals.pop(name).told)])
-
-    def _examined(self, receipt: Receipt, flaw: str) -> Call:
-        about = receipt.digest
-        return Call(COORDINATOR, Examined(self._ledger.name, receipt.id, flaw, about))
+        told, self._found = self._found, []
+        return Step(effects=[*told, *(e for name in over for e in refusals.pop(name).told)])
 
     # --- keys ---------------------------------------------------------------------
 
@@ -242,11 +218,3 @@ class CommitteeHolder(Holder[Open]):
         if below > self._ledger.known.keys.least:
             self._ledger.write(step, KeysErased(below))
             step.effects.append(Work(Erase(below)))
-
-    # --- the end of works ---------------------------------------------------------
-
-    def _derived(self, event: ShareDerived) -> Step:
-        cohort, name = event.cohort, self._ledger.name
-        self._openings.pop(name_of(cohort), None)
-        share = KeyShare(name, cohort.group, cohort.number, event.share, event.about)
-        return Step(effects=[Call(COORDINATOR, share), self._took(cohort, event.seconds)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
 
 from secureps.errors import (
     ClientError,
@@ -21,10 +20,10 @@ from secureps.errors import (
 )
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
+from secureps.messages.requests import Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
-from secureps.roles.holder.ledger import HolderLedger, Opening
+from secureps.roles.holder.ledger import HolderLedger
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -58,21 +57,18 @@ LAST_WORD = 5.0
 """Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
 
 
-T = TypeVar("T", bound=Opening)
-
-
 def name_of(cohort: Cohort) -> Name:
     return cohort.group, cohort.number
 
 
-class Holder(ABC, Generic[T]):
-    """The machine of a key holder; it keeps a `T` of each cohort that is being opened."""
+class Holder(ABC):
+    """The machine of a key holder; it keeps the order of each cohort that is being opened."""
 
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
         self._disk = DiskReports(ledger.name)
         self.troubled = self._disk.troubled
-        self._openings: dict[Name, T] = {}
+        self._openings: dict[Name, Open] = {}
         self._watches = False
         self._end: tuple[Trouble, Halt] | None = None
         self._until = math.inf
@@ -90,7 +86,10 @@ class Holder(ABC, Generic[T]):
 
     def resume(self, now: float) -> Step:
         self._watches = False
-        return self._ledger.greeting()
+        step = Step(effects=[Call(COORDINATOR, self._ledger.register())])
+        if self.configured:
+            self._ledger.follower.resume(step)
+        return step
 
     def wake(self) -> float | None:
         return None if self._end is None else self._until
@@ -157,10 +156,7 @@ class Holder(ABC, Generic[T]):
                 return configured
             case Open() if sender == COORDINATOR:
                 return self._open(event)
-        step = self.own(sender, event)
-        if step is None:
-            raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
-        return step
+        return self.own(sender, event)
 
     @property
     def configured(self) -> bool:
@@ -173,16 +169,13 @@ class Holder(ABC, Generic[T]):
     # --- what kinds of holders differ in --------------------------------------------
 
     @abstractmethod
-    def own(self, sender: str, event: Event) -> Step | None:
-        """What follows from an event that only this kind of holder takes; None for any other."""
+    def own(self, sender: str, event: Event) -> Step:
+        """What follows from an event that only this kind of holder takes."""
+        raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @abstractmethod
-    def assign(self, order: Open) -> T:
-        """What is to be done for a cohort; raises SecurepsError if it cannot be."""
-
-    @abstractmethod
-    def begin(self, opening: T) -> list[Effect]:
-        """The effects with which opening begins."""
+    def begin(self, order: Open) -> list[Effect]:
+        """The effects with which opening begins; raises SecurepsError if the cohort cannot be."""
 
     @abstractmethod
     def opens(self, task: Task) -> Name | None:
@@ -190,8 +183,7 @@ class Holder(ABC, Generic[T]):
 
     def give_up(self, name: Name, reason: str) -> Step:
         """Tells the coordinator why this holder does not open a cohort."""
-        opening = self._openings.pop(name)
-        return Step(effects=[self._ledger.refusal(opening, reason)])
+        return Step(effects=[self._ledger.refusal(self._openings.pop(name), reason)])
 
     # --- orders -------------------------------------------------------------------
 
@@ -216,13 +208,13 @@ class Holder(ABC, Generic[T]):
             return step  # by another roster, or with its calendar set right, it is asked again
         try:
             self._ledger.check(order)
-            opening = self.assign(order)
+            effects = self.begin(order)
         except SecurepsError as error:
             step.effects.append(self._ledger.refusal(order, error))
             return step
         self._ledger.release(step, order)
-        self._openings[name_of(cohort)] = opening
-        step.effects += self.begin(opening)
+        self._openings[name_of(cohort)] = order
+        step.effects += effects
         return step
 
     def _spoilt(self, task: Task, error: SecurepsError) -> Step:
@@ -231,9 +223,3 @@ class Holder(ABC, Generic[T]):
         if name is not None and isinstance(error, ClientError | Refused):
             return self.give_up(name, str(error)) if name in self._openings else Step()
         return Step(effects=[Halt(str(error), type(error))])
-
-    def _took(self, cohort: Cohort, seconds: float) -> Call:
-        figures = (Figure("opening_seconds", seconds),)
-        return Call(
-            COORDINATOR, Telemetry(self._ledger.name, cohort.group, cohort.version, figures)
-        )

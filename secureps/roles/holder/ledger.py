@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from secureps.config.plan import CipherSection
 from secureps.crypto.roster import Roster
@@ -210,18 +209,6 @@ class HolderRules:
     threshold: int | None = None
 
 
-class Opening(Protocol):
-    """A cohort that a holder is asked to open."""
-
-    @property
-    def cohort(self) -> Cohort:
-        """The cohort."""
-
-    @property
-    def receipts(self) -> tuple[Receipt, ...]:
-        """The receipts of its members, in the order of members."""
-
-
 class HolderLedger:
     """Everything of a key holder that survives a restart, and what it allows.
 
@@ -311,12 +298,6 @@ class HolderLedger:
     def pinned(self) -> Pinned:
         return founded(self._pinned, self.name)
 
-    def greeting(self) -> Step:
-        step = Step(effects=[Call(COORDINATOR, self.register())])
-        if self._pinned is not None:
-            self.follower.resume(step)
-        return step
-
     def register(self) -> Register:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
@@ -370,7 +351,7 @@ class HolderLedger:
 
     # --- conditions ---------------------------------------------------------------
 
-    def about(self, order: Opening) -> bytes:
+    def about(self, order: Open) -> bytes:
         """The digest of what is opened: this holder's answers are for it alone."""
         return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
 
@@ -535,7 +516,7 @@ class HolderLedger:
         sums = _digest(order.held)
         self.write(step, CohortReleased(order.cohort, self.about(order), bases, sums))
 
-    def refusal(self, order: Opening, reason: object) -> Call:
+    def refusal(self, order: Open, reason: object) -> Call:
         """Tells the coordinator that this holder never opens a cohort."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)

@@ -62,13 +62,6 @@ def readiness(
     return Readiness.READY
 
 
-def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
-    """The version that a designated evaluator judges now; 0 if none is newer than `judged`."""
-    versions = {published[g].version if g in published else -1 for g in plan.groups}
-    (version, *others) = versions
-    return version if not others and version in plan.evaluated and version > judged else 0
-
-
 def _digest(published: Published) -> bytes:
     return model_digest(published.group, published.version, published.blocks)
 
@@ -122,8 +115,10 @@ class Appraiser:
         return True, self._task(step, aim)
 
     def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
-        version = to_judge(self.pinned.plan, self.pulled.published, self.evaluated)
-        if not version:
+        """Begins with the version that all groups are at, once it is one of the plan's."""
+        plan, published = self.pinned.plan, self.pulled.published
+        version, *others = {published[g].version if g in published else -1 for g in plan.groups}
+        if others or version not in plan.evaluated or version <= self.evaluated:
             return False, None
         if objection := self.budget.evaluation_objection():
             step.effects.append(Halt(objection, PlanRefused))

@@ -96,7 +96,6 @@ from secureps.roles.member.tasks import (
     Contributed,
     Offer,
     SealOn,
-    TakeTotals,
 )
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned, founded
@@ -372,7 +371,7 @@ class Member:
                 self._act(step, event)
             case Done(_, BlockHeader() as header) if sender == WORKER:
                 self._block_sealed(now, step, header)
-            case Done(TakeTotals()) if sender == WORKER and self._end is not None:
+            case Done(Contribute(aims=())) if sender == WORKER and self._end is not None:
                 return Step(effects=[self._end[1]])
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
@@ -512,7 +511,7 @@ class Member:
         if self._working:
             return
         if not self._model.lacking(self.pinned, step):
-            self._begin(step, TakeTotals(*self._model.take()))
+            self._begin(step, Contribute(*self._model.take(), ()))
         elif now >= until:
             step.effects += [Say("the last totals could not be pulled from the shards"), halt]
 

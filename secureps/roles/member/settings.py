@@ -115,13 +115,21 @@ class MemberSettings:
             TermsRefused: the plan is not as this client insists.
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
         """
+        run = welcome.run
         if pinned is None:
-            self._agree(welcome)
-        elif pinned.run.id != welcome.run.id:
-            raise WrongRun(other_run(self.name, pinned.run.id, welcome.run.id))
+            plan = check_run(run, welcome.placement, self.roster)
+            plan.touched(self.rows)
+            if self.name != plan.evaluator:
+                public_number(plan.section, self.records)  # refuses a plan without one
+            model = self.model(plan)
+            if run.schema.untied != model.untied:
+                difference = run.schema.difference(model)
+                raise WrongShape(f"the run trains another model than this client's: {difference}")
+        elif pinned.run.id != run.id:
+            raise WrongRun(other_run(self.name, pinned.run.id, run.id))
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
-        self._check_terms(welcome.run.plan)
+        self._check_terms(run.plan)
 
     def _check_terms(self, text: str) -> None:
         """Accepts a plan by this client's terms.
@@ -143,14 +151,3 @@ class MemberSettings:
                 f"the run's plan is not the one that this client agreed to, in {named(keys)}: ask "
                 "the run's operator for the plan, see secureps check, and join with it"
             )
-
-    def _agree(self, welcome: Welcome) -> None:
-        run = welcome.run
-        plan = check_run(run, welcome.placement, self.roster)
-        plan.touched(self.rows)
-        if self.name != plan.evaluator:
-            public_number(plan.section, self.records)  # refuses a plan without one
-        model = self.model(plan)
-        if run.schema.untied != model.untied:
-            difference = run.schema.difference(model)
-            raise WrongShape(f"the run trains another model than this client's: {difference}")

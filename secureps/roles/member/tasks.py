@@ -54,7 +54,7 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Contribute(Task):
-    """Trains from a model and seals every aim.
+    """Trains from a model and seals every aim; without aims a session gets the last totals alone.
 
     `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
     digests of their blocks, group after group; `work` the part of the local work that is done.
@@ -91,15 +91,7 @@ class Evaluate(Task):
     own: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeTotals(Task):
-    """Hands the last totals of sum groups to a session; `model` and `blocks` as in `Contribute`."""
-
-    model: tuple[GroupVersion, ...]
-    blocks: tuple[bytes, ...]
-
-
-Pulled = Contribute | Evaluate | TakeTotals
+Pulled = Contribute | Evaluate
 """Tasks that begin with a pulled model."""
 
 

@@ -82,7 +82,8 @@ class Fetcher:
         If there is one on record, the coordinator hears of it, unless it is to be made `again`.
         """
         group, version, epoch = order.group, order.version, self.state.epoch
-        held, own, blocks = self.state.group(group), *self._own_and_coming(group)
+        held, own = self.state.group(group), self.state.own(group)
+        blocks = self.state.coming(group)
         if len(order.blocks) != len(blocks) or (own and version not in held.states):
             return  # another placement's, or lost here: once it is back, the order comes again
         if held.coming is not None and not again:
@@ -117,13 +118,10 @@ class Fetcher:
         self._under_way = {key: fetch for key, fetch in known if self._is_current(fetch)}
 
     def _is_current(self, fetch: _Fetch) -> bool:
-        own, coming = self._own_and_coming(fetch.order.group)
+        group = fetch.order.group
         if not fetch.epoch:
-            return fetch.blocks == own
-        return fetch.epoch == self.state.epoch and fetch.blocks == coming
-
-    def _own_and_coming(self, group: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.state.own(group), self.state.coming(group)
+            return fetch.blocks == self.state.own(group)
+        return (fetch.epoch, fetch.blocks) == (self.state.epoch, self.state.coming(group))
 
     def _is_copied(self, group: str) -> bool:
         """Whether every block of a group that is held here is held elsewhere too."""

@@ -73,7 +73,8 @@ class Forwarding:
         """
         effects: list[Effect] = []
         for copy in list(self._moving):
-            holders = now.takers(*_place(copy[1]))
+            _, _, group, _, block = name_under(copy[1])
+            holders = now.takers(group, block)
             if copy[1] in self._waiting and own not in holders:
                 moved = NotReady(f"{own} does not hold this block any more", LATER)
                 effects.append(Answer(moved, ticket=copy[1]))
@@ -105,9 +106,3 @@ class Forwarding:
         for copy in self._waiting.pop(ticket):
             self._moving.get(copy, set()).discard(ticket)
         return self._replies.pop(ticket)
-
-
-def _place(key: str) -> tuple[str, int]:
-    """The group and the block of what lies under a spool key."""
-    _, _, group, _, block = name_under(key)
-    return group, block

@@ -14,11 +14,36 @@ from secureps.roles.validation import check_header
 def wanted(own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader) -> bool:
     """Whether a block is to be stored; it need not be if it is here.
 
+    Its author brings it to the primary, and who takes it in to all others that do.
+
     Raises:
         Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's fault.
-        NotReady: as `check_sender`.
+        NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
+            hold it, or by its author to one that is its primary no more, or not yet.
     """
-    check_sender(own, sender, roster.find(sender).role, header, holders(state, header))
+    role, placed = roster.find(sender).role, holders(state, header)
+    if role == "shard" and not {own, sender} <= {*placed}:
+        raise NotReady(
+            f"{sender} passes on block {header.block} of {header.group}, and one of {sender} and "
+            f"{own} does not hold it: by another placement than here",
+            LATER,
+        )
+    if sender != header.author and sender not in placed:
+        raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+    if not placed:
+        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
+    if own not in placed:
+        raise NotReady(  # a client that was refused would drop its update
+            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
+            f"it knows: {placed[0]} takes it in",
+            LATER,
+        )
+    if sender == header.author and own != placed[0]:
+        raise NotReady(  # a client that was refused would drop its update
+            f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
+            f"that it knows {placed[0]} takes it in and passes it on",
+            LATER,
+        )
     author, pinned = roster.find(header.author), state.pinned
     check_header(pinned.plan, pinned.layout.group(header.group), header, author.role)
     author.identity.verify(*signing_bytes(header), header.signature)
@@ -50,38 +75,3 @@ def holders(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
     state.group(header.group)
     there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
     return state.pinned.takers(header.group, header.block) if there else ()
-
-
-def check_sender(
-    own: str, sender: str, role: str, header: BlockHeader, holders: tuple[str, ...]
-) -> None:
-    """Who may bring a block here: its author to the primary, and shards that take it in.
-
-    Raises:
-        NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
-            hold it, or by its author to one that is its primary no more, or not yet.
-        UnknownParty: neither its author nor another holder of it.
-        Malformed: there is no such block.
-    """
-    if role == "shard" and not {own, sender} <= {*holders}:
-        raise NotReady(
-            f"{sender} passes on block {header.block} of {header.group}, and one of {sender} and "
-            f"{own} does not hold it: by another placement than here",
-            LATER,
-        )
-    if sender != header.author and sender not in holders:
-        raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
-    if not holders:
-        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
-    if own not in holders:
-        raise NotReady(  # a client that was refused would drop its update
-            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
-            f"it knows: {holders[0]} takes it in",
-            LATER,
-        )
-    if sender == header.author and own != holders[0]:
-        raise NotReady(  # a client that was refused would drop its update
-            f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
-            f"that it knows {holders[0]} takes it in and passes it on",
-            LATER,
-        )

@@ -154,25 +154,14 @@ class NoiseCopies:
         elif ask.block in gathering.own and isinstance(error, Refused | UnknownParty):
             gathering.waits(ask.block).discard(sender)
         elif ask.block not in gathering.here:
-            self._refused(step, now, gathering, sender, ask.block, error)
+            if gathering.again is None:
+                gathering.again = now + AGAIN
+                what = f"noise of cohort {ask.cohort} of {ask.group} from {sender}"
+                text = f"{self.name} waits for {what}, and asks for it again: {error}"
+                step.effects.append(Say(text))
+            gathering.refused.setdefault(ask.block, set()).add(sender)
         self._go_on(step, gathering)
         return gathering.order if gathering.whole else None
-
-    def _refused(
-        self,
-        step: Step,
-        now: float,
-        gathering: _Gathering,
-        sender: str,
-        block: int,
-        error: SecurepsError,
-    ) -> None:
-        group, number = gathering.name
-        if gathering.again is None:
-            gathering.again = now + AGAIN
-            text = f"{self.name} waits for noise of cohort {number} of {group} from {sender}, "
-            step.effects.append(Say(f"{text}and asks for it again: {error}"))
-        gathering.refused.setdefault(block, set()).add(sender)
 
     @property
     def wake(self) -> float | None:

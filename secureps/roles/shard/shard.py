@@ -29,7 +29,15 @@ from secureps.messages.encoding import from_plain, payload_digest, to_plain
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.submission import OPENED, UPDATE, BlockHeader, Cohort, Held, SubmissionId
+from secureps.messages.submission import (
+    FOUNDING,
+    OPENED,
+    UPDATE,
+    BlockHeader,
+    Cohort,
+    Held,
+    SubmissionId,
+)
 from secureps.policy.cohorts.overlap import check_clients, check_members
 from secureps.roles import permissions
 from secureps.roles.machine import (
@@ -84,8 +92,8 @@ IDLE = "holds nothing of this run"
 """What the log of a shard says last that the coordinator had end; then its exit status is 0."""
 
 
-def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
-    """The name under which a work is done, once at a time."""
+def work_name(task: Task) -> tuple[str, str, int] | None:
+    """The name under which a work is done, once at a time; None for works that may be many."""
     match task:
         case MakeState(group):
             return ("state", group, 0)
@@ -93,6 +101,9 @@ def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
             return ("sum", cohort.group, cohort.number)
         case StepState(cohort):
             return ("state", cohort.group, cohort.version)
+        case WritePart(number):
+            return ("part", "", number)
+    return None
 
 
 def serve(
@@ -164,7 +175,7 @@ class Shard:
         self._address, self._unsafe, self._limit = address, unsafe, limit
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
-        self._busy: set[tuple[str, str, int]] = set()
+        self._busy: set[tuple[str, str, int] | None] = set()
         self._watches = False
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
@@ -358,7 +369,7 @@ class Shard:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions, kept=kept):
                 if not self._fetcher.bring(step, order):  # else it is ordered again
-                    self._begin(step, ("part", "", number), WritePart(number, versions, kept))
+                    self._begin(step, WritePart(number, versions, kept))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:
@@ -409,15 +420,17 @@ class Shard:
 
     def _found(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt
-        state = self.state.of_founding(group, receipt)
-        keys = None if receipt is None else self.state.founding_keys(group, receipt)
+        state, keys = self.state.of_founding(group, receipt), None
+        if receipt is not None:
+            digests = self.state.founding_digests(group, receipt)
+            keys = self.state.keys(receipt.id, FOUNDING, digests)
         if state is not None:
             step.tell(state)
         elif receipt is not None and keys is None:
             missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
             self._peers.lack(step, missing, order)
         else:
-            self._begin(step, ("state", group, 0), MakeState(group, keys))
+            self._begin(step, MakeState(group, keys))
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort, sums = order.cohort, self.state.group(order.cohort.group).sums
@@ -439,7 +452,7 @@ class Shard:
         if not self._noise.ready(step, order):
             return
         found = tuple(k for k in keys if k is not None)
-        self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+        self._begin(step, SumCohort(cohort, found))
 
     def _tell_held(self, step: Step, made: records.SumsMade) -> None:
         step.tell(Held(self._name, made.cohort.group, made.cohort.number, made.sums))
@@ -493,10 +506,10 @@ class Shard:
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
-            name, work = (cohort.group, cohort.number), ("state", cohort.group, cohort.version)
-            in_work = self._tried.get(name, [])[:1] if work in self._busy else []
+            name, busy = (cohort.group, cohort.number), work_name(StepState(cohort, keys))
+            in_work = self._tried.get(name, [])[:1] if busy in self._busy else []
             self._tried[name] = [*in_work, key]
-        self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
+        self._begin(step, StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
         group, version, keep = order.group, order.version, order.keep
@@ -534,23 +547,21 @@ class Shard:
 
     def _done(self, event: Done) -> Step:
         step = Step()
+        self._busy.discard(work_name(event.task))
         match event:
             case Done(GatherState() as task, Prepared() as made):
                 self._gathered(step, task, made)
             case Done(DrawNoise() as task):
                 self._hold_now(step, self._noise.drawn(step, task))
             case Done(_, records.SumsMade() as made):
-                self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
                 self._tell_held(step, made)
             case Done(_, Prepared() as state):
-                self._busy.discard(("state", state.group, state.version))
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, records.KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key: until then the order comes again
                 step.tell(state)
             case Done(_, requests.Checkpointed() as part):
-                self._busy.discard(("part", "", part.number))
                 step.tell(part)
             case _:
                 raise InternalError(f"a shard hears of no {type(event.made).__name__}")
@@ -577,7 +588,6 @@ class Shard:
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
-        self._busy.discard(work_name(task))
         opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
         if isinstance(task, StepState) and opened:
             cohort = task.cohort
@@ -613,22 +623,20 @@ class Shard:
         shards.
         """
         step = Step()
+        self._busy.discard(work_name(event.task))
         match event:
             case WorkFailed(
                 MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
             ):
                 self._ask_again(step, task, keys)
             case WorkFailed(SumCohort(cohort), NoiseDamaged()):
-                self._busy.discard(("sum", cohort.group, cohort.number))
                 self._hold_now(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):
                 self._try_newest(step, task, str(error))
             case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
-                self._busy.discard(("state", cohort.group, cohort.version))
                 spoilt = (self._name, cohort.group, cohort.number, str(error))
                 step.tell(requests.Spoilt(*spoilt))
-            case WorkFailed(WritePart(number), ComingDamaged(groups=groups)):
-                self._busy.discard(("part", "", number))
+            case WorkFailed(WritePart(), ComingDamaged(groups=groups)):
                 self._fetcher.gain_again(step, groups)
             case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
                 pass
@@ -639,17 +647,15 @@ class Shard:
     def _try_newest(self, step: Step, task: StepState, reason: str) -> None:
         """Says that a sum of keys does not open the cohort; tries the one that came meanwhile."""
         group, cohort = task.cohort.group, task.cohort
-        self._busy.discard(("state", group, cohort.version))
         tried = payload_digest(task.key or b"")
         step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
         newest = self._tried.pop((group, cohort.number), [task.key])[-1]
         if newest and newest != task.key:
             self._tried[group, cohort.number] = [newest]
-            again = StepState(cohort, task.opened, newest)
-            self._begin(step, ("state", group, cohort.version), again)
+            self._begin(step, StepState(cohort, task.opened, newest))
 
-    def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
+    def _begin(self, step: Step, task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""
-        if name not in self._busy:
+        if (name := work_name(task)) not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))

@@ -219,16 +219,12 @@ class ShardState:
     @property
     def opened_by_holder(self) -> bool:
         """Whether sums are opened by a holder, and come back opened."""
-        return self._opening is Opening.HOLDER
+        return self.pinned.plan.opening is Opening.HOLDER
 
     @property
     def opened_by_key_sum(self) -> bool:
         """Whether this shard opens sums itself, with what a committee of holders gives."""
-        return self._opening is Opening.COMMITTEE
-
-    @property
-    def _opening(self) -> Opening:
-        return self.pinned.plan.opening
+        return self.pinned.plan.opening is Opening.COMMITTEE
 
     def group(self, group: str) -> ShardGroup:
         """What is held of a group; Malformed if there is none of that name."""
@@ -357,19 +353,16 @@ class ShardState:
             return None
         return MakeState(group, tuple(found[block].key for block in wanted))
 
-    def founding_keys(self, group: str, receipt: Receipt) -> tuple[str, ...] | None:
-        """The spool keys of a founding model; Malformed if it is another group's."""
-        return self.keys(receipt.id, FOUNDING, self._founding_digests(group, receipt))
-
     def of_founding(self, group: str, receipt: Receipt | None) -> Prepared | None:
         """Version 0, if it was made of this model (None: the plan's), or is final by now."""
         held = self.group(group)
         state = held.states.get(0)
         if state is None or receipt is None or held.committed >= 0:
             return state
-        return state if state.blocks == self._founding_digests(group, receipt) else None
+        return state if state.blocks == self.founding_digests(group, receipt) else None
 
-    def _founding_digests(self, group: str, receipt: Receipt) -> tuple[bytes, ...]:
+    def founding_digests(self, group: str, receipt: Receipt) -> tuple[bytes, ...]:
+        """Those of the own blocks of a founding model; Malformed if it is another group's."""
         blocks = self.pinned.layout.group(group).blocks
         if receipt.id.group != group or len(receipt.blocks) != blocks:
             raise Malformed(f"{receipt.id}: {group} has {blocks} blocks, and is founded whole")

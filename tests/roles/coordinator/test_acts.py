@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
-from secureps.messages.requests import Noted, Submit
+from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Evaluations, GroupState, Members, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
-from secureps.roles.machine import Answer
 from tests.kits.roles_kit import (
     SPARE,
     World,
@@ -24,13 +21,6 @@ from tests.kits.roles_kit import (
 
 PAUSE, GO_ON, CHECKPOINT = Act("pause"), Act("go-on"), Act("checkpoint")
 OUT, BACK = Act("leave-out", "c1"), Act("take-back", "c1")
-
-
-def say(world: World, act: Act) -> list[Any]:
-    """Said by the coordinator's own key; the records that follow."""
-    step = world.give(COORDINATOR, act)
-    assert step.effects[-1] == Answer(Noted())
-    return step.records
 
 
 @pytest.mark.parametrize(
@@ -62,15 +52,15 @@ def test_an_act_that_is_said_again_is_on_record_once() -> None:
     """So that one whose answer was lost may be."""
     world = collecting()
     for act in (PAUSE, OUT, BACK, GO_ON, CHECKPOINT):
-        first = say(world, act)
+        first = world.act(act)
         assert [r for r in first if isinstance(r, Act)] == ([act] if act != CHECKPOINT else [])
-        assert say(world, act) == []
+        assert world.act(act) == []
     assert world.federation.paused == ""
 
 
 def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
     world = collecting()
-    say(world, Act("pause", reason="a\nvisit"))
+    world.act(Act("pause", reason="a\nvisit"))
     assert world.federation.paused == "paused by the operator, a visit"
     world.pump()
     group = world.group()
@@ -79,13 +69,13 @@ def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
     assert world.coordinator._until is None
     tx = world.coordinator._tx(world.now)
     assert status(tx, ()).paused == "paused by the operator, a visit"
-    say(world, GO_ON)
+    world.act(GO_ON)
     assert group.phase is Phase.HOLDING
-    say(world, PAUSE)
+    world.act(PAUSE)
     world.pump()
     assert (group.version, group.phase) == (1, Phase.WAITING), "a closed cohort becomes a version"
     assert status(world.coordinator._tx(world.now), ()).paused == "paused by the operator"
-    say(world, GO_ON)
+    world.act(GO_ON)
     world.pump()
     assert world.federation.finished == "all 2 versions are made"
     assert status(world.coordinator._tx(world.now), ()).paused == ""
@@ -93,8 +83,8 @@ def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
 
 def test_what_is_on_record_is_so_after_a_restart() -> None:
     world = collecting()
-    say(world, PAUSE)
-    say(world, OUT)
+    world.act(PAUSE)
+    world.act(OUT)
     again = World(world.plan, journal=tuple(world.journal))
     assert again.federation.paused == world.federation.paused
     assert again.federation.left_out == {"c1"}
@@ -116,7 +106,7 @@ def test_a_run_that_is_over_takes_no_act() -> None:
 def test_no_cohort_is_ever_smaller_for_an_act() -> None:
     """It is refused where the clients that are left could make no version."""
     world = collecting(rule={"minimum": 3, "quorum": 3})
-    say(world, OUT)  # c3 is on the roster, and may come
+    world.act(OUT)  # c3 is on the roster, and may come
     with pytest.raises(Refused, match="without c2 2 clients are left, and a cohort needs 3"):
         world.give(COORDINATOR, Act("leave-out", "c2"))
     assert set(world.federation.isolated) == {"c1"}
@@ -127,7 +117,7 @@ def test_who_is_left_out_is_out_of_the_open_round_at_once() -> None:
     world = collecting()
     (sent,) = [due for due in world.due if due.to == "c1"]
     world.give("c1", sent.reply)
-    records = say(world, Act("leave-out", "c1", "broken data"))
+    records = world.act(Act("leave-out", "c1", "broken data"))
     assert [type(r).__name__ for r in records] == ["Act", "SubmissionsDropped", "MemberDeclined"]
     assert world.group().invited == {"c0", "c2"}
     members = {m.name: m.state for m in status(world.coordinator._tx(0.0), ()).members}
@@ -135,18 +125,18 @@ def test_who_is_left_out_is_out_of_the_open_round_at_once() -> None:
     later = Submit(world.receipt("c1", 5, 0))
     with pytest.raises(Refused, match="left out of this run: by the operator, broken data"):
         world.give("c1", later)
-    say(world, BACK)
+    world.act(BACK)
     assert world.group().invited == {"c0", "c2"}, "from the next round on"
     assert world.federation.isolated == {}
 
 
 def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
     world = collecting()
-    say(world, OUT)
+    world.act(OUT)
     world.coordinator.apply(0.0, ClientIsolated("all", "c1", "c1 spoils cohorts"))
     with pytest.raises(Refused, match="c1 was not left out by an operator: c1 spoils cohorts"):
         world.give(COORDINATOR, BACK)
-    say(world, Act("leave-out", "c2"))
+    world.act(Act("leave-out", "c2"))
     world.coordinator.apply(0.0, ClientRevoked("c2"))
     with pytest.raises(Refused, match="c2 was not left out by an operator: its name is on"):
         world.give(COORDINATOR, Act("take-back", "c2"))
@@ -157,14 +147,12 @@ def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
 
 def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
     world = collecting(versions=3, checkpoint_every=3)
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
+    world.until(1)
     known = len(world.federation.checkpoints)
-    assert say(world, CHECKPOINT) != []
+    assert world.act(CHECKPOINT) != []
     last = world.federation.checkpoints[-1]
     assert (len(world.federation.checkpoints), last.version_of("all")) == (known + 1, 1)
-    assert say(world, CHECKPOINT) == [], "it is in the making"
+    assert world.act(CHECKPOINT) == [], "it is in the making"
     assert not world.federation.wants_checkpoint
     while not last.complete:
         due = world.due.pop(0)

@@ -9,8 +9,8 @@ from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Order, Say, Step
-from tests.kits.roles_kit import SHARDS, World, collecting, make_plan
+from secureps.roles.machine import Order, Step
+from tests.kits.roles_kit import SHARDS, World, collecting, make_plan, says
 
 FIRST, SECOND = SHARDS
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0}
@@ -19,23 +19,12 @@ RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0}
 def doubled() -> World:
     """All updates are in; the first shard holds, and the other one has not said so."""
     world = collecting("plain", replicas=2)
-    while world.group().phase is not Phase.HOLDING:
-        world.pump(1)
+    world.until(Phase.HOLDING)
     return world
-
-
-def said(step: Step) -> list[str]:
-    return [e.text for e in step.effects if isinstance(e, Say)]
 
 
 def other(digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return (*digests[:-1], digest("another"))
-
-
-def test_equal_copies_go_through_all_steps() -> None:
-    world = doubled()
-    world.pump()
-    assert world.group().version == world.plan.section.versions
 
 
 def test_different_sums_are_not_opened() -> None:
@@ -45,26 +34,25 @@ def test_different_sums_are_not_opened() -> None:
     world.give(FIRST, Held(FIRST, "all", number, sums))
     step = world.give(SECOND, Held(SECOND, "all", number, other(sums)))
     text = f"shard-b and shard-a have different sums of cohort {number}, block 3: one of the two"
-    assert text in said(step)[0]
+    assert text in says(step)[0]
     assert world.group().phase is Phase.HOLDING
-    assert world.group().reason == said(step)[0]
+    assert world.group().reason == says(step)[0]
     again = world.give(SECOND, Held(SECOND, "all", number, other(sums)))
-    assert said(again) == []
+    assert says(again) == []
     world.give(SECOND, Held(SECOND, "all", number, sums))
     assert world.group().phase is Phase.PREPARING
 
 
 def test_different_blocks_are_not_committed() -> None:
     world = doubled()
-    while world.group().phase is not Phase.PREPARING:
-        world.pump(1)
+    world.until(Phase.PREPARING)
     prepared = [d.reply for d in world.due if isinstance(d.reply, requests.Prepared)]
     assert [each.shard for each in prepared] == [FIRST, SECOND]
     version = world.group().version
     world.give(FIRST, prepared[0])
     wrong = replace(prepared[1], blocks=other(prepared[1].blocks))
     step = world.give(SECOND, wrong)
-    assert f"have different blocks of version {version + 1}, block 3" in said(step)[0]
+    assert f"have different blocks of version {version + 1}, block 3" in says(step)[0]
     assert world.group().version == version
     world.give(SECOND, prepared[1])
     assert world.group().version == version + 1
@@ -81,7 +69,7 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_sums_of_others() -> Non
     number = world.group().number
     sums = world.sums(FIRST, "all", number)
     world.give(FIRST, Held(FIRST, "all", number, other(sums)))
-    assert said(world.give(SECOND, Held(SECOND, "all", number, sums)))
+    assert says(world.give(SECOND, Held(SECOND, "all", number, sums)))
     step = world.give(FIRST, Held(FIRST, "all", number, sums))
     assert told(step, orders.Hold) == [FIRST, SECOND]
     assert world.group().phase is Phase.HOLDING
@@ -93,12 +81,11 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_sums_of_others() -> Non
 
 def test_a_faulty_one_that_came_first_makes_room_for_the_blocks_of_others() -> None:
     world = doubled()
-    while world.group().phase is not Phase.PREPARING:
-        world.pump(1)
+    world.until(Phase.PREPARING)
     first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
     version = world.group().version
     world.give(FIRST, replace(first, blocks=other(first.blocks), state=b"f" * 32))
-    assert said(world.give(SECOND, second))
+    assert says(world.give(SECOND, second))
     step = world.give(FIRST, first)
     assert told(step, orders.Prepare) == [SECOND]
     assert world.group().coming == {FIRST: first}
@@ -107,16 +94,9 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_blocks_of_others() -> N
     assert world.group().version == version + 1
 
 
-def test_a_shard_without_copies_is_compared_with_nobody() -> None:
-    world = collecting("plain")
-    world.pump()
-    assert world.group().version == world.plan.section.versions
-
-
 def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> None:
     world = collecting("plain")
-    while world.group().phase is not Phase.HOLDING:
-        world.pump(1)
+    world.until(Phase.HOLDING)
     number = world.group().number
     sums = world.sums(FIRST, "all", number)
     for made in (sums, other(sums)):
@@ -135,34 +115,33 @@ class Scaled(World):
         return replace(said, scale=1.0) if isinstance(said, requests.Prepared) else said
 
 
-def preparing() -> tuple[Scaled, requests.Prepared, requests.Prepared]:
+def scaled() -> tuple[Scaled, requests.Prepared, requests.Prepared]:
     """Both are about to say what they have made of version 1; both hold the last block."""
     codec = ("rotate", {"name": "round", "length": "mean_norm"})
     group = {"codec": codec, "clip": 64.0, "weighting": "uniform", "bits": 8, "rule": RULE}
     world = Scaled(make_plan("plain", replicas=2, group=[group]))
     world.found()
-    while world.group().phase is not Phase.PREPARING:
-        world.pump(1)
+    world.until(Phase.PREPARING)
     first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
     return world, first, second
 
 
 def test_different_scales_are_not_committed() -> None:
     """Of the same bytes: what a shard says of them is what goes wrong."""
-    world, first, second = preparing()
+    world, first, second = scaled()
     world.give(FIRST, first)
     step = world.give(SECOND, replace(second, scale=0.5))
     text = "shard-b and shard-a have different scales of version 1, 0.5 and 1.0: one of the two"
-    assert text in said(step)[0]
+    assert text in says(step)[0]
     assert world.group().version == 0
     world.give(SECOND, second)
     assert (world.group().version, world.group().scale) == (1, 1.0)
 
 
 def test_a_scale_that_was_wrong_makes_room_for_another() -> None:
-    world, first, second = preparing()
+    world, first, second = scaled()
     world.give(FIRST, replace(first, scale=0.5))
-    assert said(world.give(SECOND, second))
+    assert says(world.give(SECOND, second))
     step = world.give(FIRST, first)
     assert told(step, orders.Prepare) == [SECOND]
     world.give(SECOND, second)

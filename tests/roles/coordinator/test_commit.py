@@ -113,8 +113,7 @@ def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
     world.pump()
     assert world.federation.finished
     assert [c.version for c in world.federation.ledger.charges if c.party == "c1"] == [0, 1]
-    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
-    assert all(m.epsilon > 0 and m.charges == 2 for m in status.members)
+    assert all(m.epsilon > 0 and m.charges == 2 for m in world.status().members)
 
 
 def test_a_client_that_has_the_name_of_a_shard_that_left_reopens_no_cohort() -> None:
@@ -299,15 +298,12 @@ def test_a_round_is_extended_and_then_given_up() -> None:
     world.pump(1)
     world.due.clear()
     assert world.coordinator.wake() == 10.0
-    world.now = 9.9
-    assert world.give("coordinator", Tick()).records == []
-    world.now = 10.0
-    step = world.give("coordinator", Tick())
+    assert world.at(9.9).records == []
+    step = world.at(10.0)
     reason = "deadline: 1 of 3 have arrived, quorum 3; extension 1 of 1"
     assert step.records == [coordinator_records.RoundExtended("all", 1, 1, reason)]
     assert world.coordinator.wake() == 20.0
-    world.now = 20.0
-    step = world.give("coordinator", Tick())
+    step = world.at(20.0)
     (given_up,) = step.records
     id = SubmissionId("c0", "all", 1)
     assert isinstance(given_up, coordinator_records.RoundGivenUp)
@@ -331,13 +327,11 @@ def test_a_lease_that_ran_out_takes_a_member_from_the_next_round() -> None:
     world.now = 29.0
     for client in ("c0", "c1"):
         world.give(client, requests.Heartbeat(client))
-    world.now = 30.0
-    world.give("coordinator", Tick())
+    world.at(30.0)
     world.pump()
     assert world.group().version == 1
     assert world.group().reason == "waits for members: 2 of 3 are live"
-    (status,) = answers(world.give(HOLDER, requests.AskStatus()))
-    assert {m.name: m.state for m in status.members}["c2"] == "gone"
+    assert {m.name: m.state for m in world.status().members}["c2"] == "gone"
     step = world.give("c2", requests.Heartbeat("c2"))
     assert [type(r) for r in step.records] == [coordinator_records.RoundOpened]
 
@@ -352,8 +346,7 @@ def test_wake_is_the_next_lease_or_deadline() -> None:
     world.now = 5.0
     world.give("c0", requests.Heartbeat("c0"))
     assert world.coordinator.wake() == 30.0, "it looks then, and finds that it runs on"
-    world.now = 30.0
-    world.give("coordinator", Tick())
+    world.at(30.0)
     assert world.coordinator.wake() == 35.0
 
 

@@ -61,7 +61,7 @@ class Change:
 
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         watchers, none = frozenset({"c0"}), frozenset[str]()
-        tx = Transaction(0.0, PLAN, self.state, None, none, (), none, watchers)
+        tx = Transaction(0.0, PLAN, self.state, none, (), none, watchers)
         opening.form_committee(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
         return tx
 
@@ -147,9 +147,7 @@ def test_who_comes_back_hears_of_all_that_its_updates_may_be_for() -> None:
     change.to("h0", "h1", "h2", "h4")
 
     def told() -> list[tuple[str, ...]]:
-        tx = change.formed()
-        opening.repeat_committees(tx, "c0")
-        return [e.message.committee.holders for e in tx.step.effects]  # type: ignore[union-attr]
+        return [each.holders for each in opening.used_committees(change.formed())]
 
     assert told() == change.names
     change.state.groups["all"].version = 3

@@ -25,7 +25,6 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -156,8 +155,7 @@ def test_when_the_founder_is_gone_another_is_chosen() -> None:
     world.now = 29.0
     world.give("c1", requests.Heartbeat("c1"))
     world.give("c2", requests.Heartbeat("c2"))
-    world.now = 30.0
-    step = world.give("coordinator", Tick())
+    step = world.at(30.0)
     assert step.records == [coordinator_records.FounderChosen("c1")]
     assert orders_of(step) == [orders.Invite(1, "all", 0, -1, 10.0)]
     late = requests.Submit(world.receipt("c0", 0, -1))
@@ -170,8 +168,7 @@ def test_when_the_founder_is_gone_another_is_chosen() -> None:
 def test_without_a_founder_the_next_to_join_founds() -> None:
     world = World(make_plan(), clients=("c0",))
     world.start()
-    world.now = 100.0
-    assert world.give("coordinator", Tick()).records == []
+    assert world.at(100.0).records == []
     step = world.enter("c1")
     assert world.federation.founder == "c1"
     assert [type(o) for o in orders_of(step, "c1")] == [orders.Invite]
@@ -319,7 +316,7 @@ def test_status_says_what_is_waited_for() -> None:
     world.pump(1)
     report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_down", 5.0),))
     world.give("c0", report)
-    (status,) = answers(world.give("c1", requests.AskStatus()))
+    status = world.status()
     (group,) = status.groups
     assert (group.version, group.step, group.late) == (0, "collecting", ("c1", "c2"))
     assert group.reason == "1 of 3 have arrived; waits for c1, c2"

@@ -11,7 +11,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer, Order, Say, Step, Tick, Unwatched
+from secureps.roles.machine import Order, Say, Step, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -28,8 +28,7 @@ def left(world: World) -> list[str]:
 
 
 def passes(world: World, seconds: float) -> Step:
-    world.now += seconds
-    return world.give("coordinator", Tick())
+    return world.at(world.now + seconds)
 
 
 def test_who_stays_away_leaves() -> None:
@@ -94,8 +93,7 @@ def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
 def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
     """Its disk is an older copy: only the one that is away has the newest version."""
     world = doubled()
-    while world.group().version < 2:
-        world.pump(1)
+    world.until(2)
 
     def comes_with(version: int) -> None:
         at = tuple(orders.GroupVersion(g.name, version) for g in world.federation.groups.values())
@@ -112,8 +110,7 @@ def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.PREPARING])
 def test_the_run_goes_on_from_whatever_step(phase: Phase) -> None:
     world = doubled()
-    while world.group().phase is not phase:
-        world.pump(1)
+    world.until(phase)
     world.due = [due for due in world.due if due.sender != GOES]
     world.give(GOES, Unwatched(GOES))
     world.due = [due for due in world.due if due.sender != GOES]
@@ -132,13 +129,10 @@ def test_who_has_left_is_refused_and_shown() -> None:
     passes(world, 60.0)
     with pytest.raises(UnknownParty, match="shard-b has left this run: away for 50 seconds"):
         world.give(GOES, requests.Register(GOES, f"{GOES}:1", 1.0, 1, world.run))
-    (answer,) = (
-        e.message for e in world.give("c0", requests.AskStatus()).effects if isinstance(e, Answer)
-    )
-    assert isinstance(answer, requests.Status)
-    (shown,) = (server for server in answer.servers if server.name == GOES)
+    seen = world.status()
+    (shown,) = (server for server in seen.servers if server.name == GOES)
     assert shown.trouble == "has left: away for 50 seconds; others hold its blocks"
-    assert f"{GOES} is away" not in answer.groups[0].reason
+    assert f"{GOES} is away" not in seen.groups[0].reason
 
 
 def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
@@ -172,8 +166,7 @@ def test_a_placement_without_a_shard() -> None:
 
 def test_what_was_said_before_leaving_is_not_what_others_say() -> None:
     world = doubled()
-    while world.group().phase is not Phase.HOLDING:
-        world.pump(1)
+    world.until(Phase.HOLDING)
     number = world.group().number
     sums = world.sums(GOES, "all", number)
     world.give(GOES, Held(GOES, "all", number, sums))

@@ -27,7 +27,7 @@ def at(
     federation, everybody = CoordinatorState(groups), frozenset(f"client-0{n}" for n in range(6))
     federation.evaluations.subject = subject
     plan = evaluated_plan(evaluation=BEST if best else {})
-    return Transaction(0.0, plan, federation, None, everybody, (), everybody, frozenset())
+    return Transaction(0.0, plan, federation, everybody, (), everybody, frozenset())
 
 
 def test_the_versions_of_the_plan_are_due_once_each() -> None:

@@ -56,7 +56,7 @@ class Begun:
 
     def at(self, now: float) -> Transaction:
         none = frozenset[str]()
-        return Transaction(now, PLAN, self.state, None, none, tuple(KEYS), none, frozenset({"c0"}))
+        return Transaction(now, PLAN, self.state, none, tuple(KEYS), none, frozenset({"c0"}))
 
     def hear(self, holder: str, number: int, least: int = 0, now: float = 0.0) -> Transaction:
         bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)

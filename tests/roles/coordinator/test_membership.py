@@ -7,7 +7,6 @@ import pytest
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.submission import Outcome, SubmissionId, ciphertext_root
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, holding, make_plan, orders_of
 
 LOST = SubmissionId("c1", "all", 1)
@@ -30,9 +29,7 @@ def test_what_nobody_has_any_more_its_client_makes_anew_in_the_same_round() -> N
     world.due.clear()
     anew = world.receipt("c1", 2, 0)
     world.give("c1", requests.Submit(anew))
-    while world.group().version < 1:
-        due = world.due.pop(0)
-        world.give(due.sender, due.reply)
+    world.until(1)
     fate = world.federation.fates[LOST]
     assert (fate.outcome, fate.reason) == (Outcome.DROPPED, "version 1 closed without it")
     assert world.federation.fates[anew.id].outcome == Outcome.INCLUDED
@@ -108,8 +105,7 @@ def test_who_is_away_and_cannot_send_its_founding_model_again_is_not_waited_for(
     world.now = 29.0
     step = world.give("c1", requests.Heartbeat("c1"))
     assert (step.records, orders_of(step)) == ([], []), "its lease is not over"
-    world.now = 30.0
-    step = world.give("coordinator", Tick())
+    step = world.at(30.0)
     reason = "a shard lost its blocks, and its client is away"
     assert step.records == [
         coordinator_records.SubmissionsDropped("all", (first,), reason),
@@ -131,8 +127,7 @@ def test_who_is_away_and_cannot_send_its_founding_model_again_is_not_waited_for(
 def test_nobody_else_founds_while_nobody_else_is_here() -> None:
     """What its client has is as good as anybody's: it may come back with it."""
     world, first = lacking()
-    world.now = 30.0
-    assert world.give("coordinator", Tick()).records == []
+    assert world.at(30.0).records == []
     assert orders_of(world.enter("c0")) == [orders.Found(1, "all", world.receipts[first])] * 2
     world.due.clear()
     step = world.give(SHARDS[1], requests.Missing(SHARDS[1], "all", -1, (first,)))
@@ -147,8 +142,7 @@ def test_a_founder_that_is_away_is_not_missed_where_no_block_is() -> None:
     world.pump(1)
     world.now = 29.0
     world.give("c1", requests.Heartbeat("c1"))
-    world.now = 30.0
-    assert world.give("coordinator", Tick()).records == []
+    assert world.at(30.0).records == []
     world.pump(2)
     assert world.group().version == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from secureps.messages.records import REIGN
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort, CohortName, cohort_digest
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer, Answered, Halt, Say, Step
+from secureps.roles.machine import Answer, Answered, Step
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -23,11 +22,14 @@ from tests.kits.roles_kit import (
     SCHEMA,
     SHARDS,
     World,
+    answers,
     collecting,
+    halts,
     holding,
     make_placement,
     make_plan,
     orders_of,
+    says,
 )
 
 OTHER = bytes([9]) * 32
@@ -40,22 +42,15 @@ def register(party: str, run: bytes = b"", **reached: int) -> requests.Register:
 
 def refusal(step: Step) -> str:
     """What the one that asked hears: to ask again."""
-    (text,) = [str(e.message) for e in step.effects if isinstance(e, Answer)]
-    (answer,) = [e.message for e in step.effects if isinstance(e, Answer)]
+    (answer,) = answers(step)
     assert isinstance(answer, NotReady)
     assert answer.retry_after is not None
-    return text
-
-
-def said(step: Step) -> list[str]:
-    return [effect.text for effect in step.effects if isinstance(effect, Say)]
+    return str(answer)
 
 
 def why(world: World) -> str:
     """What the first group waits for, as anybody who looks is told."""
-    (answer,) = [e for e in world.give("c0", requests.AskStatus()).effects if isinstance(e, Answer)]
-    assert isinstance(answer.message, requests.Status)
-    return answer.message.groups[0].reason
+    return world.status().groups[0].reason
 
 
 # --- a coordinator without its journal --------------------------------------------
@@ -67,9 +62,9 @@ def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
     world = World(make_plan("bfv"))
     step = world.give(party, register(party, OTHER))
     assert "is a volume missing?" in refusal(step)
-    assert said(step) == [refusal(step)]
-    assert "another state folder, and keep the one that it has" in said(step)[0]
-    assert said(world.give(party, register(party, OTHER))) == []
+    assert says(step) == [refusal(step)]
+    assert "another state folder, and keep the one that it has" in says(step)[0]
+    assert says(world.give(party, register(party, OTHER))) == []
     assert f"{party} cannot be taken as it is: the coordinator's log says why" in why(world)
     assert why(world).count("cannot be taken") == 1
     for server in {*SHARDS, HOLDER} - {party}:
@@ -141,13 +136,13 @@ def test_a_coordinator_behind_its_shards_ends() -> None:
     older = World(make_plan("bfv"), journal=tuple(world.journal))
     assert older.group().version == 0
     step = older.give("shard-a", register("shard-a", older.run, all=1))
-    (halt,) = [e for e in step.effects if isinstance(e, Halt)]
+    (halt,) = halts(step)
     assert halt.error is DamagedStore
     assert halt.reason == refusal(step)
     assert "journal ends at version 0 of all, and shard-a has committed 1" in halt.reason
     assert "last checkpoint" in halt.reason
     fine = older.give("shard-a", register("shard-a", older.run, all=0))
-    assert [e for e in fine.effects if isinstance(e, Halt)] == []
+    assert halts(fine) == []
 
 
 def summed(older: World, cohort: Cohort) -> Step:
@@ -164,14 +159,14 @@ def test_a_coordinator_that_forgot_a_cohort_of_its_shards_ends() -> None:
     cohort = world.group().cohort
     assert cohort is not None
     step = summed(forgot, cohort)
-    (halt,) = [e for e in step.effects if isinstance(e, Halt)]
+    (halt,) = halts(step)
     assert halt.error is DamagedStore
     assert halt.reason == refusal(step)
     said = (
         "the coordinator's journal ends at cohort -1 of all, and shard-a has the sums of cohort 0: "
     )
     assert halt.reason.startswith(said)
-    assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
+    assert halts(summed(world, cohort)) == []
 
 
 def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
@@ -180,13 +175,13 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
     cohort = world.group().cohort
     assert cohort is not None
     other = dataclasses.replace(cohort, members=cohort.members[:1])
-    (halt,) = [e for e in summed(world, other).effects if isinstance(e, Halt)]
+    (halt,) = halts(summed(world, other))
     assert halt.error is DamagedStore
     said = "the coordinator's journal has another cohort 0 of all than the one that shard-a has "
     assert halt.reason.startswith(said)
     world.group().spoilt, world.group().making = (cohort,), None
-    assert [e for e in summed(world, other).effects if isinstance(e, Halt)]
-    assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
+    assert halts(summed(world, other))
+    assert halts(summed(world, cohort)) == []
 
 
 def test_a_shard_names_one_cohort_of_a_group() -> None:
@@ -204,9 +199,9 @@ def test_a_coordinator_that_forgot_where_blocks_lie_ends() -> None:
     world = collecting()
     for epoch, ends in ((0, False), (1, False), (2, True)):
         told = dataclasses.replace(register("shard-a", world.run), epoch=epoch)
-        halts = [e for e in world.give("shard-a", told).effects if isinstance(e, Halt)]
-        assert bool(halts) is ends
-    (halt,) = halts
+        ended = halts(world.give("shard-a", told))
+        assert bool(ended) is ends
+    (halt,) = ended
     assert halt.error is DamagedStore
     assert halt.reason.startswith(
         "the coordinator's journal ends at placement 1 of the blocks, and "
@@ -219,7 +214,7 @@ def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
     step = world.give(HOLDER, register(HOLDER, world.run, all=0))
     text = refusal(step)
     assert "has opened cohort 0 of all, and the coordinator's journal ends at cohort -1" in text
-    assert said(step) == [text]
+    assert says(step) == [text]
     again = World(make_plan("bfv"), journal=tuple(world.journal))
     again.give(HOLDER, register(HOLDER, again.run, all=7, nonsense=3))
     assert HOLDER not in again.coordinator._sessions.holders
@@ -249,10 +244,6 @@ def welcomed(client: Client, **next: int) -> Step:
     versions = tuple(GroupVersion(group, sequence) for group, sequence in next.items())
     welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, versions)
     return client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
-
-
-def halts(step: Step) -> list[Any]:
-    return [effect for effect in step.effects if isinstance(effect, Halt)]
 
 
 def test_a_client_that_forgot_what_it_sealed_ends() -> None:
@@ -302,10 +293,10 @@ def test_a_shard_that_comes_to_a_run_is_here_and_holds_nothing() -> None:
     step = world.give("shard-b", register("shard-b"))
     assert step.effects[-1] == Answer(requests.Noted())
     assert [type(r) for r in step.records][:1] == [coordinator_records.ShardLocated]
-    assert said(step) == [
+    assert says(step) == [
         "shard-b is here, and holds no blocks: secureps shards add shard-b moves some to it"
     ]
-    assert said(world.give("shard-b", register("shard-b"))) == []
+    assert says(world.give("shard-b", register("shard-b"))) == []
     assert world.federation.pinned is not None
     assert world.federation.pinned.placement.shards == ("shard-a",)
     assert "shard-b" not in why(world)

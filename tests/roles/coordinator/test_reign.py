@@ -17,7 +17,16 @@ from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.machine import WORKER, Call, Halt, Order, Step, Unwatched
-from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, make_charter
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    SHARDS,
+    World,
+    answers,
+    collecting,
+    halts,
+    make_charter,
+)
 
 FIRST, SECOND = SHARDS
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -84,10 +93,6 @@ def ruling(*records: Any) -> World:
 
 def other(world: World, seen: int) -> Step:
     return world.give(COORDINATOR, requests.Register(COORDINATOR, "", 1.0, seen, world.run))
-
-
-def halts(step: Step) -> list[Halt]:
-    return [effect for effect in step.effects if isinstance(effect, Halt)]
 
 
 # --- the fence --------------------------------------------------------------------

@@ -13,15 +13,24 @@ from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
 from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import AskStatus, Move, Noted, Prepared, Register, Status, Subscribe
+from secureps.messages.requests import Move, Prepared, Register, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import WORKER, Answer, Halt, Step, Unwatched
-from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
+from secureps.roles.machine import WORKER, Step, Unwatched
+from tests.kits.roles_kit import (
+    CLIENTS,
+    SHARDS,
+    World,
+    configure,
+    halts,
+    make_plan,
+    orders_of,
+    state_of,
+)
 from tests.kits.streams import ASYNC
 
 FIRST, SPARE = SHARDS
@@ -81,21 +90,8 @@ def world(come: bool = True, **changes: Any) -> OneShard:
     return made
 
 
-def say(at: World, act: Act) -> list[Any]:
-    step = at.give(COORDINATOR, act)
-    assert step.effects[-1] == Answer(Noted())
-    return step.records
-
-
-def status(at: World) -> Status:
-    (answer,) = at.give(COORDINATOR, AskStatus()).effects
-    assert isinstance(answer, Answer)
-    assert isinstance(answer.message, Status)
-    return answer.message
-
-
 def placed(at: World) -> dict[str, int]:
-    return {each.shard: each.blocks for each in status(at).holdings}
+    return {each.shard: each.blocks for each in at.status().holdings}
 
 
 @pytest.mark.parametrize(
@@ -118,12 +114,12 @@ def test_what_is_not_possible_changes_nothing(
         at.give(COORDINATOR, act)
     assert len(str(raised.value)) < 300
     assert state_of(at.federation) == before
-    assert status(at).move is None
+    assert at.status().move is None
 
 
 def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.has()
     at.give(COORDINATOR, Unwatched(SPARE))
     only = ", ".join(f"block {block} of all" for block in placement(at).blocks_of("all", SPARE))
@@ -146,33 +142,33 @@ def test_nothing_moves_before_there_is_a_run() -> None:
 @pytest.mark.parametrize("act", [DRAIN, Act("add-shard", FIRST)])
 def test_what_is_so_already_writes_nothing(act: Act) -> None:
     at = world()
-    assert say(at, act) == []
-    assert status(at).move is None
+    assert at.act(act) == []
+    assert at.status().move is None
 
 
 def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
     at = world()
-    first = say(at, ADD)
+    first = at.act(ADD)
     assert first[0] == ADD
     assert [type(record) for record in first[1:]] == [PlacementMoved]
-    assert status(at).move == Move("add-shard", SPARE, 0, 2, 0, status(at).move.bytes)  # type: ignore[union-attr]
-    assert say(at, ADD) == [], "it is under way"
+    assert at.status().move == Move("add-shard", SPARE, 0, 2, 0, at.status().move.bytes)  # type: ignore[union-attr]
+    assert at.act(ADD) == [], "it is under way"
     assert placed(at) == {FIRST: 4}, "until it is over the old shard has them"
     assert PlacementMoved in [type(record) for record in at.has()]
-    assert (placed(at), status(at).move) == ({FIRST: 2, SPARE: 2}, None)
-    assert say(at, ADD) == [], "it is so already"
-    say(at, DRAIN)
+    assert (placed(at), at.status().move) == ({FIRST: 2, SPARE: 2}, None)
+    assert at.act(ADD) == [], "it is so already"
+    at.act(DRAIN)
     at.has()
-    assert (placed(at), status(at).move) == ({FIRST: 4}, None)
-    assert {each.name for each in status(at).shards} == {FIRST, SPARE}, "it stays, as a spare"
+    assert (placed(at), at.status().move) == ({FIRST: 4}, None)
+    assert {each.name for each in at.status().shards} == {FIRST, SPARE}, "it stays, as a spare"
 
 
 def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
-    move = status(at).move
+    move = at.status().move
     assert move is not None
     assert (move.moved, move.reason) == (2, "waits for the checkpoint that is being made of it")
     assert placed(at) == {FIRST: 4}, "the old shard has them until it is made"
@@ -182,7 +178,7 @@ def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
     again.servers(again.federation.incarnation)
     for each in (at, again):
         each.has()
-        assert (placed(each), status(each).move) == ({FIRST: 2, SPARE: 2}, None)
+        assert (placed(each), each.status().move) == ({FIRST: 2, SPARE: 2}, None)
         assert each.federation.checkpoints[-1].number == 1
 
 
@@ -224,7 +220,7 @@ def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.Mon
 
 def test_one_move_at_a_time() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for act in (DRAIN, Act("drain-shard", FIRST), Act("remove-shard", FIRST)):
         with pytest.raises(Refused, match="one move at a time: blocks move to shard-b"):
             at.give(COORDINATOR, act)
@@ -232,24 +228,24 @@ def test_one_move_at_a_time() -> None:
 
 def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
     at = world()
-    say(at, ADD)
-    say(at, REMOVE)
-    assert (placed(at), status(at).move) == ({FIRST: 4}, None)
-    (gone,) = (each for each in status(at).servers if each.name == SPARE)
+    at.act(ADD)
+    at.act(REMOVE)
+    assert (placed(at), at.status().move) == ({FIRST: 4}, None)
+    (gone,) = (each for each in at.status().servers if each.name == SPARE)
     assert gone.trouble.startswith("has left: removed by the operator")
-    assert say(at, REMOVE) == []
+    assert at.act(REMOVE) == []
     assert "Finish" in at.come()
 
 
 def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent_away() -> None:
     """All parts are there; whoever has the manifest written for the move makes nothing complete."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
         at.give(due.sender, due.reply)
-    say(at, REMOVE)
+    at.act(REMOVE)
     before, after = (d for d in at.due if isinstance(d.order, WriteManifest))
     parts = [[part.shard for part in each.order.parts] for each in (before, after)]
     assert parts == [[FIRST, SPARE], [FIRST]]
@@ -262,12 +258,12 @@ def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent
 
 def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:
     at = world()
-    assert say(at, REMOVE) == [REMOVE]
-    assert SPARE not in [each.name for each in status(at).shards]
+    assert at.act(REMOVE) == [REMOVE]
+    assert SPARE not in [each.name for each in at.status().shards]
     assert "Finish" in at.come()
-    say(at, ADD)  # an operator may want it back
+    at.act(ADD)  # an operator may want it back
     at.come()
-    assert status(at).move is not None
+    assert at.status().move is not None
 
 
 def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
@@ -276,12 +272,12 @@ def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
     moving = Moving(what=ADD.what, shard=SPARE)
     assert moving.apply(0.0, Act("remove-shard", "shard-c"), record, (), Evaluations()) == record
     assert (moving.what, moving.shard) == (ADD.what, SPARE)
-    assert moving.dismissed("shard-c")
+    assert "shard-c" in moving.removed
 
 
 def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.pump()
     group = at.group()
     assert (group.phase, group.version) == (Phase.COLLECTING, 0)
@@ -294,9 +290,8 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
 
 def test_nothing_moves_while_a_version_is_in_the_making() -> None:
     at = world()
-    while at.group().phase is not Phase.HOLDING:
-        at.pump(1)
-    assert say(at, ADD) == [ADD]
+    at.until(Phase.HOLDING)
+    assert at.act(ADD) == [ADD]
     while at.federation.coming is None:
         at.pump(1)
     assert (at.group().making, at.group().version) == (None, 1)
@@ -308,23 +303,23 @@ def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
 ) -> None:
     """The shards that gave blocks have deleted them: this copy of the journal is an older one."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     told = Register(FIRST, f"{FIRST}:1", 1.0, 0, at.run, epoch=2, coming=coming)
-    halts = [each for each in at.give(FIRST, told).effects if isinstance(each, Halt)]
-    assert bool(halts) is ends
-    for halt in halts:
+    ended = halts(at.give(FIRST, told))
+    assert bool(ended) is ends
+    for halt in ended:
         assert "ends at placement 2 (not in force) of the blocks, and " in halt.reason
 
 
 def test_what_another_shard_says_ends_no_move() -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
     right = replace(wrong, blocks=blocks_of(at, SPARE))
     past = replace(right, epoch=1), replace(right, version=1)
     for event in (wrong, replace(wrong, shard=FIRST), *past):
         assert at.give(event.shard, event).records == []
-        assert status(at).move is not None
+        assert at.status().move is not None
     with pytest.raises(UnknownParty):
         at.give("c0", wrong)
 
@@ -341,7 +336,7 @@ def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
 def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back: bool) -> None:
     """It said that it has them, and wrote its part: since then its disk may be another one."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     kept(at, WriteCheckpoint)
@@ -360,7 +355,7 @@ def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back
 def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
     """It was told when it came, and wrote none while blocks were on their way to it."""
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     for shard in SHARDS:
         at.says(shard)
     at.come()
@@ -372,9 +367,9 @@ def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
 @pytest.mark.parametrize("act", [DRAIN, REMOVE])
 def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     at.has()
-    say(at, act)
+    at.act(act)
     for shard in (FIRST, SPARE):
         if placement(at).blocks_of("all", shard):
             at.says(shard)
@@ -387,7 +382,7 @@ def test_who_lost_all_its_blocks_hears_that_it_has_none(act: Act) -> None:
 @pytest.mark.parametrize("more", [{"total": (1.0,) * 1000}, {"scale": 2.0}])
 def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, Any]) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     known, *_ = at.says()
     with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
         at.give(SPARE, replace(known, state=digest("other"), **more))
@@ -396,7 +391,7 @@ def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, A
 @pytest.mark.parametrize("moment", ["moving", "over"])
 def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
     at = world()
-    say(at, ADD)
+    at.act(ADD)
     if moment == "over":
         at.has()
     again = OneShard(at.plan, journal=tuple(at.journal))
@@ -404,9 +399,9 @@ def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
     assert again.federation.moving == at.federation.moving
     again.servers(again.federation.incarnation)
     if moment == "moving":
-        assert status(again).move is not None
+        assert again.status().move is not None
         again.has()
-    assert (placed(again), status(again).move) == ({FIRST: 2, SPARE: 2}, None)
+    assert (placed(again), again.status().move) == ({FIRST: 2, SPARE: 2}, None)
 
 
 def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() -> None:

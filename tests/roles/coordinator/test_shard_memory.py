@@ -35,7 +35,6 @@ class Desk:
         self.at = Loaded(resident_plan(), folder, bandwidth=1e9)
         self.at.play.run(lambda: self.at.play.versions()["all"] >= 1)
         self.tx = self.at.play.coordinator._tx(self.at.play.loop.now())
-        assert self.tx.layout is not None
         self.groups = self.tx.layout.all_groups
         assert self.tx.federation.pinned is not None
         self.held = self.tx.federation.pinned.placement.held

@@ -24,7 +24,7 @@ from secureps.roles.machine import (
     Tick,
     Work,
 )
-from tests.kits.roles_kit import ROSTER, collecting, make_plan
+from tests.kits.roles_kit import ROSTER, collecting, make_plan, says
 
 NUMBER, OTHER = b"n" * 16, b"o" * 16
 ASK = Follow(NUMBER, 2, b"")
@@ -52,10 +52,6 @@ def command(machine: Standby) -> Step:
 
 def kept(*records: Any) -> RowsKept:
     return RowsKept(3, b"", records)
-
-
-def says(step: Step) -> list[str]:
-    return [effect.text for effect in step.effects if isinstance(effect, Say)]
 
 
 def test_it_takes_over_at_the_command() -> None:

@@ -34,7 +34,6 @@ from secureps.roles.coordinator.group import (
 )
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -42,7 +41,6 @@ from tests.kits.roles_kit import (
     SHARDS,
     Due,
     World,
-    answers,
     collecting,
     make_cohort,
     make_plan,
@@ -200,28 +198,16 @@ def test_a_restart_keeps_the_round_and_its_deadline() -> None:
     assert again.group().phase is Phase.COLLECTING
     assert again.group().receipts.keys() == {SubmissionId("c0", "all", 1)}
     assert again.coordinator.wake() == 10.0
-    again.now = 10.0
-    step = again.give("coordinator", Tick())
+    step = again.at(10.0)
     assert [type(r) for r in step.records] == [coordinator_records.RoundExtended]
 
 
 def test_a_restart_renews_every_lease_once() -> None:
     world = collecting(lease=2.0)
-    world.now = 5.0
-    world.give("coordinator", Tick())
+    world.at(5.0)
     step = world.coordinator.resume(5.0)
     assert [type(r) for r in step.records] == [records.Incarnated]
     assert world.coordinator.wake() == 7.0
-
-
-def test_a_restart_before_the_manifest_is_written_writes_it() -> None:
-    world = collecting()
-    ordered = next(i for i, t in enumerate(world.journal) if isinstance(t[-1], Checkpointed))
-    again = World(world.plan, journal=tuple(world.journal[: ordered + 2]))
-    assert [type(d.order).__name__ for d in again.due] == ["WriteManifest"]
-    again.start()
-    again.pump()
-    assert again.federation.finished
 
 
 def test_a_restart_in_the_middle_of_resending() -> None:
@@ -266,8 +252,8 @@ def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None
     again = World(world.plan, journal=tuple(world.journal))
     for made in (world, again):
         assert made.federation.unsafe == {"c1"}
-        (status,) = answers(made.give(HOLDER, requests.AskStatus()))
-        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in status.members}
+        members = made.status().members
+        marks = {m.name: (m.unsafe, math.isinf(m.epsilon), m.charges) for m in members}
         assert marks == {"c0": (False, False, 2), "c1": (True, True, 2), "c2": (False, False, 2)}
 
 
@@ -281,8 +267,8 @@ def test_a_founding_model_of_an_unsafe_seed_marks_its_founder() -> None:
 
 
 def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
-    (status,) = answers(finished("bfv").give(HOLDER, requests.AskStatus()))
-    assert {(m.epsilon, m.unsafe) for m in status.members} == {(math.inf, False)}
+    members = finished("bfv").status().members
+    assert {(m.epsilon, m.unsafe) for m in members} == {(math.inf, False)}
 
 
 @pytest.mark.parametrize(
@@ -415,5 +401,5 @@ def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> No
         versions = [(orders.GroupVersion("all", version),) for version in kept]
         known = CoordinatorState({"all": GroupState("all", version=5)})
         known.checkpoints = [CheckpointState(n, at) for n, at in enumerate(versions)]
-        tx = Transaction(0.0, PLANS["bfv"], known, None, frozenset(), (), frozenset(), frozenset())
+        tx = Transaction(0.0, PLANS["bfv"], known, frozenset(), (), frozenset(), frozenset())
         assert commit.make_commit(tx, known.groups["all"]).keep == keep

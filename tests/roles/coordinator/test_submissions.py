@@ -30,7 +30,6 @@ from secureps.messages.submission import (
 )
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.submissions import check_receipt
-from secureps.roles.machine import Tick
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
     IDENTITIES,
@@ -221,8 +220,7 @@ def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None
     world = holding(rule={"quorum": 2, "minimum": 2, "start": 3, "most": 4})
     lost = SubmissionId("c1", "all", 1)
     world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
-    world.now = 10.0
-    step = world.give("coordinator", Tick())
+    step = world.at(10.0)
     closed = step.records[0]
     assert isinstance(closed, coordinator_records.CohortClosed)
     assert [m.id.client for m in closed.cohort.members] == ["c0", "c2"]
@@ -258,8 +256,7 @@ def test_what_was_to_come_again_is_dropped_with_its_round() -> None:
     world = holding(rule={"quorum": 3, "minimum": 3, "start": 3, "most": 4, "extensions": 0})
     lost = SubmissionId("c1", "all", 1)
     world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
-    world.now = 10.0
-    step = world.give("coordinator", Tick())
+    step = world.at(10.0)
     assert isinstance(step.records[0], coordinator_records.RoundGivenUp)
     assert world.federation.fates[lost].outcome == Outcome.DROPPED
     (discard,) = (each for each in orders_of(step, "shard-a") if isinstance(each, orders.Discard))

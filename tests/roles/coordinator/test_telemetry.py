@@ -12,7 +12,6 @@ from secureps.policy.spending import planned
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.status import Window
-from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
     World,
     collecting,
@@ -70,8 +69,7 @@ def test_whoever_has_not_come_when_the_cohort_closes_was_waited_for_in_vain() ->
     world.now = opened + 1.0
     world.give(*take(world, "c0"))
     world.give(*take(world, "c1"))
-    world.now = opened + 10.0
-    world.give("coordinator", Tick())
+    world.at(opened + 10.0)
     assert world.group().phase is Phase.HOLDING
     assert waits(world) == [("c0", 1.0, 1.0), ("c1", 1.0, 1.0), ("c2", 10.0, 0.0)]
 

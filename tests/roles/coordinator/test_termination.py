@@ -31,7 +31,6 @@ from tests.kits.roles_kit import (
     SPARE,
     STEPS,
     World,
-    answers,
     make_plan,
     orders_of,
     state_of,
@@ -151,7 +150,7 @@ def test_a_spent_budget_is_foreseen_and_a_client_that_sits_out_is_not(
 ) -> None:
     federation = CoordinatorState({"all": GroupState("all", version=2, phase=Phase.WAITING)})
     everybody = frozenset(CLIENTS)
-    tx = Transaction(0.0, private(), federation, None, everybody, (), everybody, frozenset())
+    tx = Transaction(0.0, private(), federation, everybody, (), everybody, frozenset())
     termination.end_for_few(tx, federation.groups["all"], frozenset(out), everybody - {*out})
     assert federation.ending.startswith(text)
     assert federation.failure == failure
@@ -211,8 +210,7 @@ def test_a_round_does_not_wait_for_who_has_retired() -> None:
     world.due = [due for due in world.due if due.to != "c2"]
     world.pump()
     assert world.federation.finished == "all 2 versions are made"
-    (status,) = answers(world.give("c0", requests.AskStatus()))
-    assert {m.name: m.state for m in status.members}["c2"] == "stopped"
+    assert {m.name: m.state for m in world.status().members}["c2"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -224,8 +222,7 @@ def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
     world.found()
     world.give("c2", requests.Retire("c2"))
     world.due = [due for due in world.due if due.to != "c2"]
-    while world.group().version < 1:
-        world.pump(1)
+    world.until(1)
     assert world.group().reason == "take part no more: c2; waits for members: 2 of 3 are live"
     world.give("c1", requests.Retire("c1"))
     world.pump()

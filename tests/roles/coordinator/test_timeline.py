@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secureps.messages import coordinator_records as records
+from secureps.messages import coordinator_records
 from secureps.messages.requests import CohortSteps, Status
 from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
@@ -10,15 +10,17 @@ from secureps.wire.msgpack import encode
 from tests.kits.roles_kit import collecting, make_cohort
 
 
-def closed(number: int, group: str = "all") -> records.CohortClosed:
-    return records.CohortClosed(make_cohort(number=number, version=number + 1, group=group), "")
+def closed(number: int, group: str = "all") -> coordinator_records.CohortClosed:
+    return coordinator_records.CohortClosed(
+        make_cohort(number=number, version=number + 1, group=group), ""
+    )
 
 
 def test_however_many_cohorts_there_were_and_however_they_ended_a_status_is_short() -> None:
     told = Timeline()
     for number in range(500):
         told.take(float(number), closed(number))
-        burnt = records.CohortBurnt("all", number, "y" * 5000, number % 2 == 0)
+        burnt = coordinator_records.CohortBurnt("all", number, "y" * 5000, number % 2 == 0)
         told.take(number + 0.5, burnt)
     assert told.burnt_in_all == 500
     assert [each.number for each in told.steps] == list(range(500 - KEPT_STEPS, 500))

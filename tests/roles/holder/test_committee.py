@@ -30,7 +30,6 @@ from secureps.roles.holder import committee
 from secureps.roles.holder.committee import (
     AnnounceKey,
     DeriveShare,
-    EnvelopeExamined,
     Erase,
     ExamineEnvelope,
 )
@@ -38,6 +37,7 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Done,
     Failed,
     Halt,
     KitRead,
@@ -119,15 +119,20 @@ def test_old_orders_and_other_runs_are_refused() -> None:
 # --- examination ------------------------------------------------------------------
 
 
+def found(receipt: Receipt, flaw: str = "") -> Done:
+    """Holder 1 has looked into its envelope."""
+    made = requests.Examined("holder-1", receipt.id, flaw, receipt.digest)
+    return Done(ExamineEnvelope(receipt), made)
+
+
 def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     holder = bench().holder(1)
     before = list(holder.journal)
     receipt = crowd()[0].receipt
     step = holder.begin(orders.Examine(1, receipt))
     assert step == Step(effects=[Work(ExamineEnvelope(receipt))])
-    found = requests.Examined("holder-1", receipt.id, "", receipt.digest)
-    assert said(holder.give(WORKER, EnvelopeExamined(receipt, ""))) == [found]
-    assert holder.order(orders.Examine(1, receipt)) == [found]
+    assert said(holder.give(WORKER, found(receipt))) == [found(receipt).made]
+    assert holder.order(orders.Examine(1, receipt)) == [found(receipt).made]
     assert holder.journal == before
 
 
@@ -140,7 +145,7 @@ def test_what_is_found_in_envelopes_that_came_together_is_told_together(
     for receipt in receipts[:5]:
         holder.begin(orders.Examine(1, receipt))
     told = [
-        said(holder.give(WORKER, EnvelopeExamined(receipt, str(flaw))))
+        said(holder.give(WORKER, found(receipt, str(flaw))))
         for flaw, receipt in enumerate(receipts[:5])
     ]
     assert [len(each) for each in told] == [0, 0, 3, 0, 2], "three wait for nobody"
@@ -158,11 +163,11 @@ def test_a_refusal_waits_for_its_own_envelopes_and_for_no_others() -> None:
     assert len(holder.give(WORKER, WorkFailed(work.task, Refused("no key"))).effects) == 3
     assert holder.begin(cohort) == Step(), "it is being given up"
     first, second, third = cohort.receipts
-    assert said(holder.give(WORKER, EnvelopeExamined(first, ""))) == []
-    assert said(holder.give(WORKER, EnvelopeExamined(second, "no"))) == []
-    flaw, refusal = said(holder.give(WORKER, EnvelopeExamined(third, "")))
+    assert said(holder.give(WORKER, found(first))) == []
+    assert said(holder.give(WORKER, found(second, "no"))) == []
+    flaw, refusal = said(holder.give(WORKER, found(third)))
     assert (flaw.id, flaw.flaw, refusal.reason) == (second.id, "no", "no key")
-    assert len(said(holder.give(WORKER, EnvelopeExamined(other, "")))) == 1
+    assert len(said(holder.give(WORKER, found(other)))) == 1
 
 
 def test_a_signature_is_verified_once_and_any_other_receipt_again(
@@ -266,7 +271,9 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     (work,) = step.effects
     assert isinstance(work, Work)
     done = holder.worker.work(work.task)
-    assert repr(getattr(done, "share", None)) not in repr(done)
+    assert isinstance(done, Done)
+    assert isinstance(done.made, requests.KeyShare)
+    assert repr(done.made.share) not in repr(done)
     step = holder.give(WORKER, done)
     assert step.records == []
     share, report = said(step)

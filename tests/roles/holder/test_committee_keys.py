@@ -12,10 +12,17 @@ from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.submission import signing_bytes
-from secureps.roles.holder.committee import AnnounceKey, Erase, KeySigned
+from secureps.roles.holder.committee import AnnounceKey, Erase
 from secureps.roles.holder.ledger import KEPT, KeyRotation
-from secureps.roles.machine import WORKER, KitRead, Step, Work
-from tests.kits.committee_kit import Bench, said
+from secureps.roles.machine import WORKER, Done, KitRead, Step, Task, Work
+from tests.kits.committee_kit import Bench, Holder, said
+
+
+def signed(holder: Holder, task: Task) -> EnvelopeKeyAnnounced:
+    done = holder.worker.work(task)
+    assert isinstance(done, Done)
+    assert isinstance(done.made, EnvelopeKeyAnnounced)
+    return done.made
 
 
 def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
@@ -24,13 +31,12 @@ def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
     assert work == Work(AnnounceKey(1, 0))
     assert holder.give(WORKER, KitRead(day)) == Step(), "that one is under way"
     assert isinstance(work, Work)
-    signed = holder.worker.work(work.task)
-    assert isinstance(signed, KeySigned)
-    step = holder.give(WORKER, signed)
-    assert step.records == [holder_records.KeyReplaced(signed.announced, day)]
-    assert said(step) == [signed.announced]
+    announced = signed(holder, work.task)
+    step = holder.give(WORKER, Done(work.task, announced))
+    assert step.records == [holder_records.KeyReplaced(announced, day)]
+    assert said(step) == [announced]
     run = orders.Configure(1, holder.bench.run, holder.bench.placement, holder.bench.addresses)
-    assert said(holder.restarted().begin(run)) == [signed.announced]
+    assert said(holder.restarted().begin(run)) == [announced]
 
 
 def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replaced() -> None:
@@ -41,9 +47,8 @@ def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replac
     first = holder.machine.announced
     assert first is not None
     holder.keys.erase(first.number + 1)
-    again = holder.worker.work(AnnounceKey(first.number, 0))
-    assert isinstance(again, KeySigned)
-    assert (again.announced.number, again.announced.key) == (first.number, first.key)
+    again = signed(holder, AnnounceKey(first.number, 0))
+    assert (again.number, again.key) == (first.number, first.key)
 
 
 def test_a_key_is_erased_on_record_first_and_again_after_a_restart() -> None:

@@ -52,6 +52,13 @@ PLAN = make_plan("rlwe", {"minimum": LEAST})
 RUN = make_run(PLAN)
 
 
+def signed(receipt: Receipt, **changes: Any) -> Receipt:
+    """The same with these changes, signed anew by its client."""
+    made = dataclasses.replace(receipt, **changes)
+    signature = IDENTITIES[made.id.client].sign(*signing_bytes(made))
+    return dataclasses.replace(made, signature=signature)
+
+
 @cache
 def receipt(
     id: SubmissionId, version: int, base: bytes, step: int = 0, update: bytes = b""
@@ -59,9 +66,7 @@ def receipt(
     made = Receipt(
         RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False, None, step
     )
-    made = dataclasses.replace(made, update=update, committee=ROSTER.committee)
-    signature = IDENTITIES[id.client].sign(*signing_bytes(made))
-    return dataclasses.replace(made, signature=signature)
+    return signed(made, update=update, committee=ROSTER.committee)
 
 
 def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
@@ -72,10 +77,15 @@ def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
     return orders.Open(1, cohort, receipts, ())
 
 
-def stepped(cohort: Cohort, step: int) -> Cohort:
-    """The same clients' updates of this step."""
-    members = tuple(dataclasses.replace(member, step=step) for member in cohort.members)
+def restated(cohort: Cohort, **changes: Any) -> Cohort:
+    """The same clients' updates, of which the cohort says something else."""
+    members = tuple(dataclasses.replace(member, **changes) for member in cohort.members)
     return dataclasses.replace(cohort, members=members)
+
+
+def changed(order: orders.Open, **changes: Any) -> orders.Open:
+    """The same receipts, of which the cohort says something else."""
+    return dataclasses.replace(order, cohort=restated(order.cohort, **changes))
 
 
 class Ledger:
@@ -246,9 +256,7 @@ def test_what_was_checked_and_never_answered_counts_as_opened() -> None:
 
 def test_a_member_has_the_update_of_its_receipt() -> None:
     order = opening(Coordinator().cohort(CLIENTS[:4]))
-    members = tuple(dataclasses.replace(m, update=b"another") for m in order.cohort.members)
-    cohort = dataclasses.replace(order.cohort, members=members)
-    reason = Ledger().gives(dataclasses.replace(order, cohort=cohort))
+    reason = Ledger().gives(changed(order, update=b"another"))
     assert reason == "m00/all/1: its receipt is for another update"
 
 
@@ -256,9 +264,7 @@ def test_members_of_a_round_trained_beside_the_same_models() -> None:
     """Else one of them alone could be shown a model of another group that leaves it an update."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
     first, *others = order.receipts
-    signed = dataclasses.replace(first, beside=digest("another"))
-    signature = IDENTITIES[first.id.client].sign(*signing_bytes(signed))
-    alone = dataclasses.replace(signed, signature=signature)
+    alone = signed(first, beside=digest("another"))
     reason = Ledger().gives(dataclasses.replace(order, receipts=(alone, *others)))
     assert reason == "its members trained beside different models of the other groups"
 
@@ -269,14 +275,9 @@ def counted(order: orders.Open, said: dict[str, int] | None = None) -> orders.Op
     Args:
         said: by client, what the receipt alone has in place of that.
     """
-    receipts = []
-    for each in order.receipts:
-        made = dataclasses.replace(each, examples=(said or {}).get(each.id.client, 7))
-        signature = IDENTITIES[each.id.client].sign(*signing_bytes(made))
-        receipts.append(dataclasses.replace(made, signature=signature))
-    members = tuple(dataclasses.replace(m, examples=7) for m in order.cohort.members)
-    cohort = dataclasses.replace(order.cohort, members=members)
-    return dataclasses.replace(order, cohort=cohort, receipts=tuple(receipts))
+    numbers = dict.fromkeys(CLIENTS, 7) | (said or {})
+    receipts = tuple(signed(each, examples=numbers[each.id.client]) for each in order.receipts)
+    return dataclasses.replace(changed(order, examples=7), receipts=receipts)
 
 
 @pytest.mark.parametrize("examples", [6, 8, 0, -7, 1 << 62])
@@ -322,10 +323,7 @@ def test_a_rule_says_how_far_behind_a_member_may_be(lagging: None) -> None:
 def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, Any]) -> None:
     """Else the same updates, sealed again, would pass for others from another base."""
     order = opening(Coordinator().cohort(CLIENTS[:4], 4))
-    members = tuple(dataclasses.replace(m, **said) for m in order.cohort.members)
-    cohort = dataclasses.replace(order.cohort, members=members)
-    text = "for another group or version"
-    assert text in Ledger().gives(dataclasses.replace(order, cohort=cohort))
+    assert "for another group or version" in Ledger().gives(changed(order, **said))
 
 
 def evaluating() -> HolderLedger:
@@ -354,7 +352,7 @@ def test_a_rule_says_how_many_updates_come_from_one_version(step: int) -> None:
     """Else the same clients but one would be summed again from the same model, as another step."""
     ledger, asks = Ledger(), Coordinator()
     assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
-    order = opening(stepped(asks.cohort(CLIENTS[:5]), step))
+    order = opening(restated(asks.cohort(CLIENTS[:5]), step=step))
     reason = ledger.gives(order)
     assert reason == f"m00/all/2: update {step} of one version, by the plan's rule the last is 0"
 
@@ -368,7 +366,7 @@ def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
     for step, opens in ((2, True), (3, False)):
         ledger, asks = Ledger(), Coordinator()
         assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
-        assert (ledger.gives(opening(stepped(asks.cohort(CLIENTS[:5]), step))) == "") is opens
+        assert (ledger.gives(opening(restated(asks.cohort(CLIENTS[:5]), step=step))) == "") is opens
 
 
 # --- what is for ever -------------------------------------------------------------
@@ -492,13 +490,6 @@ OTHER = certify(CA, "other", "holder", _identity("other").public.key)
 SECOND = next_roster(CA, FIRST, [*ROSTER.certificates, OTHER], 1, 200)
 
 
-def sealed_for(receipt: Receipt, committee: bytes) -> Receipt:
-    """The same, signed anew by its client."""
-    bare = dataclasses.replace(receipt, committee=committee)
-    signature = IDENTITIES[bare.id.client].sign(*signing_bytes(bare))
-    return dataclasses.replace(bare, signature=signature)
-
-
 def test_with_key_holders_whose_last_roster_expired_nothing_is_opened() -> None:
     for unix, said in ((100.0, ""), (100.5, "the last roster with these key holders expired")):
         ledger = Ledger(roster=FIRST)
@@ -519,7 +510,7 @@ def test_who_is_none_of_the_key_holders_opens_nothing() -> None:
 def test_members_are_sealed_for_one_committee() -> None:
     order = opening(Coordinator().cohort(CLIENTS))
     receipts = list(order.receipts)
-    receipts[3] = sealed_for(receipts[3], SECOND.committee)
+    receipts[3] = signed(receipts[3], committee=SECOND.committee)
     ledger = Ledger(roster=SECOND)
     ledger.real.follower.apply(records.RosterFollowed(FIRST.to_bytes().decode()))
     said = ledger.gives(dataclasses.replace(order, receipts=tuple(receipts)))
@@ -535,8 +526,8 @@ def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> Non
         ledger.real.apply(follow)
         bare = Coordinator(5).cohort(CLIENTS)
         order = opening(dataclasses.replace(bare, committee=SECOND.committee))
-        signed = tuple(sealed_for(each, SECOND.committee) for each in order.receipts)
-        said = ledger.gives(dataclasses.replace(order, receipts=signed))
+        anew = tuple(signed(each, committee=SECOND.committee) for each in order.receipts)
+        said = ledger.gives(dataclasses.replace(order, receipts=anew))
         assert said.startswith("an earlier committee of key holders was asked")
 
 

@@ -41,17 +41,19 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
-from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, puts, said
+from tests.kits.member_kit import PLAN, TWO, Client, asked, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     OTHER_ROSTER,
     ROSTER,
     SCHEMA,
     SHARDS,
+    halts,
     make_placement,
     make_plan,
     model_blocks,
     private_plan,
+    says,
     works,
 )
 
@@ -72,7 +74,7 @@ def test_a_client_says_at_joining_that_its_number_is_public(
     """Once, before anything leaves it."""
     client, found = Client(plan), list[str]()
     for _ in range(2):
-        found += [effect.text for effect in client.welcome().effects if isinstance(effect, Say)]
+        found += says(client.welcome())
     assert [text.partition(" coordinator, the shards and the key")[0] for text in found] == expected
 
 

@@ -29,7 +29,6 @@ from secureps.roles.machine import (
     Done,
     Failed,
     Prune,
-    Say,
     Step,
     Sweep,
     Tick,
@@ -38,7 +37,7 @@ from secureps.roles.machine import (
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn
 from secureps.roles.member.terms import Terms
-from tests.kits.member_kit import Client, halts, puts, said
+from tests.kits.member_kit import Client, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -47,9 +46,11 @@ from tests.kits.roles_kit import (
     SCHEMA,
     SHARDS,
     configure,
+    halts,
     make_placement,
     make_plan,
     private_plan,
+    says,
     works,
 )
 
@@ -68,7 +69,7 @@ def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     update = dataclasses.replace(update, receipt=receipt)
     came = Contributed((update,), (), {}, "120 records, loss 0.4123", standing)
     step = client.give(WORKER, came)
-    return [effect.text for effect in step.effects if isinstance(effect, Say)]
+    return says(step)
 
 
 def test_a_data_holder_has_a_line_a_version() -> None:
@@ -89,7 +90,7 @@ def test_who_sends_nothing_is_told_nothing() -> None:
     client.invite(0)
     client.pull(0)
     step = client.give(WORKER, Contributed((), (), told="120 records"))
-    assert not [effect for effect in step.effects if isinstance(effect, Say)]
+    assert says(step) == []
 
 
 # --- pushing ----------------------------------------------------------------------
@@ -182,8 +183,7 @@ def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
     assert step.records == [member_records.SubmissionSettled(id, outcome)]
     kept = outcome == "dropped"  # another round may ask for it
     assert works(step) == ([] if kept else [Prune(tuple(h.key for h in update.headers))])
-    says = [e.text for e in step.effects if isinstance(e, Say)]
-    assert says == ([] if outcome == "durable" else [f"c0/all/0 was {outcome}: why"])
+    assert says(step) == ([] if outcome == "durable" else [f"c0/all/0 was {outcome}: why"])
     assert client.machine.subscription().unsettled == ()
     assert client.order(orders.Settled(1, id, outcome, 1, "why")) == Step()
     assert client.order(orders.SendAgain(1, id)) == gone(id)
@@ -380,8 +380,7 @@ def test_a_client_that_lost_its_state_is_told_what_counts_it() -> None:
         next = (GroupVersion("all", count),)
         welcome = requests.Welcome(client.run, make_placement(client.plan), ADDRESSES, next)
         step = client.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
-        said = [e.text for e in step.effects if isinstance(e, Say)]
-        assert [text for text in said if "public" not in text] == told
+        assert [text for text in says(step) if "public" not in text] == told
 
 
 def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
@@ -405,8 +404,7 @@ def test_a_client_is_warned_of_next_to_no_privacy_whenever_it_starts(budget: flo
     for name, many in ((weak, 2), (PRIVACY, 0)):
         first = Client(private_plan(name), kit=kit)
         for client in (first, Client(first.plan, tuple(first.journal), kit)):
-            says = [e.text for e in client.welcome().effects if isinstance(e, Say)]
-            warnings = [each for each in says if each.startswith("WARNING: ")]
+            warnings = [each for each in says(client.welcome()) if each.startswith("WARNING: ")]
             assert len(warnings) == (many if budget is None else 0)
             assert all(part in each for part, each in zip(wanted, warnings, strict=False))
-            assert not [e for e in client.welcome().effects if isinstance(e, Say)], "said twice"
+            assert says(client.welcome()) == [], "said twice"

@@ -27,12 +27,13 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
 from secureps.roles.member.tasks import Aim, Contribute, Reseal
-from tests.kits.member_kit import RULE, Client, halts, leaves, puts, said
+from tests.kits.member_kit import RULE, Client, leaves, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     PRIVACY,
     SCHEMA,
     STEPS,
+    halts,
     make_placement,
     make_plan,
     sign,

@@ -113,15 +113,14 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
 
 def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
     """Twice it would take as long again, on links that are busy."""
-    plan = make_plan("plain", replicas=2)
     before = Placement.by_block(1, SHARDS, {"all": [(STAYS,), (GOES,), (STAYS,), (GOES,)]})
     both = Placement.by_block(2, SHARDS, {"all": [(STAYS, GOES), (GOES,), (STAYS,), (GOES,)]})
     over = Placement.by_block(3, SHARDS, {"all": [(GOES,), (GOES,), (STAYS,), (GOES,)]})
-    known = Pinned.of(RunPinned(make_run(plan), before, ADDRESSES))
+    known = Pinned.of(RunPinned(RUN, before, ADDRESSES))
     model, asked = PulledModel({"all": False}), list[list[tuple[str, int]]]()
     model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
     for placement in (before, both, over):
-        told = replace(configure(plan), placement=placement)
+        told = replace(configure(PLAN), placement=placement)
         known = follow(Step(), known, told, ROSTER, Outbox(), model)
         step = Step()
         assert model.lacking(known, step)

@@ -200,7 +200,9 @@ def test_hold_sums_or_says_what_is_missing() -> None:
     assert works(step) == [SumCohort(cohort, keys)]
     assert desk.order(desk.hold(cohort)) == Step()
     report = requests.Telemetry("shard-a", "all", 1, ())
-    step = desk.give(WORKER, Done(Task(), shard_records.SumsMade(cohort, SUMS), report))
+    step = desk.give(
+        WORKER, Done(SumCohort(cohort, keys), shard_records.SumsMade(cohort, SUMS), report)
+    )
     held = Held("shard-a", "all", 0, SUMS)
     assert step.records == [shard_records.SumsMade(cohort, SUMS)]
     assert calls(step) == [held, report]
@@ -358,7 +360,9 @@ def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
     assert [type(each) for each in calls(desk.order(desk.found()))] == [requests.Prepared]
     assert works(desk.order(again)) == [MakeState("all", tuple(h.key for h in headers))]
     made = tuple(header.digest for header in headers)
-    step = desk.give(WORKER, Done(Task(), Prepared("shard-a", "all", 0, made, STATE)))
+    step = desk.give(
+        WORKER, Done(MakeState("all", None), Prepared("shard-a", "all", 0, made, STATE))
+    )
     (prepared,) = calls(step)
     assert prepared.blocks == made
     for shard in (desk, desk.restarted()):
@@ -443,7 +447,7 @@ def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
     (task,) = works(desk.order(desk.found()))
     found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
-    desk.give(WORKER, Done(Task(), Prepared("shard-a", "all", 0, found, STATE)))
+    desk.give(WORKER, Done(task, Prepared("shard-a", "all", 0, found, STATE)))
     assert desk.shard.state.work_of("all", 0) == task
     desk.order(orders.Discard(1, (FOUND_ID,)))
     assert desk.shard.state.work_of("all", 0) is None
@@ -465,7 +469,7 @@ def test_telemetry_of_a_step_is_passed_on() -> None:
     desk.holding(make_cohort())
     report = requests.Telemetry("shard-a", "all", 1, ())
     made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
-    step = desk.give(WORKER, Done(Task(), made, report))
+    step = desk.give(WORKER, Done(StepState(make_cohort(), None), made, report))
     assert calls(step)[1:] == [report]
 
 
@@ -529,5 +533,7 @@ def test_checkpoints() -> None:
     assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
-    assert desk.give(WORKER, Done(Task(), part)).effects == [Call(COORDINATOR, part)]
+    assert desk.give(WORKER, Done(WritePart(0, versions), part)).effects == [
+        Call(COORDINATOR, part)
+    ]
     assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
