@@ -199,8 +199,8 @@ def kubernetes(
     request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
     store = store_of(store_secret, copies, store_endpoint, tuple(store_network or ()))
-    cluster = Cluster(*place, standby, store)
-    files = kubernetes_files(request, cluster, records, client_image)
+    cluster = Cluster(*place, standby, store, records, client_image)
+    files = kubernetes_files(request, cluster)
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
     if store is not None and SERVERS in files:

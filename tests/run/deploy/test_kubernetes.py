@@ -48,7 +48,8 @@ def written(cluster: Cluster = CLUSTER, names: tuple[str, ...] = ()) -> dict[str
         settings=("partition={index}", "who={name}", "data=/srv/records/mine.npz"),
         budget=8.0,
     )
-    return kubernetes_files(request, cluster, "records", "registry.example/client:1")
+    own = replace(cluster, records="records", client_image="registry.example/client:1")
+    return kubernetes_files(request, own)
 
 
 def objects(folder: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -253,13 +254,13 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     plan = load_plan(ROOT / "policies" / "digits.toml")
     rules = list(alerts(plan))
     for rule in rules:
-        used = set(re.findall(r"secureps_\w+", rule.expression))
+        used = set(re.findall(r"secureps_\w+", rule["expr"]))
         assert used
-        assert used <= known, rule.name
-        for kind in re.findall(r'kind="(\w+)"', rule.expression):
+        assert used <= known, rule["alert"]
+        for kind in re.findall(r'kind="(\w+)"', rule["expr"]):
             assert f"class {kind}" in records
-    assert len({rule.name for rule in rules}) == len(rules)
-    assert "SecurepsBudgetNearlySpent" in {rule.name for rule in rules}
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    assert "SecurepsBudgetNearlySpent" in {rule["alert"] for rule in rules}
     (written_rule,) = of_kind("PrometheusRule")
     assert len(written_rule["spec"]["groups"][0]["rules"]) == len(
         list(alerts(load_plan(deployed() / "plan.toml")))
@@ -272,9 +273,9 @@ def test_somebody_is_woken_once_too_few_holders_are_there() -> None:
         own = {"holders": holders, "threshold": threshold}
         cipher = plan.section.cipher.model_copy(update=own)
         section = plan.section.model_copy(update={"cipher": cipher})
-        rules = {each.name: each for each in alerts(Plan(section))}
+        rules = {each["alert"]: each for each in alerts(Plan(section))}
         away = 'secureps_servers_away{role="holder"} > '
-        assert rules["SecurepsHoldersAway"].expression == f"{away}{spare}"
+        assert rules["SecurepsHoldersAway"]["expr"] == f"{away}{spare}"
         assert ("SecurepsHolderAway" in rules) == (spare > 0)
 
 
@@ -399,8 +400,6 @@ def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     files = kubernetes_files(
         request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
         CLUSTER,
-        None,
-        None,
     )
     (job,) = [d for d in yaml.safe_load_all(files["south"]["south.yaml"]) if d["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -433,7 +432,7 @@ def test_what_cannot_be_deployed_is_refused(
     given: dict[str, Any], kind: type[Exception], reason: str
 ) -> None:
     with pytest.raises(kind, match=reason):
-        kubernetes_files(request(**given), CLUSTER, None, None)
+        kubernetes_files(request(**given), CLUSTER)
 
 
 def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> None:
@@ -453,9 +452,9 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
         asked = request(plan=plan, names=("coordinator",))
         if reason:
             with pytest.raises(ConfigError, match=reason):
-                kubernetes_files(asked, CLUSTER, None, None)
+                kubernetes_files(asked, CLUSTER)
             continue
-        files = kubernetes_files(asked, CLUSTER, None, None)["servers"]
+        files = kubernetes_files(asked, CLUSTER)["servers"]
         (config,) = (
             e for e in yaml.safe_load_all(files["coordinator.yaml"]) if e["kind"] == "ConfigMap"
         )

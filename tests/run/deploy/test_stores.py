@@ -181,7 +181,7 @@ def test_a_first_model_at_a_store_needs_the_secret_where_servers_are(
 
     def files(name: str, cluster: Any) -> dict[str, str]:
         asked = Request(plan, kit, (name,))
-        return next(iter(kubernetes_files(asked, cluster, None, None).values()))
+        return next(iter(kubernetes_files(asked, cluster).values()))
 
     with pytest.raises(ConfigError, match="name their Secret by --store-secret"):
         files("coordinator", CLUSTER)
