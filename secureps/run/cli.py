@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -229,13 +229,12 @@ def up(
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
-    from secureps.run.up.programs import Order, nothing_beside
+    from secureps.run.up.programs import Order
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    beside = showing() if shown else nothing_beside
-    also = (Extras(tensorboard, mlflow), copies, beside, standby, pin)
+    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nullcontext, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 

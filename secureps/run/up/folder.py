@@ -119,17 +119,6 @@ class Origin:
     standby: bool = False
     pin: str = "off"
 
-    @classmethod
-    def of(
-        cls,
-        plan: Path,
-        unsafe_seed: int | None,
-        copies: str | None = None,
-        standby: bool = False,
-        pin: str = "off",
-    ) -> Origin:
-        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby, pin)
-
     def write(self, folder: RunFolder) -> None:
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
         replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")

@@ -48,12 +48,6 @@ START_SECONDS = 60.0
 
 NOTHING_ELSE = Extras()
 
-
-def nothing_beside(run: Path) -> AbstractContextManager[None]:
-    """Nothing goes on beside a run."""
-    return nullcontext()
-
-
 _TICK = 0.02
 
 
@@ -78,7 +72,7 @@ class Order:
     environment: Mapping[str, str]
     extras: Extras = NOTHING_ELSE
     copies: str | None = None
-    beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext
     standby: bool = False
     pin: str = "off"
 

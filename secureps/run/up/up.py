@@ -60,7 +60,7 @@ from secureps.run.up.folder import (
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
-from secureps.run.up.watch import Outcome, Watch, Watched, read_so_far, version_0
+from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
@@ -101,9 +101,9 @@ def up(order: Order, console: Console) -> Path:
         if founding is not None:
             founding.tell(console)
             plan = founding.write(folder.root)
-        own = (order.unsafe_seed, order.copies, order.standby, order.pin)
+        began, own = (Path.cwd(), unsafe, time.time()), (order.copies, order.standby, order.pin)
         with full_disk_named(root, "begin the run anew in another folder"):
-            Origin.of(order.plan, *own).write(folder)
+            Origin(order.plan.resolve(), *began, *own).write(folder)
         with claimed(folder.root), _resumable(folder, console):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -226,7 +226,7 @@ def _federate(
 ) -> tuple[Outcome, Baselines]:
     """Runs the federation, and trains the baselines; it has run for `before` seconds already."""
     began = time.monotonic() - before
-    plan, folder, cast, unsafe = programs.plan, programs.folder, programs.cast, programs.unsafe
+    plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     with (
         Progress(console, plan.section.name, unsafe) as progress,
         script_process(programs.assignment, folder.logs, programs.spawner) as script,
@@ -240,13 +240,10 @@ def _federate(
             address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
             _look(programs, script, progress)
-            so_far = (
-                time.monotonic() - began
-            )  # a run may be well under way once its script is there
-            compared = programs.federation.baselines
-            further = partial(programs.start_further, supervisor, set(supervisor.running()))
-            watched = Watched(plan, folder, address, cast.clients, so_far, compared, further)
-            with Watch(watched, script, supervisor, progress, metrics) as watch:
+            # a run may be well under way once its script is there
+            so_far = time.monotonic() - began
+            own = (programs, address, so_far, script, supervisor, progress, metrics)
+            with Watch(*own) as watch:
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         outcome = _judged(outcome, script, folder, progress)
