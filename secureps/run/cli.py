@@ -32,11 +32,7 @@ from secureps.run.options import (
     PassphraseFd,
     Pin,
     RunScript,
-    SchemaFile,
-    ShardMemory,
     Shown,
-    SitePolicy,
-    Standby,
     TensorBoard,
     Threads,
     Tool,
@@ -143,9 +139,18 @@ def new(
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Values = None,
-    schema: SchemaFile = None,
-    site: SitePolicy = None,
-    memory: ShardMemory = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'),
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help='Of each shard, as its file has it: "2 GiB".'),
+    ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(
@@ -213,7 +218,9 @@ def up(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     copies: Copies = None,
-    standby: Standby = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Play a standby of the coordinator, too.")
+    ] = False,
     pin: Pin = "off",
     shown: Shown = False,
 ) -> None:

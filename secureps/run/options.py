@@ -125,13 +125,6 @@ Values = Annotated[
     ),
 ]
 
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--schema", metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'
-    ),
-]
-
 RunScript = Annotated[
     bool,
     typer.Option(
@@ -142,26 +135,6 @@ RunScript = Annotated[
 Fetch = Annotated[
     bool,
     typer.Option("--fetch", help="Fetch the plan's `initial` if it lies on another machine."),
-]
-
-ShardMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        show_envvar=False,
-        metavar="BYTES",
-        help='Of each shard, as its file has it: "2 GiB".',
-    ),
-]
-
-SitePolicy = Annotated[
-    Path | None,
-    typer.Option("--site", metavar="FILE", help="A site's policy: would its clients take part?"),
-]
-
-Standby = Annotated[
-    bool,
-    typer.Option("--standby", help="Play a standby of the coordinator, too."),
 ]
 
 Copies = Annotated[

@@ -109,13 +109,9 @@ class Programs:
             "partitions": self.federation.clients,
         }
         initial = self.plan.section.initial
-        if self.flower and initial is not None:
+        if initial is not None and speaks_flower(self.script):
             own["initial"] = initial
         return own
-
-    @property
-    def flower(self) -> bool:
-        return speaks_flower(self.script)
 
     @property
     def copies(self) -> str | None:
@@ -140,9 +136,6 @@ class Programs:
             self.order.processes,
             dict(zip(names, self.federation.records, strict=False)),
         )
-
-    def supervisor(self) -> Supervisor:
-        return Supervisor(self.folder.logs, spawner=self.spawner)
 
     @contextmanager
     def pair(self) -> Iterator[tuple[str, ...]]:

@@ -43,6 +43,7 @@ from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
+from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
@@ -234,7 +235,7 @@ def _federate(
         progress.say(f"the run's folder: {folder.root}")
         with (
             programs.pair() as pair,
-            programs.supervisor() as supervisor,
+            Supervisor(folder.logs, spawner=programs.spawner) as supervisor,
             told_that_it_stops(progress),
         ):
             address = programs.start(supervisor, progress, pair)
