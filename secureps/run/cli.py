@@ -85,7 +85,6 @@ def root(
     profile: Annotated[
         str | None,
         typer.Option(
-            show_envvar=False,
             metavar="NAME",
             help="--server, --kit and --name of dashboard, join, preflight and status, from "
             "~/.config/secureps/config.toml.",
@@ -158,12 +157,8 @@ def check(
             help="Find the noise for epsilon E, or the versions if noise is stated.",
         ),
     ] = None,
-    up: Annotated[
-        float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
-    ] = 20.0,
-    down: Annotated[
-        float, typer.Option(show_envvar=False, help="The same link from them, Mbit/s.")
-    ] = 100.0,
+    up: Annotated[float, typer.Option(help="A client's link to the servers, Mbit/s.")] = 20.0,
+    down: Annotated[float, typer.Option(help="The same link from them, Mbit/s.")] = 100.0,
     run_script: RunScript = False,
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
@@ -284,8 +279,7 @@ def simulate(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     engine: Annotated[
-        Literal["here", "ray"],
-        typer.Option(show_envvar=False, help="Where clients train: here, or on a Ray cluster."),
+        Literal["here", "ray"], typer.Option(help="Where clients train: here, or on a Ray cluster.")
     ] = "here",
     copies: Copies = None,
 ) -> None:
@@ -398,7 +392,6 @@ def join(
         float | None,
         typer.Option(
             "--budget",
-            show_envvar=False,
             metavar="EPSILON",
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
         ),
@@ -406,17 +399,13 @@ def join(
     threshold: Annotated[
         int | None,
         typer.Option(
-            show_envvar=False,
-            metavar="T",
-            help="Refuse a plan by which fewer than T key holders open a sum together.",
+            metavar="T", help="Refuse a plan by which fewer than T key holders open a sum together."
         ),
     ] = None,
     records: Annotated[
         int | None,
         typer.Option(
-            show_envvar=False,
-            metavar="N",
-            help="Count as so many records, a public number, however many there are.",
+            metavar="N", help="Count as so many records, a public number, however many there are."
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
@@ -426,10 +415,7 @@ def join(
     threads: Threads = 1,
     pin: Pin = "off",
     ca_fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
-        ),
+        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
     ] = None,
     ledger: Annotated[
         Path | None,

@@ -35,7 +35,6 @@ UnsafeSeed = Annotated[
     int | None,
     typer.Option(
         min=0,
-        show_envvar=False,
         metavar="N",
         help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
     ),
@@ -63,25 +62,20 @@ Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for the journal and the status.")
 ]
 
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", show_envvar=False, help="Without TLS, on loopback alone."),
-]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS, on loopback alone.")]
 
 PassphraseFd = Annotated[
     int | None,
     typer.Option(
         "--passphrase-fd",
         min=0,
-        show_envvar=False,
         metavar="N",
         help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
     ),
 ]
 
 Threads = Annotated[
-    int,
-    typer.Option(min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."),
+    int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
 ]
 
 
@@ -118,10 +112,7 @@ MLflow = Annotated[
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--values",
-        show_envvar=False,
-        metavar="N|GROUP=N",
-        help="Size of the model, or of each group; repeat it.",
+        "--values", metavar="N|GROUP=N", help="Size of the model, or of each group; repeat it."
     ),
 ]
 
@@ -141,7 +132,6 @@ Copies = Annotated[
     str | None,
     typer.Option(
         "--copies",
-        show_envvar=False,
         metavar="URL",
         help="Copy checkpoints to an object store, below URL/NAME of the folder.",
     ),

@@ -123,7 +123,6 @@ def kubernetes(
     copies: Annotated[
         str | None,
         typer.Option(
-            show_envvar=False,
             metavar="URL",
             help="Copy checkpoints there, as s3://BUCKET/RUN/checkpoints.",
             rich_help_panel=_STORE,
@@ -232,8 +231,7 @@ def slurm(
         typer.Option(min=1, max=65000, help="The coordinator's; shards have those that follow."),
     ] = 7600,
     copies: Annotated[
-        str | None,
-        typer.Option(show_envvar=False, metavar="URL", help="Of an object store, for checkpoints."),
+        str | None, typer.Option(metavar="URL", help="Of an object store, for checkpoints.")
     ] = None,
     names: Names = None,
     values: Values = None,
