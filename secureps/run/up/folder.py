@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -176,11 +175,6 @@ class Cast:
         return cls(shard_names(plan.section.most_shards), own, names)
 
 
-def default_root(plan: Plan) -> Path:
-    """runs/NAME-YYYYMMDD-HHMMSS under the working directory."""
-    return Path("runs") / f"{plan.section.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
     """Makes the folder of a run, with a kit for all; raises ConfigError if it holds something."""
     folder = RunFolder(root.resolve())
@@ -212,15 +206,6 @@ def write_coordinator(
     values = {"listen": LISTEN, **paths, "checkpoint_copies": copies, **own}
     checkpoints = str(folder.checkpoints)
     write_config(folder, name, {**values, "checkpoints": checkpoints, "name": COORDINATOR})
-
-
-def write_pair(
-    folder: RunFolder, base: Path, copies: str | None, addresses: tuple[str, str]
-) -> None:
-    """The same of a coordinator and its standby, each of which knows where the other is."""
-    one, other = addresses
-    write_coordinator(folder, base, copies, listen=one, standby=other)
-    write_coordinator(folder, base, copies, STANDBY, listen=other, coordinator=one)
 
 
 def write_servers(

@@ -37,7 +37,6 @@ from secureps.run.up.folder import (
     Cast,
     RunFolder,
     write_coordinator,
-    write_pair,
     write_servers,
 )
 from secureps.service.process import settled
@@ -195,7 +194,8 @@ class Programs:
             supervisor.start(self._server("coordinator", COORDINATOR))
             return self._await(supervisor, progress)
         one, other = pair
-        write_pair(*own, (one, other))
+        write_coordinator(*own, listen=one, standby=other)
+        write_coordinator(*own, STANDBY, listen=other, coordinator=one)
         for name, more in ((COORDINATOR, ()), (STANDBY, ("--standby",))):
             program = self._server("coordinator", name)
             arguments = (*program.arguments, *more)

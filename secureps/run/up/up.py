@@ -57,7 +57,6 @@ from secureps.run.up.folder import (
     Cast,
     Origin,
     RunFolder,
-    default_root,
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
@@ -87,7 +86,8 @@ def up(order: Order, console: Console) -> Path:
             ObjectStore(copies)  # refused now, and not by every server
     refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
-    root = order.out if order.out is not None else default_root(plan)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    root = order.out if order.out is not None else Path("runs") / f"{plan.section.name}-{now}"
     heading = _heading(order, plan, root)
     order.extras.require(heading)
     refuse_unsealable(plan.opening)
@@ -186,10 +186,14 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     def warn(text: str) -> None:
         console.print(Text(text, "yellow"), soft_wrap=True)
 
+    def tell_how_to_go_on() -> None:
+        words = ["secureps", "resume", str(folder.root), *extras.arguments]
+        console.print(Text(f"stopped; this goes on with it: {shlex.join(words)}"), soft_wrap=True)
+
     opened = open_sinks(heading, folder.report / METRICS, extras)
     with (
         terminable(),
-        told_how_to_go_on(folder.root, extras.arguments, console),
+        telling_that_it_stops(tell_how_to_go_on),
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
@@ -236,7 +240,7 @@ def _federate(
         with (
             programs.pair() as pair,
             Supervisor(folder.logs, spawner=programs.spawner) as supervisor,
-            told_that_it_stops(progress),
+            telling_that_it_stops(lambda: progress.say("stopping ...")),
         ):
             address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
@@ -386,18 +390,6 @@ def _lost(outcome: Outcome) -> tuple[str, ...]:
 
 
 @contextmanager
-def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> Iterator[None]:
-    """Prints, after Ctrl-C or SIGTERM, the command that goes on with the run."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        words = ["secureps", "resume", str(root), *options]
-        text = f"stopped; this goes on with it: {shlex.join(words)}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-        raise
-
-
-@contextmanager
 def noted(folder: RunFolder) -> Iterator[None]:
     """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
     folder.failed.unlink(missing_ok=True)
@@ -432,10 +424,10 @@ def full_disk_named(root: Path, then: str) -> Iterator[None]:
 
 
 @contextmanager
-def told_that_it_stops(progress: Progress) -> Iterator[None]:
-    """Prints at once that the run stops, since its processes take a while to end."""
+def telling_that_it_stops(tell: Callable[[], None]) -> Iterator[None]:
+    """Tells of Ctrl-C or SIGTERM when it ends the block."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        progress.say("stopping ...")
+        tell()
         raise
