@@ -329,6 +329,31 @@ class Processes:
         except SecurepsError:
             return None
 
+    @property
+    def seen(self) -> Status:
+        """How the run stands, once the coordinator answers."""
+        self.wait(lambda: self.status() is not None, "the coordinator")
+        return self.observer().status()
+
+    def live(self, name: str) -> bool:
+        """Whether the coordinator says that a server is there."""
+        status = self.status()
+        servers = () if status is None else status.servers
+        return any(each.live for each in servers if each.name == name)
+
+    def check_goes_on(self, healthy: int) -> None:
+        """Two more versions are made with every update of the first so many clients."""
+        clients, later = self.clients[:healthy], self.seen.groups[0].version + 2
+        self.wait(lambda: self.reached(later), "healthy versions")
+        status = self.seen
+        made, members = status.groups[0].version, {m.name: m for m in status.members}
+        for name in clients:
+            assert members[name].submissions == made, "a healthy client was left out"
+            assert "dropped" not in self.log(name)
+        for name in (COORDINATOR, *self.shards, *self.holders, *clients):
+            assert self.alive(name), self.log(name)
+            assert "Traceback" not in self.log(name)
+
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Polls until a condition holds; fails with everybody's log when it takes too long."""
         end, pause = time.monotonic() + PATIENCE, 0.02

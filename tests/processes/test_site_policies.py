@@ -42,9 +42,7 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         processes.start_all()
         processes.wait(processes.finished, "the end")
         assert processes.model()[0] == {"all": 4}
-        status = processes.status()
-        assert status is not None
-        states = {member.name: member.state for member in status.members}
+        states = {member.name: member.state for member in processes.seen.members}
         assert states[REFUSES] == "stopped: by its own terms: threshold"
         assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
         assert "updates_per_hour" in processes.log(RESTS)
