@@ -30,7 +30,7 @@ from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
-from tests.run.deploy.kits import PARTIES, deployed
+from tests.run.deploy.kits import PARTIES, deployed, parsed
 from tests.run.deploy.schemas import SCHEMAS
 
 CLUSTER = Cluster("registry.example/secureps:1", "trial", "", "ps.example", "fast", "monitoring")
@@ -70,7 +70,7 @@ def pods() -> list[dict[str, Any]]:
 
 def asked_memory(text: str) -> int:
     """MiB that the StatefulSet of a file asks for."""
-    (runs,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet")
+    (runs,) = parsed(text, "StatefulSet")
     resources = runs["spec"]["template"]["spec"]["containers"][0]["resources"]
     return int(resources["requests"]["memory"].removesuffix("Mi"))
 
@@ -194,7 +194,7 @@ def test_servers_files_are_ones_and_say_who_dials_whom() -> None:
     for each in of_kind("ConfigMap"):
         for name, text in each.get("data", {}).items():
             if name.endswith(".toml") and name != "plan.toml":
-                section = parse(ServeSection, __import__("tomllib").loads(text), name)
+                section = parse(ServeSection, tomllib.loads(text), name)
                 found[section.name] = section
                 assert name == f"{section.name}.toml"
     assert found["coordinator"].plan == "/srv/config/plan.toml"
@@ -401,7 +401,7 @@ def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
         request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
         CLUSTER,
     )
-    (job,) = [d for d in yaml.safe_load_all(files["south"]["south.yaml"]) if d["kind"] == "Job"]
+    (job,) = parsed(files["south"]["south.yaml"], "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert "--set=a=$$(HOME) $$$$ $5 $$$$(B)" in container["command"]
     (prepare,) = job["spec"]["template"]["spec"]["initContainers"]
@@ -455,9 +455,7 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
                 kubernetes_files(asked, CLUSTER)
             continue
         files = kubernetes_files(asked, CLUSTER)["servers"]
-        (config,) = (
-            e for e in yaml.safe_load_all(files["coordinator.yaml"]) if e["kind"] == "ConfigMap"
-        )
+        (config,) = parsed(files["coordinator.yaml"], "ConfigMap")
         first = base64.b64decode(config["binaryData"]["first.safetensors"])
         assert first == (tmp_path / "first.safetensors").read_bytes()
         assert config["data"]["plan.toml"] == plan.read_text()
@@ -477,8 +475,8 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
 
 def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
     files = written(replace(CLUSTER, standby=True))
-    made = list(yaml.safe_load_all(files["servers"]["standby.yaml"]))
-    (runs,) = (each for each in made if each["kind"] == "StatefulSet")
+    made = files["servers"]["standby.yaml"]
+    (runs,) = parsed(made, "StatefulSet")
     assert runs["metadata"]["name"] == "standby"
     command = runs["spec"]["template"]["spec"]["containers"][0]["command"]
     assert "--standby" in command
@@ -498,7 +496,7 @@ def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
         settings_in(files["holder-0"]["holder-0.yaml"], "holder-0.toml")["coordinator"] == outside
     )
     assert outside in files["south"]["south.yaml"]
-    (policy,) = (each for each in made if each["kind"] == "NetworkPolicy")
+    (policy,) = parsed(made, "NetworkPolicy")
     assert policy["spec"]["egress"][1]["to"] == [
         {
             "podSelector": {
@@ -513,6 +511,6 @@ def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
 
 def settings_in(text: str, file: str) -> dict[str, Any]:
     """A server's file, as its ConfigMap has it."""
-    maps = (each for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap")
-    (found,) = (each["data"][file] for each in maps if file in each.get("data", {}))
+    maps = (each.get("data", {}) for each in parsed(text, "ConfigMap"))
+    (found,) = (data[file] for data in maps if file in data)
     return tomllib.loads(found)
