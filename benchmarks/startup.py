@@ -44,7 +44,7 @@ def ended(root: Path) -> Path:
     """The folder of a run that is over, as far as `status` reads it."""
     root.mkdir()
     folder = RunFolder(root)
-    Origin.of(root / "plan.toml", None).write(folder)
+    Origin(root / "plan.toml", root, None, 0.0).write(folder)
     folder.summary.parent.mkdir(exist_ok=True)
     folder.summary.write_text(json.dumps({"finished": "every group has its versions"}))
     return root

@@ -79,10 +79,7 @@ def export(
     found = run, told, rows = _read_journal(state)
     demand_owner(state, role, name)
     begin = Begin(FORMAT, name, role, run.id, run)
-    try:
-        before = out.read_bytes() if out.exists() else b""
-    except OSError as error:
-        raise OperatorError(f"cannot read {out}: {error}") from None
+    before = _read(out) if out.exists() else b""
     known = 0
     if before:
         log = _load(out, before)
@@ -132,10 +129,7 @@ def _is_signed(data: bytes, key: PublicIdentity) -> bool:
 
 
 def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise OperatorError(f"cannot read {path}: {error}") from None
+    data = _read(path)
     log = _load(path, data)
     begin = log.begin
     if kit.roster.number_of(begin.run.roster) is None:
@@ -161,10 +155,8 @@ def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
 
 
 def _load(path: Path, data: bytes) -> AuditLog:
-    try:
+    with naming(path, DamagedStore):
         return load(data)
-    except DamagedStore as error:
-        raise DamagedStore(f"{path}: {error}") from None
 
 
 def _read_journal(state: Path) -> Journalled:
@@ -236,13 +228,10 @@ def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
     """Returns what a signed statement of a ledger says.
 
     Raises:
-        ConfigError, KitError: no such file; its party is not on the kit's roster.
+        KitError, OperatorError: its party is not on the kit's roster; no such file.
         DamagedStore: it was changed, or its party did not sign it.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    data = _read(path)
     with naming(path, DamagedStore):
         return verified(data, load_public(kit).roster.identity(party_of(data)))
 
@@ -253,6 +242,13 @@ def demand_ledger(ledger: Path) -> None:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():
         raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OperatorError(f"cannot read {path}: {error}") from None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -415,6 +415,16 @@ def _show(value: T | None, told: Callable[[T], str]) -> str:
     return UNKNOWN if value is None else told(value)
 
 
+def _quantified(
+    title: str,
+    heads: Iterable[str],
+    quantities: Mapping[str, Callable[[T], str]],
+    things: Sequence[T],
+) -> Table:
+    """One row for each quantity: narrow terminals then lose no digits."""
+    return filled(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
+
+
 def _rules(rules: tuple[RuleText, ...]) -> Table:
     quantities: dict[str, Callable[[RuleText], str]] = {
         "a version": lambda r: r.rule,
@@ -423,11 +433,8 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
         "a client is charged": lambda r: r.charged,
         "the coordinator sees of a client": lambda r: r.seen,
     }
-    return filled(
-        "what the rules do",
-        ("group", *(rule.group for rule in rules)) if len(rules) > 1 else ("what", "how"),
-        [(name, *map(of, rules)) for name, of in quantities.items()],
-    )
+    heads = ("group", *(rule.group for rule in rules)) if len(rules) > 1 else ("what", "how")
+    return _quantified("what the rules do", heads, quantities, rules)
 
 
 def _price(price: Price | None) -> Table | Text:
@@ -522,7 +529,6 @@ def _committee(cost: CommitteeCost) -> Table:
 
 
 def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
-    """One row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
         "blocks": lambda g: _show(g.blocks, str),
@@ -543,11 +549,8 @@ def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]
-    return filled(
-        "what it costs",
-        ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much"),
-        [(name, *map(of, first)) for name, of in quantities.items()],
-    )
+    heads = ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much")
+    return _quantified("what it costs", heads, quantities, first)
 
 
 def _name_alike(alike: list[GroupCost]) -> str:
@@ -559,26 +562,23 @@ def _name_alike(alike: list[GroupCost]) -> str:
 
 def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
     versions = "of it 3 versions" if need.limit is None else "of it versions"
-    parts: dict[str, Callable[[MemoryUse], int]] = {
-        "memory": lambda use: use.memory,
-        "of it program": lambda use: use.program,
-        versions: lambda use: use.state,
-        "of it one block's work": lambda use: use.work,
-        "of it uploads": lambda use: use.uploads,
-        "of it connections": lambda use: use.connections,
-        "disk": lambda use: use.disk,
-        "disk for versions": lambda use: use.files,
-        "disk for checkpoints": lambda use: use.checkpoints,
+    parts: dict[str, Callable[[MemoryUse], str]] = {
+        "memory": lambda use: size(use.memory),
+        "of it program": lambda use: size(use.program),
+        versions: lambda use: size(use.state),
+        "of it one block's work": lambda use: size(use.work),
+        "of it uploads": lambda use: size(use.uploads),
+        "of it connections": lambda use: size(use.connections),
+        "disk": lambda use: size(use.disk),
+        "disk for versions": lambda use: size(use.files),
+        "disk for checkpoints": lambda use: size(use.checkpoints),
     }
-    head, uses = ["how much"], [need]
+    heads, uses = ["how much"], [need]
     if fewest is not None:
         left = counted(fewest.shards, "shard")
-        head, uses = [counted(need.shards, "shard"), f"{left}, the fewest"], [need, fewest]
-    return filled(
-        f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected",
-        ("what", *head),
-        [(name, *(size(of(use)) for use in uses)) for name, of in parts.items()],
-    )
+        heads, uses = [counted(need.shards, "shard"), f"{left}, the fewest"], [need, fewest]
+    title = f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected"
+    return _quantified(title, ("what", *heads), parts, uses)
 
 
 # --- what a site says of it -------------------------------------------------------

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,11 +32,7 @@ from secureps.run.options import (
     PassphraseFd,
     Pin,
     RunScript,
-    SchemaFile,
-    ShardMemory,
     Shown,
-    SitePolicy,
-    Standby,
     TensorBoard,
     Threads,
     Tool,
@@ -89,7 +85,6 @@ def root(
     profile: Annotated[
         str | None,
         typer.Option(
-            show_envvar=False,
             metavar="NAME",
             help="--server, --kit and --name of dashboard, join, preflight and status, from "
             "~/.config/secureps/config.toml.",
@@ -143,9 +138,18 @@ def new(
 def check(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     values: Values = None,
-    schema: SchemaFile = None,
-    site: SitePolicy = None,
-    memory: ShardMemory = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'),
+    ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help='Of each shard, as its file has it: "2 GiB".'),
+    ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(
@@ -153,12 +157,8 @@ def check(
             help="Find the noise for epsilon E, or the versions if noise is stated.",
         ),
     ] = None,
-    up: Annotated[
-        float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
-    ] = 20.0,
-    down: Annotated[
-        float, typer.Option(show_envvar=False, help="The same link from them, Mbit/s.")
-    ] = 100.0,
+    up: Annotated[float, typer.Option(help="A client's link to the servers, Mbit/s.")] = 20.0,
+    down: Annotated[float, typer.Option(help="The same link from them, Mbit/s.")] = 100.0,
     run_script: RunScript = False,
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
@@ -213,7 +213,9 @@ def up(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     copies: Copies = None,
-    standby: Standby = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Play a standby of the coordinator, too.")
+    ] = False,
     pin: Pin = "off",
     shown: Shown = False,
 ) -> None:
@@ -229,13 +231,12 @@ def up(
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
-    from secureps.run.up.programs import Order, nothing_beside
+    from secureps.run.up.programs import Order
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    beside = showing() if shown else nothing_beside
-    also = (Extras(tensorboard, mlflow), copies, beside, standby, pin)
+    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nullcontext, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
@@ -278,8 +279,7 @@ def simulate(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     engine: Annotated[
-        Literal["here", "ray"],
-        typer.Option(show_envvar=False, help="Where clients train: here, or on a Ray cluster."),
+        Literal["here", "ray"], typer.Option(help="Where clients train: here, or on a Ray cluster.")
     ] = "here",
     copies: Copies = None,
 ) -> None:
@@ -392,7 +392,6 @@ def join(
         float | None,
         typer.Option(
             "--budget",
-            show_envvar=False,
             metavar="EPSILON",
             help="Your own limit, whatever the plan says; a plan without privacy is refused.",
         ),
@@ -400,17 +399,13 @@ def join(
     threshold: Annotated[
         int | None,
         typer.Option(
-            show_envvar=False,
-            metavar="T",
-            help="Refuse a plan by which fewer than T key holders open a sum together.",
+            metavar="T", help="Refuse a plan by which fewer than T key holders open a sum together."
         ),
     ] = None,
     records: Annotated[
         int | None,
         typer.Option(
-            show_envvar=False,
-            metavar="N",
-            help="Count as so many records, a public number, however many there are.",
+            metavar="N", help="Count as so many records, a public number, however many there are."
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
@@ -420,10 +415,7 @@ def join(
     threads: Threads = 1,
     pin: Pin = "off",
     ca_fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
-        ),
+        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
     ] = None,
     ledger: Annotated[
         Path | None,

@@ -30,10 +30,7 @@ def study(
         typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
-        ),
+        int, typer.Option(min=1, metavar="N", help="Processes that play, side by side.")
     ] = 2,
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
@@ -113,10 +110,7 @@ def preflight(
         Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
     ] = None,
     ca_fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
-        ),
+        str | None, typer.Option(metavar="HEX", help="Refuse a kit that another CA has signed.")
     ] = None,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
@@ -195,9 +189,7 @@ def log(
     party: Annotated[
         str | None, typer.Argument(metavar="[PARTY]", help="Whose; default: of all parties.")
     ] = None,
-    tail: Annotated[
-        int | None, typer.Option(min=0, show_envvar=False, metavar="N", help="The last N lines.")
-    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="The last N lines.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="And what comes, until the run ends.")
     ] = False,

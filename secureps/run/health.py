@@ -38,7 +38,7 @@ def health(config: Path) -> bool:
         ConfigError, KitError: the file or its kit is not good.
         OperatorError: nobody answers.
     """
-    section, kit, state = _configured(config)
+    section, kit, state = configured(config)
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
         return _READY in _metrics(section, state)
@@ -51,7 +51,8 @@ def health(config: Path) -> bool:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
 
 
-def _configured(config: Path) -> tuple[ServeSection, Path, Path]:
+def configured(config: Path) -> tuple[ServeSection, Path, Path]:
+    """Reads a server's file (ConfigError), and where its kit and its state are."""
     section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
     return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
@@ -98,7 +99,7 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
         Refused: it does not have all that was acknowledged, or is the coordinator already.
         OperatorError: the standby does not run on this machine.
     """
-    section, kit, state = _configured(config)
+    section, kit, state = configured(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
     transport = GrpcTransport(

@@ -80,7 +80,8 @@ def join_and_hold(
                         ended = _explain_end(news)
                         tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
                     else:
-                        _tell_death(news)
+                        text = f"died ({news.how}); it is started again, restart {news.restarts}"
+                        tell(news.name, "Died", text, logging.WARNING)
                         again[news.name]()
                 for error in both.failed.values():
                     then = f"`secureps serve keyholder --config {config}` runs {holder} alone"
@@ -90,11 +91,6 @@ def join_and_hold(
         return "stopped"
     finally:
         shown.news()
-
-
-def _tell_death(news: Died) -> None:
-    text = f"died ({news.how}); it is started again, restart {news.restarts}"
-    tell(news.name, "Died", text, logging.WARNING)
 
 
 def _poll(both: Supervisor, shown: _Terminal) -> tuple[Finished | Died, ...]:

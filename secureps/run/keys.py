@@ -8,6 +8,7 @@ Errors go up to `run.cli`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -144,14 +145,12 @@ def approve(
 ) -> None:
     """Certify parties' keys and sign the roster anew; all of them or none."""
     from secureps.store.issuing import approve as certify
-    from secureps.store.issuing import check_fingerprints, read_request
-    from secureps.store.keyring import read_fingerprint
+    from secureps.store.issuing import read_request
     from secureps.store.kit_files import Passphrases
 
     asked = [read_request(path) for path in requests]
     if fingerprint:
-        source = "as `secureps keys request` printed it"
-        check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprint])
+        _check_told(asked, fingerprint)
     granted = certify(directory, asked, Passphrases(passphrase_fd))
     for each in asked:
         done = "approved" if each in granted else "has these keys already"
@@ -242,8 +241,12 @@ def show(
         )
 
 
-def _role(wanted: Literal["keyholder"] | Role) -> Role:
-    return "holder" if wanted == "keyholder" else wanted
+def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> None:
+    from secureps.store.issuing import check_fingerprints
+    from secureps.store.keyring import read_fingerprint
+
+    source = "as `secureps keys request` printed it"
+    check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprints])
 
 
 def _parties(
@@ -255,7 +258,8 @@ def _parties(
 
     if hold and role != "client":
         raise ConfigError(f"--hold is for a client, beside which a key holder runs, not a {role}")
-    return (_role(role), name), *((("holder", site_holder(name)),) if hold else ())
+    own: Role = "holder" if role == "keyholder" else role
+    return (own, name), *((("holder", site_holder(name)),) if hold else ())
 
 
 def _ask(directory: Path, *asked: KeyRequest) -> None:
@@ -307,13 +311,11 @@ def replace_holder(
 ) -> None:
     """Put another key holder in the place of one that is lost, while a run trains."""
     from secureps.store import issuing
-    from secureps.store.keyring import read_fingerprint
     from secureps.store.kit_files import Passphrases
 
     asked = issuing.read_request(request)
     if fingerprint:
-        source = "as `secureps keys request` printed it"
-        issuing.check_fingerprints([asked], [read_fingerprint(fingerprint, "request", source)])
+        _check_told([asked], [fingerprint])
     issuing.replace_holder(directory, old, asked, Passphrases(passphrase_fd))
     typer.echo(f"holder {asked.name} in place of {old}; fingerprint {asked.fingerprint}")
     if not fingerprint:

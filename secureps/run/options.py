@@ -35,7 +35,6 @@ UnsafeSeed = Annotated[
     int | None,
     typer.Option(
         min=0,
-        show_envvar=False,
         metavar="N",
         help="Repeat a run bit for bit. On this machine alone: it gives [red]no privacy[/red].",
     ),
@@ -63,25 +62,20 @@ Reason = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why, for the journal and the status.")
 ]
 
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", show_envvar=False, help="Without TLS, on loopback alone."),
-]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Without TLS, on loopback alone.")]
 
 PassphraseFd = Annotated[
     int | None,
     typer.Option(
         "--passphrase-fd",
         min=0,
-        show_envvar=False,
         metavar="N",
         help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
     ),
 ]
 
 Threads = Annotated[
-    int,
-    typer.Option(min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."),
+    int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")
 ]
 
 
@@ -118,17 +112,7 @@ MLflow = Annotated[
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--values",
-        show_envvar=False,
-        metavar="N|GROUP=N",
-        help="Size of the model, or of each group; repeat it.",
-    ),
-]
-
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--schema", metavar="FILE", help='The model\'s tensors, JSON: {"weight": \\[10, 64]}.'
+        "--values", metavar="N|GROUP=N", help="Size of the model, or of each group; repeat it."
     ),
 ]
 
@@ -144,31 +128,10 @@ Fetch = Annotated[
     typer.Option("--fetch", help="Fetch the plan's `initial` if it lies on another machine."),
 ]
 
-ShardMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        show_envvar=False,
-        metavar="BYTES",
-        help='Of each shard, as its file has it: "2 GiB".',
-    ),
-]
-
-SitePolicy = Annotated[
-    Path | None,
-    typer.Option("--site", metavar="FILE", help="A site's policy: would its clients take part?"),
-]
-
-Standby = Annotated[
-    bool,
-    typer.Option("--standby", help="Play a standby of the coordinator, too."),
-]
-
 Copies = Annotated[
     str | None,
     typer.Option(
         "--copies",
-        show_envvar=False,
         metavar="URL",
         help="Copy checkpoints to an object store, below URL/NAME of the folder.",
     ),

@@ -16,12 +16,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from secureps.config.sections import parse, read_toml
-from secureps.config.serve import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import each_address
+from secureps.run.health import configured
 from secureps.run.status_client import StatusClient
 from secureps.store.keyring import (
     PublicKit,
@@ -84,12 +83,12 @@ class Departure:
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
         """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
-        section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
+        section, kit, state = configured(config)
         return cls(
-            (base / section.kit).resolve(),
+            kit,
             section.name,
             server or section.coordinator,
-            (base / section.state).resolve(),
+            state,
             ca_fingerprint=section.ca_fingerprint,
             insecure=section.insecure,
             passphrases=passphrases,

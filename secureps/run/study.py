@@ -50,7 +50,7 @@ from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, undrawable
-from secureps.run.report.tables import WholeTable
+from secureps.run.report.tables import filled
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.garbage import seldom_collected
@@ -248,7 +248,6 @@ def _loaded(path: Path) -> Scenario:
 
 
 def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
-    """The variant of a candidate."""
     return next(each for each in study.variant if each.name == candidate.variant)
 
 
@@ -473,8 +472,20 @@ def _cells(study: StudySection, row: Row) -> tuple[str, ...]:
     )
 
 
-def _heads(study: StudySection) -> tuple[str, ...]:
-    return (
+def table(study: StudySection, rows: Sequence[Row]) -> Table:
+    """The table for a terminal, which may be narrow."""
+    title = f"virtual seconds to {study.measure} {study.target:g}; times sooner than "
+    heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
+    lines = [
+        (f"{name}: {tuned}" if tuned else name, *cells)
+        for name, tuned, *cells in (_cells(study, row) for row in rows)
+    ]
+    return filled(title + study.baseline, ("rule, as tuned", *heads), lines)
+
+
+def markdown(study: StudySection, rows: Sequence[Row]) -> str:
+    """The table in Markdown."""
+    heads = (
         "rule",
         "tuned",
         f"virtual s to {study.measure} {study.target:g}, median",
@@ -484,25 +495,6 @@ def _heads(study: StudySection) -> tuple[str, ...]:
         "versions",
         "encrypted",
     )
-
-
-def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """The table for a terminal, which may be narrow."""
-    shown = WholeTable(
-        f"virtual seconds to {study.measure} {study.target:g}; times sooner than {study.baseline}"
-    )
-    heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
-    for head in ("rule, as tuned", *heads):
-        shown.add_column(head, overflow="fold")
-    for row in rows:
-        name, tuned, *cells = _cells(study, row)
-        shown.add_row(f"{name}: {tuned}" if tuned else name, *cells)
-    return shown
-
-
-def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    """The table in Markdown."""
-    heads = _heads(study)
     lines = [heads, ("---",) * len(heads), *(_cells(study, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -10,8 +10,8 @@ from secureps.dashboard.observation import Json
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
 from secureps.run.party_names import client_names, holder_names
-from secureps.store.issuing import create_kit, issue
 from secureps.store.journal_rows import Row
+from tests.kits.processes import make_kit
 from tests.kits.stage import CLIENTS, Stage
 
 PLAN = """name = "audited"
@@ -56,13 +56,7 @@ def begin(folder: Path) -> Path:
     """The plan and the kit of a run, in their folder."""
     folder.mkdir(parents=True)
     (folder / "plan.toml").write_text(PLAN)
-    create_kit(folder / "kit", load_plan(folder / "plan.toml").cipher_parameters)
-    issue(folder / "kit", "coordinator", "coordinator")
-    issue(folder / "kit", "shard", "shard-0")
-    for name in holder_names(3):
-        issue(folder / "kit", "holder", name)
-    for name in client_names(CLIENTS):
-        issue(folder / "kit", "client", name)
+    make_kit(folder / "kit", load_plan(folder / "plan.toml"), "shard-0", *PARTIES)
     return folder
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secureps.errors import SecurepsError
-from secureps.messages.requests import Heartbeat, Noted, Stored
+from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from secureps.wire.msgpack import encode
 from tests.kits.half_open import HalfOpen
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
@@ -56,13 +59,16 @@ class Besieged:
             )
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
-        self.honest = GrpcTransport(
-            PLAINTEXT, "honest", sign_as("honest"), {name: self.address}, PATIENCE
-        )
+        self.honest = self.transport("honest")
         self._channels = [grpc.insecure_channel(self.address, options=OWN)]
         self._half: list[HalfOpen] = []
         self._calls: list[Any] = []  # gRPC cancels those that nobody holds
         self.over = threading.Event()
+
+    def transport(self, party: str) -> GrpcTransport:
+        """A party's own, to be closed."""
+        where = {self.name: self.address}
+        return GrpcTransport(PLAINTEXT, party, sign_as(party), where, PATIENCE)
 
     def signed(self, party: str, method: str, envelope: bytes, key: str | None = None) -> Any:
         return sign_request(party, self.name, sign_as(key or party), method, b"", envelope)
@@ -74,13 +80,8 @@ class Besieged:
     def still_serves(self) -> None:
         """Whoever has a name is answered, and whoever asks for its health, anew too."""
         assert self.honest.call(self.name, Heartbeat("honest")).result(PATIENCE) == Noted()
-        fresh = GrpcTransport(
-            PLAINTEXT, "fresh", sign_as("fresh"), {self.name: self.address}, PATIENCE
-        )
-        try:
+        with closing(self.transport("fresh")) as fresh:
             assert fresh.call(self.name, Heartbeat("fresh")).result(PATIENCE) == Noted()
-        finally:
-            fresh.close()
         if self.name != "coordinator":
             block = put(values(BLOCK_LIMIT), "honest")
             stored = self.honest.call(self.name, block).result(PATIENCE)
@@ -104,6 +105,13 @@ class Besieged:
         call: Any = self._channels[0].stream_unary(method)
         self._calls.append(call.future(request(), metadata=metadata, timeout=PATIENCE, **options))
         return self._calls[-1]
+
+    def announce(self, party: str, sequence: int, length: int, *pieces: bytes) -> Any:
+        """A call that announces a block of this length, and sends these pieces of it."""
+        header = dataclasses.replace(put(b"", party, length=length).header, sequence=sequence)
+        envelope = encode(PutBlock(header))
+        metadata = self.signed(party, framing.PUT, envelope)
+        return self.begin(framing.PUT, metadata, framing.head(envelope, length), *pieces)
 
     def close(self) -> None:
         self.over.set()

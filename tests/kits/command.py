@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -33,6 +36,21 @@ def said(tool: Tool, *arguments: str | Path) -> str:
     done = invoked(tool, *arguments, catch=False)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+class Printed(NamedTuple):
+    """What a command prints."""
+
+    out: str
+    err: str
+
+
+def typed(*arguments: str | Path, status: int = 0) -> Printed:
+    """What a command prints, which ends with this status; an error is a line of `err`."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        assert run(patch, *arguments) == status, err.getvalue()
+    return Printed(out.getvalue(), err.getvalue())
 
 
 def run(patch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

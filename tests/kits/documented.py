@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from secureps.errors import SecurepsError
 from tests.kits.nursery import ROOT
 
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -25,3 +26,14 @@ def says(pattern: str, line: str) -> bool:
     """Whether the whole line is an instance of a pattern."""
     parts = map(re.escape, pattern.split("..."))
     return re.fullmatch(".+?".join(parts), line) is not None
+
+
+def check_line(line: str, pattern: str) -> None:
+    """What somebody reads is what the operator's page explains."""
+    assert says(pattern, line), line
+    assert pattern in documented(), "the operator's page does not explain it"
+
+
+def check_error(error: SecurepsError, pattern: str) -> None:
+    """The same of an error, with whose fault it is."""
+    check_line(f"{error} ({error.fault} fault)", pattern)

@@ -11,24 +11,27 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from secureps.crypto.identity import Role
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.status_client import Model, StatusClient
-from secureps.store.issuing import create_kit, issue
+from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 
 PATIENCE = 90.0
 KITS = ROOT / "tests" / "kits"
+WALKERS = str(KITS / "walker_client.py")
+JOIN = ("-m", "secureps", "join")
 
 VALUES = """clip = 3.0
 range = 1.0
@@ -66,6 +69,12 @@ learning_rate = 0.1
 """
 PLAN = plan_text(ROUNDS + ADAM)
 """That of `small_plan`, as a file."""
+
+
+def make_kit(kit: Path, plan: Plan, *names: str) -> None:
+    """A kit for a plan, with the keys of parties whose names say their roles, as shard-0 does."""
+    create_kit(kit, plan.cipher_parameters)
+    issue_all(kit, [(cast(Role, name.partition("-")[0]), name) for name in names])
 
 
 class Recorder:
@@ -159,15 +168,8 @@ class Processes:
         return self._kit
 
     def _make_kit(self) -> None:
-        kit = self._kit
-        create_kit(kit, self.plan.cipher_parameters)
-        issue(kit, "coordinator", "coordinator")
-        for name in self.shards:
-            issue(kit, "shard", name)
-        for name in self.holders:
-            issue(kit, "holder", name)
-        for name in self.clients:
-            issue(kit, "client", name)
+        names = (COORDINATOR, *self.shards, *self.holders, *self.clients)
+        make_kit(self._kit, self.plan, *names)
 
     # --- processes ----------------------------------------------------------------
 
@@ -257,10 +259,13 @@ class Processes:
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:
-        number, script = self.clients.index(name), str(KITS / "walker_client.py")
+        return [*self._program(name, WALKERS), *self._as_client(name)]
+
+    def _as_client(self, name: str) -> list[str]:
+        """The options of a client, whatever its script."""
+        number = self.clients.index(name)
         return [
-            *(*self._program(name, script), "--server", self.server),
-            *("--kit", str(self.kit(name)), "--name", name),
+            *("--server", self.server, "--kit", str(self.kit(name)), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *(("--insecure",) if self.insecure else ()),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
@@ -323,6 +328,31 @@ class Processes:
             return self.observer().status()
         except SecurepsError:
             return None
+
+    @property
+    def seen(self) -> Status:
+        """How the run stands, once the coordinator answers."""
+        self.wait(lambda: self.status() is not None, "the coordinator")
+        return self.observer().status()
+
+    def live(self, name: str) -> bool:
+        """Whether the coordinator says that a server is there."""
+        status = self.status()
+        servers = () if status is None else status.servers
+        return any(each.live for each in servers if each.name == name)
+
+    def check_goes_on(self, healthy: int) -> None:
+        """Two more versions are made with every update of the first so many clients."""
+        clients, later = self.clients[:healthy], self.seen.groups[0].version + 2
+        self.wait(lambda: self.reached(later), "healthy versions")
+        status = self.seen
+        made, members = status.groups[0].version, {m.name: m for m in status.members}
+        for name in clients:
+            assert members[name].submissions == made, "a healthy client was left out"
+            assert "dropped" not in self.log(name)
+        for name in (COORDINATOR, *self.shards, *self.holders, *clients):
+            assert self.alive(name), self.log(name)
+            assert "Traceback" not in self.log(name)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Polls until a condition holds; fails with everybody's log when it takes too long."""

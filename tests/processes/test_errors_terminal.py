@@ -24,7 +24,7 @@ from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import load_public, roster_file
-from tests.kits.documented import documented, says
+from tests.kits.documented import check_line, documented, says
 from tests.kits.nursery import ROOT, spawn
 from tests.kits.processes import PATIENCE, PLAN, Processes
 
@@ -172,21 +172,6 @@ class Terminals(Processes):
         assert status == (78 if shown.endswith("(the operator's fault)\n") else 1), shown
         return shown.splitlines()
 
-    def check_goes_on(self) -> None:
-        status = self.status()
-        assert status is not None
-        later = status.groups[0].version + 2
-        self.wait(lambda: self.reached(later), "a healthy version")
-        status = self.status()
-        assert status is not None
-        made, members = status.groups[0].version, {m.name: m for m in status.members}
-        for name in self.clients[:HEALTHY]:
-            assert members[name].submissions == made, "a healthy client was left out"
-            assert "dropped" not in self.log(name)
-        for name in ("coordinator", *self.shards, *self.clients[:HEALTHY]):
-            assert self.alive(name), self.log(name)
-            assert "Traceback" not in self.log(name)
-
 
 @pytest.fixture(scope="module")
 def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminals]:
@@ -216,7 +201,7 @@ def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminals]:
 def test_the_others_go_on_and_lose_nothing(terminals: Terminals) -> None:
     for case in (*FITTED, *BEFORE):
         terminals.ended(case)
-    terminals.check_goes_on()
+    terminals.check_goes_on(HEALTHY)
 
 
 # --- a training that goes wrong ---------------------------------------------------
@@ -227,8 +212,7 @@ def check_one_line(shown: list[str], pattern: str) -> str:
     assert all(LOG_LINE.match(line) for line in shown[:-1]), shown
     assert shown[-1].startswith("error: "), shown
     line = shown[-1].removeprefix("error: ")
-    assert says(pattern, line), line
-    assert pattern in documented(), "the operator's page does not explain it"
+    check_line(line, pattern)
     return line
 
 

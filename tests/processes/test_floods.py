@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -15,26 +16,22 @@ import pytest
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, Stored, Subscribe
 from secureps.wire.grpc import admission, framing, health, servers
-from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import TELLS, Besieged, ends
 from tests.kits.polling import until
-from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, ask, get, put, sign_as, values
+from tests.kits.transport_kit import BLOCK_LIMIT, PATIENCE, ask, get, put, values
 
 
 @pytest.fixture(params=["coordinator", "shard-0"])
 def besieged(request: pytest.FixtureRequest) -> Iterator[Besieged]:
-    made = Besieged(request.param)
-    yield made
-    made.close()
+    with closing(Besieged(request.param)) as made:
+        yield made
 
 
 @pytest.fixture
 def shard() -> Iterator[Besieged]:
-    made = Besieged("shard-0")
-    yield made
-    made.close()
+    with closing(Besieged("shard-0")) as made:
+        yield made
 
 
 # --- without a key ----------------------------------------------------------------
@@ -90,8 +87,7 @@ def test_there_are_so_many_connections_and_no_more(
     shard: Besieged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "connections", lambda: 4)
-    small = Besieged("shard-0")
-    try:
+    with closing(Besieged("shard-0")) as small:
         here = small.honest.call("shard-0", Heartbeat("honest"))
         assert here.result(PATIENCE) == Noted()
         lines = [socket.create_connection(("127.0.0.1", small.server.port)) for _ in range(12)]
@@ -107,8 +103,6 @@ def test_there_are_so_many_connections_and_no_more(
         assert again.result(PATIENCE) == Noted(), "who is connected stays so"
         for line in lines:
             line.close()
-    finally:
-        small.close()
     shard.still_serves()
 
 
@@ -156,10 +150,7 @@ def test_a_message_that_is_said_to_be_long_is_refused_by_its_head(besieged: Besi
 
 
 def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> None:
-    transport = GrpcTransport(
-        PLAINTEXT, "a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE
-    )
-    try:
+    with closing(besieged.transport("a")) as transport:
         for length in (framing.REQUEST_LIMIT, framing.PIECE, 8 << 20):
             with pytest.raises(Oversized):
                 transport.call(besieged.name, Heartbeat("x" * length)).result(PATIENCE)
@@ -171,8 +162,6 @@ def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> N
                 framing.GET, besieged.signed("a", framing.GET, envelope), envelope
             )
             assert type(ends(call)) is Oversized
-    finally:
-        transport.close()
 
 
 # --- with one party's key ---------------------------------------------------------
@@ -209,8 +198,7 @@ def test_one_party_has_so_many_calls_and_the_others_theirs(besieged: Besieged) -
 
 def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Besieged) -> None:
     """As many calls as it may have, over several connections; each took a place for a minute."""
-    owner = GrpcTransport(PLAINTEXT, "a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE)
-    try:
+    with closing(besieged.transport("a")) as owner:
         assert owner.call(besieged.name, Heartbeat("a")).result(PATIENCE) == Noted()
         method = TELLS[besieged.name]
         half = [besieged.half() for _ in range(4)]
@@ -226,8 +214,6 @@ def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Be
             block = put(values(BLOCK_LIMIT), "a")
             stored = owner.call(besieged.name, block).result(PATIENCE)
             assert stored == Stored(block.header.digest)
-    finally:
-        owner.close()
     besieged.still_serves()
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from secureps.run.party_names import site_holder
 from secureps.store.issuing import issue
-from tests.kits.command import INSECURE
 from tests.kits.federations import same, unharmed
-from tests.kits.nursery import ROOT, prepare
-from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
+from tests.kits.nursery import prepare
+from tests.kits.processes import ADAM, JOIN, ROUNDS, WALKERS, Processes, plan_text
 
 PLAN = (
     plan_text(ROUNDS.replace("quorum = 6", "quorum = 3\nminimum = 3") + ADAM)
@@ -37,19 +36,8 @@ class Sites(Processes):
             issue(self._kit, "holder", site_holder(name))
 
     def _client(self, name: str) -> list[str]:
-        return [
-            *(
-                "-m",
-                "secureps",
-                "join",
-                str(ROOT / "tests" / "kits" / "walker_client.py"),
-                "--hold",
-            ),
-            *("--server", self.server, "--kit", str(self.kit(name)), "--name", name),
-            *("--state", str(self.folder / name), "--site", str(self.folder / "site.toml")),
-            *("--unsafe-seed", "3", INSECURE),
-            *("--set", f"partition={self.clients.index(name)}", "--set", f"pace={self.pace}"),
-        ]
+        site = ("--site", str(self.folder / "site.toml"))
+        return [*JOIN, WALKERS, "--hold", *self._as_client(name), *site]
 
     def both(self, name: str) -> dict[str, psutil.Process]:
         """The two processes of a site that run now, by their parties' names."""

@@ -6,13 +6,9 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from secureps.errors import ConfigError
 from secureps.messages import orders, requests
 from secureps.messages.run import ShardAddress
 from secureps.roles.machine import Locate
-from secureps.run.serve import serve
 from tests.kits.federations import same, unharmed
 from tests.kits.member_kit import PLAN, Client
 from tests.kits.processes import Processes
@@ -89,27 +85,3 @@ def test_a_run_goes_on_with_a_shard_on_another_port(tmp_path: Path) -> None:
         processes.wait(processes.finished, "the end")
         assert before.read_text().strip() != f"{host}:{port}"
         assert same(processes.model()[1], unharmed()[0])
-
-
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        ('listen = "0.0.0.0:7601"', '0.0.0.0:7601 is every address .* add advertise = "NAME:7601"'),
-        ('listen = "[::]:7601"', "every address of this machine"),
-        ('listen = "127.0.0.1:7601"\nadvertise = "0.0.0.0:7601"', "every address of this machine"),
-        ('listen = "0.0.0.0:7601"\nadvertise = "shard-0.example"', "is not HOST:PORT"),
-        ('listen = "0.0.0.0:7601"\nadvertise = "shard-0.example:0"', "is not HOST:PORT"),
-    ],
-)
-def test_a_shard_does_not_start_where_nobody_can_dial_it(
-    tmp_path: Path, lines: str, reason: str
-) -> None:
-    processes = Processes(tmp_path, "plain")
-    config = tmp_path / "shard-0.toml"
-    config.write_text(
-        'name = "shard-0"\nkit = "kit"\nstate = "shard-0"\ncoordinator = "127.0.0.1:9"\n'
-        f'checkpoints = "checkpoints"\n{lines}\n'
-    )
-    with processes, pytest.raises(ConfigError, match=reason):
-        serve("shard", config)
-    assert not (tmp_path / "shard-0" / "journal.db").exists()

@@ -12,10 +12,9 @@ from rich.console import Console
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortBurnt
-from secureps.messages.requests import ServerStatus, Status
 from secureps.run.act import follow
 from tests.kits.federations import same, unharmed
-from tests.kits.own_keys import secureps
+from tests.kits.own_keys import secureps, told
 from tests.kits.party_kits import give
 from tests.kits.processes import Processes
 
@@ -30,38 +29,21 @@ class Resharding(Processes):
 
     def admit(self) -> None:
         own, issuer = self.kit(NEW), self.kit("coordinator")
-        made = secureps("keys", "request", own, "--role", "shard", "--name", NEW)
-        assert made.returncode == 0, made.stderr
-        told = made.stdout.split("fingerprint ")[1].split()[0]
+        made = told("keys", "request", own, "--role", "shard", "--name", NEW)
         asked = own / "requests" / f"{NEW}.json"
-        done = secureps("roster", "add", issuer, asked, "--fingerprint", told)
-        assert f"shard {NEW}: approved" in done.stdout, done.stderr
+        given = ("--fingerprint", made.split("fingerprint ")[1].split()[0])
+        assert f"shard {NEW}: approved" in told("roster", "add", issuer, asked, *given)
         give(issuer, own)
         self.wait(lambda: "goes by roster" in self.log("coordinator"), "the new roster")
         self.start(NEW)
-        self.wait(lambda: self.here(NEW), f"{NEW} to be there")
-
-    def server_of(self, name: str) -> ServerStatus | None:
-        status = self.status()
-        servers = () if status is None else status.servers
-        return next((each for each in servers if each.name == name), None)
-
-    def here(self, name: str) -> bool:
-        server = self.server_of(name)
-        return server is not None and server.live
-
-    def seen(self) -> Status:
-        self.wait(lambda: self.status() is not None, "the coordinator")
-        found = self.status()
-        assert found is not None
-        return found
+        self.wait(lambda: self.live(NEW), f"{NEW} to be there")
 
     @property
     def held(self) -> dict[str, int]:
-        return {each.shard: each.blocks for each in self.seen().holdings if each.blocks}
+        return {each.shard: each.blocks for each in self.seen.holdings if each.blocks}
 
     def makes(self, more: int = 2) -> None:
-        known = min(group.version for group in self.seen().groups)
+        known = min(group.version for group in self.seen.groups)
         self.wait(lambda: self.reached(known + more), f"{more} more versions")
 
     def asked(self, what: str, name: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +95,7 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
         parties.kill(FULL)  # nobody needs it
         parties.makes()
         parties.start(FULL)
-        parties.wait(lambda: parties.here(FULL), f"{FULL} to be back")
+        parties.wait(lambda: parties.live(FULL), f"{FULL} to be back")
         own.act(Act("drain-shard", FULL))  # it is so already
         assert parties.moves("add", FULL).startswith(f"{FULL} holds 1 block, ")
         assert parties.moves("remove", GONE).startswith(f"{GONE} has left the run, and ")

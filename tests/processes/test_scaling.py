@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.acts import Act
-from secureps.messages.requests import Status
 from secureps.messages.scaling import ScalingDecided
 from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import told
@@ -30,12 +29,6 @@ def plan() -> str:
 
 
 class Scaled(Processes):
-    @property
-    def seen(self) -> Status:
-        found = self.status()
-        assert found is not None
-        return found
-
     @property
     def held(self) -> set[str]:
         return {each.shard for each in self.seen.holdings if each.blocks}

@@ -12,9 +12,8 @@ from secureps.errors import MISCONFIGURED, UNFINISHED
 from secureps.messages.member_records import BudgetCharged, UpdateReleased
 from secureps.messages.requests import Retire, Submit
 from secureps.store.budget import BudgetLedger
-from tests.kits.command import INSECURE
-from tests.kits.nursery import ROOT, prepare
-from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
+from tests.kits.nursery import prepare
+from tests.kits.processes import ADAM, JOIN, ROUNDS, WALKERS, Processes, plan_text
 
 PLAN = plan_text(ROUNDS.replace("quorum = 6", "quorum = 5") + ADAM)
 REFUSES, RESTS = "client-01", "client-03"
@@ -27,15 +26,9 @@ class Sites(Processes):
     options: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def _client(self, name: str) -> list[str]:
-        number, site = self.clients.index(name), self.folder / f"{name}-site.toml"
-        return [
-            *("-m", "secureps", "join", str(ROOT / "tests" / "kits" / "walker_client.py")),
-            *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
-            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
-            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
-            *(("--site", str(site)) if site.exists() else ()),
-            *self.options.get(name, ()),
-        ]
+        site = self.folder / f"{name}-site.toml"
+        given = ("--site", str(site)) if site.exists() else ()
+        return [*JOIN, WALKERS, *self._as_client(name), *given, *self.options.get(name, ())]
 
 
 @pytest.mark.timeout(300)
@@ -49,9 +42,7 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         processes.start_all()
         processes.wait(processes.finished, "the end")
         assert processes.model()[0] == {"all": 4}
-        status = processes.status()
-        assert status is not None
-        states = {member.name: member.state for member in status.members}
+        states = {member.name: member.state for member in processes.seen.members}
         assert states[REFUSES] == "stopped: by its own terms: threshold"
         assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
         assert "updates_per_hour" in processes.log(RESTS)

@@ -27,10 +27,10 @@ from secureps.compiled import kernel_folder
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
 from secureps.run.party_names import client_names, holder_names
-from secureps.store.issuing import create_kit, issue
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.kits.on_disk import PATIENCE, OnDisk
+from tests.kits.processes import make_kit
 from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
 
 VERSIONS = 8
@@ -54,15 +54,8 @@ class Deployment(OnDisk):
         self.folder = folder
         (folder / "plan.toml").write_text(plan_text("batch", VERSIONS, shards=2))
         (folder / "client.py").write_text(SCRIPT)
-        kit = folder / "kit"
-        create_kit(kit, load_plan(folder / "plan.toml").cipher_parameters)
-        issue(kit, "coordinator", "coordinator")
-        for name in ("shard-0", "shard-1"):
-            issue(kit, "shard", name)
-        for name in HOLDERS:
-            issue(kit, "holder", name)
-        for name in CLIENTS:
-            issue(kit, "client", name)
+        kit, plan = folder / "kit", load_plan(folder / "plan.toml")
+        make_kit(kit, plan, "coordinator", "shard-0", "shard-1", *HOLDERS, *CLIENTS)
         words = ["--kit", kit, "--out", self.run, "--script", folder / "client.py"]
         words += ["--set", "partition={index}", "--port", str(free_ports(3, 12_000)), *options]
         said(deploy, "slurm", folder / "plan.toml", *map(str, words))

@@ -39,10 +39,7 @@ class Followed(Processes):
         return self.places
 
     def follows(self) -> bool:
-        status = self.status()
-        return status is not None and any(
-            server.name == "standby" and server.live for server in status.servers
-        )
+        return self.live(STANDBY)
 
     def incarnation(self) -> int:
         status = self.status()

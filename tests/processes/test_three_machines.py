@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from tests.kits.namespaces import ip, own_name, possible, remove, remove_left
+from tests.kits.namespaces import Switch, ip, own_name, possible, remove, remove_left
 from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -56,68 +56,26 @@ cd "$MACHINES/$machine" && exec "$@"
 """
 
 
-class Machines:
-    """Three network namespaces on one bridge in a fourth; `with` removes them, and all in them."""
+class Machines(Switch):
+    """Machines on one switch, each with a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
-        self._own = own_name()
-        self._made: list[str] = []
+        self._spaces: dict[str, str] = {}
         for tool, text in (("scp", SCP), ("ssh", SSH)):
             (folder / "bin").mkdir(exist_ok=True)
             (folder / "bin" / tool).write_text(text)
             (folder / "bin" / tool).chmod(0o755)
 
-    def __enter__(self) -> Machines:
-        remove_left()
-        try:
-            self._build()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self._made:
-            remove(name)
-
-    def _name(self, machine: str) -> str:
-        return f"{self._own}-{machine}"
-
-    def _make(self, machine: str) -> str:
-        name = self._name(machine)
-        ip("netns", "add", name)
-        self._made.append(name)
-        ip("link", "set", "lo", "up", at=name)
-        return name
-
-    def _build(self) -> None:
-        hub = self._make("hub")
-        ip("link", "add", "br0", "type", "bridge", at=hub)
-        ip("link", "set", "br0", "up", at=hub)
+    def join(self) -> None:
+        """Puts all machines on the switch, where each knows the others by their names."""
+        names = [f"{where} {each}.example" for each, where in MACHINES.items()]
         for machine, address in MACHINES.items():
-            name = self._make(machine)
-            ip(
-                "link",
-                "add",
-                "eth0",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                machine,
-                "netns",
-                hub,
-                at=name,
-            )
-            ip("link", "set", machine, "master", "br0", "up", at=hub)
-            ip("addr", "add", f"{address}/24", "dev", "eth0", at=name)
-            ip("link", "set", "eth0", "up", at=name)
-            own = Path("/etc/netns") / name
-            own.mkdir(parents=True)
-            names = [f"{where} {each}.example" for each, where in MACHINES.items()]
-            (own / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
-            (self.folder / machine).mkdir(exist_ok=True)
+            space = self._spaces[machine] = self.add(machine, address)
+            hosts = Path("/etc/netns") / space / "hosts"
+            hosts.write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
+            (self.folder / machine).mkdir()
 
     def run(self, machine: str, commands: str, **variables: str) -> str:
         """Commands as they stand on the page, in the machine's own folder; what they printed."""
@@ -126,7 +84,7 @@ class Machines:
         around = {**os.environ, "PATH": path, "MACHINES": str(self.folder), "PYTHONPATH": str(ROOT)}
         with log.open("w") as out:
             ended = subprocess.run(
-                ["ip", "netns", "exec", self._name(machine), "bash", "-ec", commands],
+                ["ip", "netns", "exec", self._spaces[machine], "bash", "-ec", commands],
                 cwd=self.folder / machine,
                 env={**around, "OMP_NUM_THREADS": "1", **variables},
                 stdin=subprocess.DEVNULL,
@@ -174,6 +132,7 @@ def test_three_machines_from_empty_hosts_to_a_model_and_on_from_it(tmp_path: Pat
     *starting, (_, export), (_, again), (_, first), (_, other), (_, moving) = blocks()
     fingerprint = ""
     with Machines(tmp_path) as machines:
+        machines.join()
         for site in ("north", "south"):
             (tmp_path / site / "digits.py").write_text(SCRIPT)
         for where, commands in starting:

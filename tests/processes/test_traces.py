@@ -85,8 +85,7 @@ def test_all_processes_of_a_run_send_one_trace_a_version(tmp_path: Path) -> None
         run.endpoint = collector.url
         run.start_all()
         run.wait(run.finished, "the end")
-        status = run.status()
-        assert status is not None
+        id = run.seen.run
         wanted = {
             (VERSION, "secureps-coordinator"),
             ("open", "secureps-coordinator"),
@@ -95,7 +94,7 @@ def test_all_processes_of_a_run_send_one_trace_a_version(tmp_path: Path) -> None
             ("submit", "secureps-client"),
         }
         for version in (1, 2):
-            trace = trace_of(status.run, "all", version)
+            trace = trace_of(id, "all", version)
             whole = partial(collector.has, trace, wanted)
             run.wait(whole, f"the whole trace of version {version}")
         assert not any(b"client-0" in body for body in collector.bodies)

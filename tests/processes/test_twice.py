@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,10 @@ from tests.kits.processes import PATIENCE, Processes
 def test_who_is_replaced_ends_with_an_error(tmp_path: Path) -> None:
     """Elsewhere, with a state folder of its own: nobody can know before its stream is taken."""
     with Processes(tmp_path, "plain") as processes:
-
-        def watches() -> bool:
-            status = processes.status()
-            return status is not None and any(
-                server.live for server in status.servers if server.name == "shard-0"
-            )
-
         processes.start("coordinator")
         processes.wait(lambda: (tmp_path / "coordinator" / "address").is_file(), "the address")
         processes.start("shard-0")
-        processes.wait(watches, "the stream")
+        processes.wait(partial(processes.live, "shard-0"), "the stream")
         first = processes._running["shard-0"]
         (tmp_path / "elsewhere").mkdir()
         config = processes._server("shard-0")[-1]
@@ -39,7 +33,7 @@ def test_who_is_replaced_ends_with_an_error(tmp_path: Path) -> None:
         said = processes.log("shard-0")
         assert "another process with shard-0's kit has taken its orders over" in said
         assert "Traceback" not in said
-        processes.wait(watches, "the stream of the one that is left")
+        processes.wait(partial(processes.live, "shard-0"), "the stream of the one that is left")
         assert processes.alive("elsewhere")
 
 

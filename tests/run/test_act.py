@@ -29,7 +29,7 @@ from secureps.run.status_client import StatusClient
 from secureps.run.up import further_shards
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import create_kit
-from tests.kits.command import run
+from tests.kits.command import typed
 
 ORIGIN_TEXT = '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "began": 0.0}'
 
@@ -61,27 +61,19 @@ def test_every_act_is_told_in_a_line() -> None:
     assert {deed for deed in Deed if "{client}" in SAID[deed]} == OF_A_CLIENT
 
 
-def test_an_act_is_said_by_the_coordinators_own_key(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_an_act_is_said_by_the_coordinators_own_key(said: list[Any], tmp_path: Path) -> None:
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path / "kit", "--insecure")
     more = ("--client", "client-00", "--reason", "its data is broken")
-    assert run(monkeypatch, "act", "leave-out", *where, *more) == 0
+    told = typed("act", "leave-out", *where, *more).out
+    assert told == "client-00 takes no part until it is taken back\n"
     assert said == [
         ("kit", "coordinator", "127.0.0.1:9"),
         Act("leave-out", "client-00", "its data is broken"),
     ]
-    assert capsys.readouterr().out == "client-00 takes no part until it is taken back\n"
 
 
 def test_what_is_refused_is_one_line(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answers: list[SecurepsError] = [Refused("the run is over: all is made")]
 
@@ -90,34 +82,28 @@ def test_what_is_refused_is_one_line(
 
     monkeypatch.setattr(StatusClient, "act", refuses)
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
-    assert run(monkeypatch, "act", "pause", *where) == 1
-    told = capsys.readouterr().err
+    told = typed("act", "pause", *where, status=1).err
     assert told == "error: the run is over: all is made (the operator's fault)\n"
     for error in (Malformed("leave-out is of a client: name one"), Refused("no [scaling]")):
         answers[0] = error
-        assert run(monkeypatch, "act", "leave-out", *where) == 1
-        assert capsys.readouterr().err == f"error: {error} (the operator's fault)\n"
-    assert run(monkeypatch, "act", "stop", *where) == 2
-    assert run(monkeypatch, "act", "pause") == 1
-    assert "give --server and --kit, or RUN" in capsys.readouterr().err
+        told = typed("act", "leave-out", *where, status=1).err
+        assert told == f"error: {error} (the operator's fault)\n"
+    typed("act", "stop", *where, status=2)
+    assert "give --server and --kit, or RUN" in typed("act", "pause", status=1).err
 
 
 def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = RunFolder(tmp_path)
     (tmp_path / ORIGIN).write_text(ORIGIN_TEXT)
-    assert run(monkeypatch, "act", "pause", folder.root) == 1
+    told = typed("act", "pause", tmp_path, status=1).err
+    assert f"error: nobody plays {tmp_path} now: stopped; sec" in told
     assert said == [], "nobody plays it"
-    assert f"error: nobody plays {folder.root} now: stopped; sec" in capsys.readouterr().err
-    with claimed(folder.root):
-        assert run(monkeypatch, "act", "pause", folder.root) == 1
-        assert "its coordinator is being started" in capsys.readouterr().err
+    with claimed(tmp_path):
+        told = typed("act", "pause", tmp_path, status=1).err
+        assert "its coordinator is being started" in told
         monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
-        assert run(monkeypatch, "act", "pause", folder.root) == 0
+        typed("act", "pause", tmp_path)
     assert said[-1] == Act("pause")
 
 
@@ -239,51 +225,36 @@ def test_a_move_is_not_followed_when_its_run_has_ended() -> None:
 
 @pytest.mark.parametrize("deed", ShardDeed)
 def test_it_is_said_by_the_coordinators_own_key(
-    deed: ShardDeed,
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    deed: ShardDeed, said: list[Any], tmp_path: Path
 ) -> None:
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path / "kit", "--reason", "a new rack")
     word = deed.value.removesuffix("-shard")
-    assert run(monkeypatch, "shards", word, "shard-1", *where) == 0
+    assert typed("shards", word, "shard-1", *where).out.startswith("shard-1 ")
     assert said == [("kit", "coordinator", "127.0.0.1:9"), Act(deed, "shard-1", "a new rack")]
     assert type(said[1].what) is str
-    assert capsys.readouterr().out.startswith("shard-1 ")
 
 
 def test_ctrl_c_ends_the_looking_alone(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def interrupted(self: StatusClient) -> Status:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StatusClient, "status", interrupted)
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
-    assert run(monkeypatch, "shards", "drain", "shard-1", *where) == 130
-    told = capsys.readouterr()
+    told = typed("shards", "drain", "shard-1", *where, status=130)
     assert told.err == "the move goes on without this: secureps status shows it\n"
 
 
-def test_of_a_run_of_up(
-    said: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`resume` starts the shards of its plan, so none leaves for good; a new one is begun."""
     (tmp_path / ORIGIN).write_text(ORIGIN_TEXT)
     monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
     with claimed(tmp_path):
-        assert run(monkeypatch, "shards", "drain", "shard-1", tmp_path) == 0
+        typed("shards", "drain", "shard-1", tmp_path)
         assert said[-1] == Act("drain-shard", "shard-1")
-        capsys.readouterr()
-        assert run(monkeypatch, "shards", "remove", "shard-1", tmp_path) == 1
-        assert f"secureps shards drain shard-1 {tmp_path}" in capsys.readouterr().err
+        told = typed("shards", "remove", "shard-1", tmp_path, status=1)
+        assert f"secureps shards drain shard-1 {tmp_path}" in told.err
 
         def new(self: StatusClient, act: Act) -> None:
             if ("brought", tmp_path, "shard-9") not in said:
@@ -291,8 +262,8 @@ def test_of_a_run_of_up(
             said.append(act)
 
         monkeypatch.setattr(StatusClient, "act", new)
-        assert run(monkeypatch, "shards", "drain", "shard-9", tmp_path) == 1
-        assert "no shard named shard-9 is here" in capsys.readouterr().err
+        told = typed("shards", "drain", "shard-9", tmp_path, status=1)
+        assert "no shard named shard-9 is here" in told.err
 
         def bring(root: Path, name: str) -> Status:
             said.append(("brought", root, name))
@@ -303,13 +274,11 @@ def test_of_a_run_of_up(
             ("coordinator", "coordinator is no shard's name in any run of up"),
             ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
         ):
-            assert run(monkeypatch, "shards", "add", name, tmp_path) == 1
-            told = capsys.readouterr()
+            told = typed("shards", "add", name, tmp_path, status=1)
             assert told.out == "", "nothing is said to be done before the name is found to be good"
             assert f"error: {why}" in told.err
         create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
-        assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
-        told = capsys.readouterr()
+        told = typed("shards", "add", "shard-9", tmp_path, status=1)
         assert told.out.startswith("shard-9 is new: it gets keys, and whoever plays the run")
         assert said[-1] == Act("add-shard", "shard-9")
 
@@ -330,7 +299,6 @@ def test_a_new_shard_that_comes_too_late(
     told: str,
     said: list[Any],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     """It gets no keys of a run at its end, and where that comes meanwhile nobody is at fault."""
@@ -352,7 +320,6 @@ def test_a_new_shard_that_comes_too_late(
     monkeypatch.setattr(further_shards, "bring", bring)
     create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
     with claimed(tmp_path):
-        assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
-    out, err = capsys.readouterr()
+        out, err = typed("shards", "add", "shard-9", tmp_path, status=1)
     assert err == f"{told}: nothing came of it, shard-9 is as it was\n"
     assert out.startswith("shard-9 is new") == ("brought" in said) == keys

@@ -22,7 +22,7 @@ from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys, roster
 from secureps.run.report.trackers import Extras
 from secureps.run.up.programs import Order
-from tests.kits.command import run
+from tests.kits.command import typed
 from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
@@ -34,22 +34,16 @@ COMMANDS = (
 """In the order in which one needs them, a panel of `--help` a line."""
 
 
-def test_help_names_every_command_in_order(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "--help") == 0
-    shown = capsys.readouterr().out
+def test_help_names_every_command_in_order() -> None:
+    shown = typed("--help").out
     found = [shown.index(f"│ {command} ") for command in COMMANDS]
     assert found == sorted(found)
     assert shown.count("╭─") == 5, "options, and four panels of commands"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, command, "--help") == 0
-    shown = capsys.readouterr().out
+def test_every_command_has_help(command: str) -> None:
+    shown = typed(command, "--help").out
     assert f"secureps {command}" in shown
     assert "None" not in shown, "of an option without an environment variable"
 
@@ -58,10 +52,9 @@ def test_every_command_has_help(
     "words", [("export", "run"), ("keys", "init", "kit"), ("audit-log", "export", "state")]
 )
 def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
 ) -> None:
-    assert run(monkeypatch, *words) == 2
-    said = capsys.readouterr().err
+    said = typed(*words, status=2).err
     assert "Missing option '--" in said
     assert "None" not in said
 
@@ -83,9 +76,8 @@ def test_help_shows_the_words_that_stand_in_brackets(tool: typer.Typer) -> None:
         assert styles <= {"red"}, where
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"secureps {__version__}\n"
+def test_version() -> None:
+    assert typed("--version").out == f"secureps {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -106,14 +98,10 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     ids=lambda arguments: arguments[0],
 )
 def test_what_is_not_there_is_one_line(
-    arguments: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, *arguments) == (78 if arguments[0] in ("join", "serve") else 1)
-    told = capsys.readouterr()
+    told = typed(*arguments, status=78 if arguments[0] in ("join", "serve") else 1)
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
     assert told.err.startswith("error: ")
@@ -147,10 +135,10 @@ def test_join_counts_by_the_records_that_are_told_on_the_node_that_is(
 
     monkeypatch.setattr("secureps.run.join.join", take_part)
     who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
-    assert run(monkeypatch, *who, "--records", "250", "--pin", "1") == 0
-    assert run(monkeypatch, *who) == 0
+    typed(*who, "--records", "250", "--pin", "1")
+    typed(*who)
     assert seen == [(250, "1"), (None, "off")]
-    assert run(monkeypatch, *who, "--pin", "both") == 2
+    typed(*who, "--pin", "both", status=2)
 
 
 def test_join_has_its_passphrase_before_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,30 +153,24 @@ def test_join_has_its_passphrase_before_the_script_runs(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("secureps.run.join.join", take_part)
     who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
-    assert run(monkeypatch, *who, "--passphrase-fd", str(number)) == 0
+    typed(*who, "--passphrase-fd", str(number))
     assert phrase("six words").unlock(Path("me"), seen[0]) == b"a key"
 
 
-def test_an_error_of_many_lines_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise Unreachable("no\n  connection")
 
     monkeypatch.setattr(cli, "app", fail)
-    assert run(monkeypatch) == 1
-    assert capsys.readouterr().err == "error: no connection (the other side's fault)\n"
+    assert typed(status=1).err == "error: no connection (the other side's fault)\n"
 
 
-def test_ctrl_c_is_quiet(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("secureps.run.serve.serve", interrupt)
-    assert run(monkeypatch, "serve", "shard", "--config", "x.toml") == 130
-    told = capsys.readouterr()
+    told = typed("serve", "shard", "--config", "x.toml", status=130)
     assert (told.out, told.err) == ("", "")
 
 
@@ -207,7 +189,7 @@ def test_one_thread_unless_told_otherwise(
         seen.append(os.environ.get("OMP_NUM_THREADS"))
 
     monkeypatch.setattr(f"secureps.run.{command}.{command}.{command}", play)
-    assert run(monkeypatch, command, "x.toml") == 0
+    typed(command, "x.toml")
     assert seen == [threads]
 
 
@@ -232,22 +214,20 @@ def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
     monkeypatch.setattr("secureps.run.up.up.up", play_up)
     monkeypatch.setattr("secureps.run.simulate.simulate.simulate", play_simulate)
     for command in ("up", "simulate"):
-        assert run(monkeypatch, command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml") == 0
-        assert run(monkeypatch, command, "x.toml") == 0
+        typed(command, "x.toml", "--tensorboard", "tb", "--mlflow", "ml")
+        typed(command, "x.toml")
     told = wanted or "true"
     assert seen == [(Extras(Path("tb"), "ml"), told), (Extras(), told)] * 2
 
 
-def test_usage_errors_end_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "serve", "king", "--config", "x.toml") == 2
-    assert run(monkeypatch, "up", "plan.toml", "--unsafe-seed", "-1") == 2
-    assert run(monkeypatch, "dance") == 2
-    assert run(monkeypatch, "study", "x.toml", "--workers", "0") == 2
-    told = capsys.readouterr().err
-    assert "king" in told
-    assert "env var" not in told
+def test_usage_errors_end_with_2() -> None:
+    assert "king" in typed("serve", "king", "--config", "x.toml", status=2).err
+    typed("dance", status=2)
+    for words in (
+        ("up", "plan.toml", "--unsafe-seed", "-1"),
+        ("study", "x.toml", "--workers", "0"),
+    ):
+        assert "env var" not in typed(*words, status=2).err
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(None, "NONE"), ("DEBUG", "DEBUG")])

@@ -64,9 +64,7 @@ def test_a_server_that_hangs_is_named_and_cannot_work_until_it_goes_on(
             return next((each.trouble for each in found if each.name == "shard-0"), "")
 
         processes.wait(lambda: trouble().startswith("hangs: "), "the status to name it")
-        status = processes.status()
-        assert status is not None
-        assert f"; shard-0 hangs: {why}" in status.groups[0].reason
+        assert f"; shard-0 hangs: {why}" in processes.seen.groups[0].reason
         assert not health(tmp_path / "shard-0.toml")
         assert f"shard-0: hangs: {why}" in processes.log("shard-0")
         (tmp_path / "go").touch()

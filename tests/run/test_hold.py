@@ -26,7 +26,7 @@ from secureps.run.hold import join_and_hold
 from secureps.run.processes import supervisor
 from secureps.store import file_lock
 from secureps.store.issuing import create_kit, issue_all
-from tests.kits.command import run
+from tests.kits.command import typed
 
 PLAN = "name = 'x'\nversions = 1\n[cipher]\nholders = 1\n[[group]]\nrule = { quorum = 5 }\n"
 FAKE = """
@@ -196,13 +196,12 @@ def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
 
 
 def test_a_kit_without_a_key_holders_keys_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path, monkeypatch)
     issue_all(site.kit, [("client", "hospital-1")])
     words = ("--server", "127.0.0.1:1", "--kit", site.kit, "--name", "hospital-1")
-    assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
-    assert capsys.readouterr().err == (
+    assert typed("join", "script.py", "--hold", *words, status=78).err == (
         f"error: --hold: {site.kit} has no keys of hospital-1-holder, a key holder on its roster: "
         f"make them by `secureps keys request {site.kit} --role client --name hospital-1 --hold "
         "--plan FILE`, have the CA approve the request, and copy its public/; or leave --hold out "
@@ -211,13 +210,11 @@ def test_a_kit_without_a_key_holders_keys_is_refused(
     assert not (site.kit / "state").exists()
 
 
-def test_a_system_without_groups_of_processes_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_system_without_groups_of_processes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "killpg")
     words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
-    assert run(monkeypatch, "join", "script.py", "--hold", *words) == 78
-    assert "start the key holder beside this client by itself" in capsys.readouterr().err
+    told = typed("join", "script.py", "--hold", *words, status=78).err
+    assert "start the key holder beside this client by itself" in told
 
 
 def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:

@@ -12,11 +12,10 @@ import pytest
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.run.simulate.simulation import Cast, Simulation
-from tests.kits.command import INSECURE
 from tests.kits.federations import same
 from tests.kits.flower_apps import MESSAGES, initial_of, project
 from tests.kits.nursery import prepare
-from tests.kits.processes import PLAN, Processes
+from tests.kits.processes import JOIN, PLAN, Processes
 
 SLOW = MESSAGES.replace("import numpy", "import time\nimport numpy").replace(
     "    seen = context", "    time.sleep(context.node_config.get('pace', 0))\n    seen = context"
@@ -33,10 +32,7 @@ class Joined(Processes):
     def _client(self, name: str) -> list[str]:
         number = self.clients.index(name)
         return [
-            *("-m", "secureps", "join", str(self.script)),
-            *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
-            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
-            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *(*JOIN, str(self.script), *self._as_client(name)),
             *("--set", f"bonus={number}", "--set", f"initial={self.initial}"),
             *(("--site", str(self.folder / "site.toml")) if number in (1, 2) else ()),
         ]

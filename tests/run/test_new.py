@@ -17,7 +17,7 @@ from secureps.policy.explain.visibility import advised_threshold
 from secureps.policy.plan import load_plan
 from secureps.run import new as module
 from secureps.run.new import EVERY, NEEDS, TEMPLATES, new
-from tests.kits.command import run
+from tests.kits.command import typed
 from tests.kits.trainer_kit import check_trainer
 
 FILES = {
@@ -138,17 +138,15 @@ def test_what_is_not_installed_is_said_before_anything_is_made(
 
 
 def test_the_command_says_what_was_made_and_what_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "new", "tumours") == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, *rest = typed("new", "tumours").out.splitlines()
     assert first.startswith("made tumours: ")
     assert set(first.removeprefix("made tumours: ").split(", ")) == FILES
     assert rest == ["next:", "  cd tumours", "  secureps up plan.toml"]
     assert "scikit" not in (tmp_path / "tumours" / "client.py").read_text()
-    assert run(monkeypatch, "new", "other", "--sklearn") == 0
+    typed("new", "other", "--sklearn")
     assert "sklearn" in (tmp_path / "other" / "client.py").read_text()
-    assert run(monkeypatch, "new", "third", "--torch", "--flower") == 2
-    assert "give one option of these" in capsys.readouterr().err
+    assert "give one option of these" in typed("new", "third", "--torch", "--flower", status=2).err
     assert not (tmp_path / "third").exists()

@@ -21,7 +21,7 @@ from secureps.run.preflight import Departure, Finding, preflight
 from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import running
-from tests.kits.command import run
+from tests.kits.command import typed
 from tests.kits.transport_kit import EchoServer
 from tests.run.report.test_status_tables import STATUS
 from tests.wire.grpc.test_tls import tls_of
@@ -235,26 +235,21 @@ def test_a_disk_that_is_slow_small_or_not_to_be_written(
 
 
 def test_a_server_is_looked_at_by_its_own_file(
-    kit: Path,
-    tmp_path: Path,
-    server: tuple[Asked, int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kit: Path, tmp_path: Path, server: tuple[Asked, int]
 ) -> None:
     file = tmp_path / "files" / "holder.toml"
     file.parent.mkdir()
     own = 'name = "holder-0"\nkit = "../kit"\nstate = "../a disk"\n'
     own += f'coordinator = "127.0.0.1:{server[1]}"\n'
     file.write_text(own)
-    assert run(monkeypatch, "preflight", "--config", file) == 0
-    said = capsys.readouterr().out
+    said = typed("preflight", "--config", file).out
     assert "holder holder-0 is on roster" in said
     assert f"are free for {tmp_path / 'a disk'};" in said
     assert "it knows holder-0" in said
-    assert run(monkeypatch, "preflight", "--config", file, "--server", "127.0.0.1:1") == 1
+    typed("preflight", "--config", file, "--server", "127.0.0.1:1", status=1)
     file.write_text(own + f'ca_fingerprint = "{"ab" * 32}"\n')
-    assert run(monkeypatch, "preflight", "--config", file) == 1
-    assert run(monkeypatch, "preflight", kit) == 2
+    typed("preflight", "--config", file, status=1)
+    typed("preflight", kit, status=2)
 
 
 def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,16 +258,13 @@ def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.Monk
     assert (found.outcome, "secureps warm" in found.text) == ("look", True)
 
 
-def test_a_plan_that_the_site_refuses_and_the_exit_status(
-    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_the_site_refuses_and_the_exit_status(kit: Path, tmp_path: Path) -> None:
     plan, site = tmp_path / "plan.toml", tmp_path / "site.toml"
     plan.write_text('name = "p"\nversions = 1\n[[group]]\nrule = { quorum = 4, minimum = 3 }\n')
     site.write_text("minimum = 3\n")
     both = ("--plan", plan, "--site", site)
-    assert run(monkeypatch, "preflight", kit, "--name", ME, *both) == 0
-    assert f"{site} allows {plan}" in capsys.readouterr().out.replace("\n", "")
+    own = ("preflight", kit, "--name", ME)
+    assert f"{site} allows {plan}" in typed(*own, *both).out.replace("\n", "")
     site.write_text("minimum = 5\n")
-    assert run(monkeypatch, "preflight", kit, "--name", ME, *both) == 1
-    assert "by minimum: `secureps check --site`" in capsys.readouterr().out
-    assert run(monkeypatch, "preflight", kit, "--name", ME, "--site", site) == 2
+    assert "by minimum: `secureps check --site`" in typed(*own, *both, status=1).out
+    typed(*own, "--site", site, status=2)

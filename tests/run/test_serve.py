@@ -325,8 +325,16 @@ def test_a_shard_says_whether_its_noise_is_anybodys(server: Server) -> None:
 
 
 def test_a_shard_names_an_address_that_others_can_dial(server: Server) -> None:
-    with pytest.raises(ConfigError, match="every address of this machine"):
-        server.begin(SHARD, listen="0.0.0.0:9")
+    all_of_them = r"is every address of this machine, .* add advertise = \"NAME:9\""
+    for told, given in (
+        (all_of_them, {"listen": "0.0.0.0:9"}),
+        (all_of_them, {"listen": "[::]:9"}),
+        (all_of_them, {"listen": "127.0.0.1:9", "advertise": "0.0.0.0:9"}),
+        ("is not HOST:PORT", {"listen": "0.0.0.0:9", "advertise": "shard.example"}),
+        ("is not HOST:PORT", {"listen": "0.0.0.0:9", "advertise": "shard.example:0"}),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            server.begin(SHARD, **given)
     assert server.begin(SHARD, listen="0.0.0.0:9", advertise="shard.example:9")[4] == "0.0.0.0:9"
 
 

@@ -12,7 +12,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import load_plan
 from secureps.run.check import accepted, check_site
 from secureps.store.budget import BudgetLedger
-from tests.kits.command import run
+from tests.kits.command import typed
 from tests.kits.ledgers import charge, expose
 from tests.kits.nursery import ROOT
 
@@ -86,29 +86,23 @@ def test_a_ledger_of_the_other_unit_refuses_it(tmp_path: Path) -> None:
     assert found["ledger"].startswith("it counts by client, and the plan by record: no epsilon")
 
 
-def test_the_command_says_it_and_ends_with_its_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_it_and_ends_with_its_status(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text("minimum = 6")
-    assert run(monkeypatch, "check", PLAN, "--site", site, "--json") == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(typed("check", PLAN, "--site", site, "--json", status=1).out)
     assert told["digest"] == load_plan(PLAN).digest
     assert told["site"]["accepted"] is False
     (verdict,) = told["site"]["verdicts"]
     assert (verdict["key"], verdict["own"], verdict["plans"]) == ("minimum", "6", "5")
 
 
-def test_a_script_that_is_not_allowed_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
     script, site = tmp_path / "script.py", tmp_path / "site.toml"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef make(settings): ...\n")
     site.write_text(f'scripts = ["{"0" * 64}"]')
     plan = PLAN.read_text().replace("../clients/digits_torch.py", "script.py")
     (tmp_path / "plan.toml").write_text(plan)
-    assert run(monkeypatch, "check", tmp_path / "plan.toml", "--site", site) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(typed("check", tmp_path / "plan.toml", "--site", site, status=1).out.split())
     assert "nothing of it was run" in said
     assert said.endswith("a client of this site refuses a run of this plan")
     assert not (tmp_path / "ran").exists()

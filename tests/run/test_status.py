@@ -23,7 +23,7 @@ from secureps.run.up.runs import REPORTING, STOPPED
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import find_observer, load_public
 from tests.kits.audited import begin, play
-from tests.kits.command import run
+from tests.kits.command import typed
 from tests.kits.dashboards import ended_up
 from tests.kits.roles_kit import collecting
 from tests.run.report.test_status_tables import STATUS
@@ -105,26 +105,21 @@ def test_a_run_that_is_over_says_so_without_a_coordinator(folder: RunFolder) -> 
     assert json.loads(told_of(folder, as_json=True)) == over
 
 
-def test_of_a_run_that_ended_its_journal_tells_how_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_run_that_ended_its_journal_tells_how_it_ended(tmp_path: Path) -> None:
     play(begin(tmp_path / "run"))
     up = ended_up(tmp_path / "run", tmp_path / "up")
-    assert run(monkeypatch, "status", str(up)) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(typed("status", str(up)).out.split())
     assert said.startswith("this run is over: all 3 versions are made; its model is ")
     assert "epsilon (delta 1e-05) is of one client's updates" in said
     assert said.count(" ended ") == 3
     for word in ("away", "gone", "live", "awaited", "not known"):
         assert word not in said, "nobody plays it: of no party there is more to say"
-    assert run(monkeypatch, "status", str(up), "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(typed("status", str(up), "--json").out)
     assert (told["finished"], told["stopped"]) == ("all 3 versions are made", "")
     assert all(0 < member["epsilon"] < 500 for member in told["members"])
     assert "servers" not in told
     (up / "state" / "coordinator" / "journal.db").write_bytes(b"no journal" * 1000)
-    assert run(monkeypatch, "status", str(up)) == 0
-    assert "its journal cannot be read: " in " ".join(capsys.readouterr().out.split())
+    assert "its journal cannot be read: " in " ".join(typed("status", str(up)).out.split())
 
 
 def test_of_a_run_that_was_stopped_its_journal_tells_how_far_it_came(tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
 
 
 def test_a_run_whose_report_is_made_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its servers have ended by then, early or not: that nobody answers is no fault."""
 
@@ -171,19 +166,16 @@ def test_a_run_whose_report_is_made_says_so(
         monkeypatch.setattr(StatusClient, asked, away)
     play(begin(tmp_path / "stopped"), versions=1)
     with claimed(going := ended_up(tmp_path / "stopped", tmp_path / "going", versions=1)):
-        assert run(monkeypatch, "status", going) == 1
-        assert "error: nobody listens there" in capsys.readouterr().err
+        assert "error: nobody listens there" in typed("status", going, status=1).err
     play(begin(tmp_path / "ended"))
     up = RunFolder(ended_up(tmp_path / "ended", tmp_path / "up"))
     up.summary.unlink()
     (up.report / "metrics.jsonl").unlink()  # a run may end before its last version
     told = REPORTING.format("all 3 versions are made")
     with claimed(up.root):
-        assert run(monkeypatch, "status", up.root) == 0
-        assert capsys.readouterr().out.startswith(f"{told}\n")
+        assert typed("status", up.root).out.startswith(f"{told}\n")
         for words in (("act", "pause"), ("shards", "drain", "shard-1")):
-            assert run(monkeypatch, *words, up.root) == 1
-            said = capsys.readouterr().err
+            said = typed(*words, up.root, status=1).err
             assert said.startswith(f"error: {up.root} has no coordinator any more: {told}")
 
 

@@ -123,7 +123,6 @@ def kubernetes(
     copies: Annotated[
         str | None,
         typer.Option(
-            show_envvar=False,
             metavar="URL",
             help="Copy checkpoints there, as s3://BUCKET/RUN/checkpoints.",
             rich_help_panel=_STORE,
@@ -199,8 +198,8 @@ def kubernetes(
     request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
     store = store_of(store_secret, copies, store_endpoint, tuple(store_network or ()))
-    cluster = Cluster(*place, standby, store)
-    files = kubernetes_files(request, cluster, records, client_image)
+    cluster = Cluster(*place, standby, store, records, client_image)
+    files = kubernetes_files(request, cluster)
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
     if store is not None and SERVERS in files:
@@ -232,8 +231,7 @@ def slurm(
         typer.Option(min=1, max=65000, help="The coordinator's; shards have those that follow."),
     ] = 7600,
     copies: Annotated[
-        str | None,
-        typer.Option(show_envvar=False, metavar="URL", help="Of an object store, for checkpoints."),
+        str | None, typer.Option(metavar="URL", help="Of an object store, for checkpoints.")
     ] = None,
     names: Names = None,
     values: Values = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from secureps.client.runner import read_settings
@@ -16,7 +17,7 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.policy.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
-from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
+from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, manifests
 from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, batch_files
@@ -53,8 +54,17 @@ class Request:
     threshold: int | None = None
     site: Path | None = None
 
+    @cached_property
     def read(self) -> Plan:
         return load_plan(self.plan, fetch=self.permit.fetch)
+
+    @cached_property
+    def kits(self) -> tuple[PartyKit, ...]:
+        return party_kits(self.kit, self.read, self.names)
+
+    @cached_property
+    def explained(self) -> Explanation:
+        return check(self.plan, self.values, permit=self.permit)
 
     def options(self) -> list[str]:
         """Of `secureps join`, besides the site's; ConfigError for a setting that is not KEY=VALUE,
@@ -68,20 +78,15 @@ class Request:
         return [*given, *(f"--set={setting}" for setting in self.settings)]
 
 
-def kubernetes_files(
-    request: Request, cluster: Cluster, records: str | None, client_image: str | None
-) -> dict[str, dict[str, str]]:
+def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, str]]:
     """Makes files for Kubernetes, by folder; raises ConfigError, KitError or PlanRefused."""
-    plan, explained = request.read(), _explained(request)
+    explained = request.explained
     script = None if request.script is None else (request.script.name, _script(request.script))
     options = request.options()
     site = None if request.site is None else _site(request.site)
-    training = Training(script, options, records, client_image, site)
-    kits = party_kits(request.kit, plan, request.names)
-    serves = any(kit.role in SERVING for kit in kits)
-    files = _plan_files(request, plan, cluster.store, serves)
     copies = cluster.store is not None and cluster.store.copies is not None
-    federation = Federation(plan, files, kits, _needs(explained, copies), training)
+    own = (_plan_files(request, cluster.store), request.kits, _needs(explained, copies))
+    federation = Federation(request.read, *own, script, options, site)
     folders = manifests(federation, _stored(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}
@@ -91,12 +96,10 @@ def kubernetes_files(
 
 def notes(request: Request, shared: bool) -> Iterator[str]:
     """Yields what else there is to know; `shared`: clients see the files of this machine."""
-    plan = request.read()
-    kits = party_kits(request.kit, plan, request.names)
-    roles = {kit.role for kit in kits}
+    roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
-    for path in _local_paths(request, kits):
+    for path in _local_paths(request):
         if not shared and path.there:
             yield (
                 f"--set {path.setting} is a path on this machine, whose files no pod has: records "
@@ -112,23 +115,19 @@ def notes(request: Request, shared: bool) -> Iterator[str]:
             )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
-    if _explained(request).shard is None:
+    if request.explained.shard is None:
         yield (
             "nothing is known of the model's size: --values N has memory and disk asked for by it, "
             "or --run-script, which runs the plan's script to ask it"
         )
 
 
-def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
-    clients = [kit.name for kit in kits if kit.role == "client"]
+def _local_paths(request: Request) -> list[LocalPath]:
+    clients = [kit.name for kit in request.kits if kit.role == "client"]
     if request.script is None or not clients:
         return []
     found = (local_path(setting, clients) for setting in request.settings)
     return [each for each in found if each is not None]
-
-
-def _explained(request: Request) -> Explanation:
-    return check(request.plan, request.values, permit=request.permit)
 
 
 def _shard(explained: Explanation) -> MemoryUse | None:
@@ -185,11 +184,10 @@ def _site(path: Path) -> bytes:
     return _small(path)
 
 
-def _plan_files(
-    request: Request, plan: Plan, store: Store | None, serves: bool
-) -> dict[str, bytes]:
-    """Reads the plan's file, and its first model's, which only servers (`serves`) need."""
-    path, initial = request.plan, plan.section.initial
+def _plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
+    """Reads the plan's file, and its first model's, which only servers need."""
+    path, initial = request.plan, request.read.section.initial
+    serves = any(kit.role in SERVING for kit in request.kits)
     files = {"plan.toml": path.read_bytes()}
     at_store = initial is not None and is_url(initial)
     if store is not None and store.copies is None and not at_store:
@@ -236,15 +234,12 @@ def slurm_files(
     copies: str | None = None,
 ) -> dict[str, dict[str, str]]:
     """Makes the texts of files for Slurm, by folder and name; raises as `kubernetes_files`."""
-    plan = request.read()
-    needs = _needs(_explained(request), copies is not None)
-    kits = party_kits(request.kit, plan, request.names)
+    needs, kits = _needs(request.explained, copies is not None), request.kits
     script, options = request.script, list[str]()
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
-        paths = _local_paths(request, kits)
-        whole = {each.setting: each.absolute for each in paths if each.there}
+        whole = {each.setting: each.absolute for each in _local_paths(request) if each.there}
         settings = tuple(whole.get(setting, setting) for setting in request.settings)
         options = replace(request, settings=settings).options()  # jobs begin in another folder
         options += [] if request.site is None else [f"--site={request.site.resolve()}"]
@@ -255,7 +250,7 @@ def slurm_files(
     of = (kits[0].ca_fingerprint, time, more, port, copies)
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
-    return batch_files(plan, request.plan.resolve(), roles, batch, needs, script, options)
+    return batch_files(request.read, request.plan.resolve(), roles, batch, needs, script, options)
 
 
 _SOMETHING_ELSE = re.compile(

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from secureps.config.sections import toml_tables
-from secureps.crypto.identity import Role
 from secureps.crypto.tls import tls_name
 from secureps.errors import ConfigError
 from secureps.messages.run import COORDINATOR, STANDBY
@@ -34,6 +33,7 @@ from secureps.run.deploy.pods import (
     disruption_budget,
     job,
     labels,
+    manifest,
     policy,
     probes,
     secret,
@@ -67,6 +67,8 @@ class Cluster:
         domain: servers are coordinator.DOMAIN, and so on; None: all parties are in one cluster.
         storage: of a party's volume, as Kubernetes spells it.
         monitoring: the namespace of Prometheus.
+        records: a PersistentVolumeClaim with the data holder's records.
+        client_image: with what the script imports; None: that of servers.
     """
 
     image: str
@@ -77,6 +79,8 @@ class Cluster:
     monitoring: str = "monitoring"
     standby: bool = False
     store: Store | None = None
+    records: str | None = None
+    client_image: str | None = None
 
     def address(self, server: str) -> str:
         """HOST:PORT that a server is dialled at by everybody."""
@@ -93,58 +97,43 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Training:
-    """What clients run.
+class Federation:
+    """What is deployed: a sound plan, its file and those that it names, and whose kits.
 
     Args:
-        script: name and text of the file; None: clients are left out.
+        script: name and text of the clients' file; None: clients are left out.
         options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
-        records: a PersistentVolumeClaim with the data holder's records.
-        image: with what the script imports; None: that of servers.
-        site: text of the file of what their site allows.
+        site: text of the file of what the clients' site allows.
     """
-
-    script: tuple[str, bytes] | None = None
-    options: Sequence[str] = ()
-    records: str | None = None
-    image: str | None = None
-    site: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Federation:
-    """What is deployed: a sound plan, its file and those that it names, and whose kits."""
 
     plan: Plan
     files: Mapping[str, bytes]
     kits: Sequence[PartyKit]
     needs: Needs
-    training: Training = field(default_factory=Training)
+    script: tuple[str, bytes] | None = None
+    options: Sequence[str] = ()
+    site: bytes | None = None
 
 
 def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
     """Makes the folders; ConfigError if a party, or two, cannot have its name in a cluster."""
     names = _cluster_names(federation.kits)
     folders: dict[str, Folder] = {}
-    monitored = _observer(federation, names)
+    observer = next((kit for kit in federation.kits if kit.role == "observer"), None)
     for kit in federation.kits:
-        if kit.role == "observer" or (kit.role == "client" and federation.training.script is None):
+        if kit.role == "observer" or (kit.role == "client" and federation.script is None):
             continue
-        folder = SERVERS if kit.role in SERVING else names[kit.name]
-        of = _Party(federation, cluster, kit, names[kit.name], monitored is not None)
-        files = {f"{of.name}-keys.yaml": [secret(f"{of.name}-keys", kit.private)]}
-        files[f"{of.name}-kit.yaml"] = shared_maps(of.name, kit)
-        files[f"{of.name}.yaml"] = of.objects()
-        if kit.role == COORDINATOR and cluster.standby:
-            other = replace(of, name=STANDBY)
-            files[f"{STANDBY}-keys.yaml"] = [secret(f"{STANDBY}-keys", kit.private)]
-            files[f"{STANDBY}-kit.yaml"] = shared_maps(STANDBY, kit)
-            files[f"{STANDBY}.yaml"] = other.objects()
-        folders.setdefault(folder, {}).update(files)
+        folder = folders.setdefault(SERVERS if kit.role in SERVING else names[kit.name], {})
+        own = cluster.coordinators if kit.role == COORDINATOR else (names[kit.name],)
+        for name in own:
+            party = _Party(federation, cluster, kit, name, observer is not None)
+            folder[f"{name}-keys.yaml"] = [secret(f"{name}-keys", kit.private)]
+            folder[f"{name}-kit.yaml"] = shared_maps(name, kit)
+            folder[f"{name}.yaml"] = party.objects()
     if SERVERS in folders:
-        folders[SERVERS]["disruption.yaml"] = [disruption_budget("servers")]
-        if monitored is not None:
-            folders[SERVERS]["monitoring.yaml"] = list(_monitoring(federation, names, monitored))
+        folders[SERVERS]["disruption.yaml"] = [disruption_budget()]
+        if observer is not None:
+            folders[SERVERS]["monitoring.yaml"] = list(_monitoring(federation, names, observer))
     return {folder: _placed(files, cluster) for folder, files in folders.items()}
 
 
@@ -167,11 +156,6 @@ def _cluster_name(party: str) -> str:
     return re.sub(r"[._]", "-", party)
 
 
-def _observer(federation: Federation, names: Mapping[str, str]) -> tuple[PartyKit, str] | None:
-    found = (kit for kit in federation.kits if kit.role == "observer")
-    return next(((kit, names[kit.name]) for kit in found), None)
-
-
 @dataclass(frozen=True)
 class _Party:
     federation: Federation
@@ -182,12 +166,9 @@ class _Party:
 
     def objects(self) -> list[Manifest]:
         cluster, role = self.cluster, self.kit.role
-        if role == "client":
-            pod = replace(self._client(), volume=f"{self.name}-data")
-            runs = job(pod, cluster.storage, cluster.storage_class)
-        else:
-            pod = self._server()
-            runs = [stateful_set(pod, cluster.storage, cluster.storage_class)]
+        pod = self._client() if role == "client" else self._server()
+        made = job if role == "client" else stateful_set
+        runs = made(pod, cluster.storage, cluster.storage_class)
         scraped = cluster.monitoring if self.monitored else None
         dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
         if role == COORDINATOR and cluster.standby:
@@ -282,26 +263,27 @@ class _Party:
         return made
 
     def _client(self) -> Pod:
-        training = self.federation.training
-        assert training.script is not None
-        script, text = training.script
+        federation = self.federation
+        assert federation.script is not None
+        script, text = federation.script
         joins = ["secureps", "join", f"{CONFIG}/{script}", "--name", self.kit.name]
         joins += ["--server", self._coordinator, "--kit", KIT]
         joins += ["--state", f"{DATA}/runs/{self._run}/state", *_JSON_LOGS]
         joins.append(f"--ca-fingerprint={self.kit.ca_fingerprint}")
         config = {script: text}
-        if training.site is not None:
-            config[SITE] = training.site
+        if federation.site is not None:
+            config[SITE] = federation.site
             joins.append(f"--site={CONFIG}/{SITE}")
         return Pod(
             name=self.name,
             run=self._run,
-            image=training.image or self.cluster.image,
-            command=until_over(*joins, *self._own(training.options)),
+            image=self.cluster.client_image or self.cluster.image,
+            command=until_over(*joins, *self._own(federation.options)),
             kit=self.kit,
             config=config,
-            memory=self.federation.needs.client,
-            records=training.records,
+            memory=federation.needs.client,
+            records=self.cluster.records,
+            volume=f"{self.name}-data",
         )
 
     @property
@@ -314,35 +296,32 @@ class _Party:
 
 
 def _monitoring(
-    federation: Federation, names: Mapping[str, str], observer: tuple[PartyKit, str]
+    federation: Federation, names: Mapping[str, str], observer: PartyKit
 ) -> Iterator[Manifest]:
-    kit, name = observer
-    yield secret(f"{name}-keys", {"tls.key": kit.private["tls.key"]})
-    own = {path.rpartition("/")[2]: d for path, d in kit.public.items() if path.startswith("tls/")}
+    name, public = names[observer.name], observer.public
+    yield secret(f"{name}-keys", {"tls.key": observer.private["tls.key"]})
+    own = {path.rpartition("/")[2]: data for path, data in public.items() if path[:4] == "tls/"}
     yield config_map(f"{name}-tls", own)
     for each in federation.kits:
         if each.role in SERVING:
-            yield service_monitor(names[each.name], each.name, each.role, (name, kit.name))
-    yield prometheus_rule("secureps", list(alerts(federation.plan)))
+            yield service_monitor(names[each.name], each, name, observer.name)
+    groups = [{"name": "secureps", "rules": list(alerts(federation.plan))}]
+    yield manifest(_API, "PrometheusRule", "secureps", spec={"groups": groups})
 
 
 def _placed(files: Folder, cluster: Cluster) -> Folder:
     policies = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-    space: Manifest = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": cluster.namespace, "labels": policies},
-    }
+    space = manifest("v1", "Namespace", cluster.namespace, policies)
     placed: Folder = {"00-namespace.yaml": [space]}
     for file, objects in sorted(files.items()):
         placed[file] = [_in(cluster.namespace, each) for each in objects]
     return placed
 
 
-def _in(namespace: str, manifest: Manifest) -> Manifest:
-    own = manifest["metadata"]
+def _in(namespace: str, each: Manifest) -> Manifest:
+    own = each["metadata"]
     assert isinstance(own, dict)
-    return manifest | {"metadata": {"name": own["name"], "namespace": namespace} | own}
+    return each | {"metadata": {"name": own["name"], "namespace": namespace} | own}
 
 
 # --- what Prometheus reads, and what it wakes somebody for -----------------------
@@ -350,65 +329,62 @@ def _in(namespace: str, manifest: Manifest) -> Manifest:
 _API = "monitoring.coreos.com/v1"
 
 
-@dataclass(frozen=True)
-class Alert:
-    """A rule: it fires where `expression` has held for `minutes`."""
-
-    name: str
-    expression: str
-    minutes: int
-    urgent: bool
-    summary: str
-
-
-def service_monitor(name: str, party: str, role: Role, observer: tuple[str, str]) -> Manifest:
+def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) -> Manifest:
     """Says how Prometheus reads one server.
 
     Args:
-        name, party: the server's in the cluster, and on the roster.
-        observer: in the same two places, whose certificate is shown.
+        name: the server's in the cluster.
+        theirs, certificate: the observer's name in the cluster and on the roster; Prometheus shows
+            its certificate.
     """
-    theirs, certificate = observer
     shown: Manifest = {
-        "serverName": tls_name(party),
+        "serverName": tls_name(server.name),
         "ca": {"configMap": {"name": f"{theirs}-tls", "key": "ca.pem"}},
         "cert": {"configMap": {"name": f"{theirs}-tls", "key": f"{certificate}.pem"}},
         "keySecret": {"name": f"{theirs}-keys", "key": "tls.key"},
     }
     endpoint = {"port": "metrics", "scheme": "https", "interval": "30s", "tlsConfig": shown}
+    own = labels(name, server.role)
+    spec = {"selector": {"matchLabels": own}, "endpoints": [endpoint]}
+    return manifest(_API, "ServiceMonitor", name, own, spec=spec)
+
+
+def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str) -> Manifest:
+    """A rule that fires once `expression` has held for `minutes`."""
     return {
-        "apiVersion": _API,
-        "kind": "ServiceMonitor",
-        "metadata": {"name": name, "labels": labels(name, role)},
-        "spec": {"selector": {"matchLabels": labels(name, role)}, "endpoints": [endpoint]},
+        "alert": name,
+        "expr": expression,
+        **({"for": f"{minutes}m"} if minutes else {}),
+        "labels": {"severity": "critical" if urgent else "warning"},
+        "annotations": {"summary": summary},
     }
 
 
-def alerts(plan: Plan) -> Iterator[Alert]:
-    """The rules for a plan's run."""
+def alerts(plan: Plan) -> Iterator[Manifest]:
+    """Yields the rules for a plan's run."""
     over = "unless on () (secureps_finished == 1)"
-    yield Alert(
+    yield _alert(
         "SecurepsCoordinatorUnseen",
         "absent(secureps_finished)",
         10,
         True,
         "Nothing is heard of the coordinator: nobody's update is taken.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsNotReady",
         "secureps_ready == 0",
         15,
         False,
         "A server cannot work: its journal is being read, or no run is founded.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsShardAway",
         'secureps_servers_away{role="shard"} > 0',
         5,
         True,
         "A shard is away: no version can be made.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsStandbyAway",
         f"secureps_standby_follows == 0 {over}",
         10,
@@ -416,7 +392,7 @@ def alerts(plan: Plan) -> Iterator[Alert]:
         "The standby does not follow: if the coordinator's machine is lost now, the run is.",
     )
     if spare := plan.holders - plan.threshold:
-        yield Alert(
+        yield _alert(
             "SecurepsHolderAway",
             'secureps_servers_away{role="holder"} > 0',
             30,
@@ -424,7 +400,7 @@ def alerts(plan: Plan) -> Iterator[Alert]:
             f"A key holder is away; when more than {spare} are, no sum can be opened.",
         )
     if plan.holders:
-        yield Alert(
+        yield _alert(
             "SecurepsHoldersAway",
             f'secureps_servers_away{{role="holder"}} > {spare}',
             5,
@@ -432,28 +408,28 @@ def alerts(plan: Plan) -> Iterator[Alert]:
             "Too few key holders are there to open a sum.",
         )
     start = max(plan.bounds(name).start for name in plan.groups)
-    yield Alert(
+    yield _alert(
         "SecurepsTooFewClients",
         f"secureps_members_live < {start} {over}",
         30,
         False,
         f"Fewer clients are live than the {start} that a version waits for.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsVersionStalls",
         f"changes(secureps_group_version[2h]) == 0 {over}",
         30,
         False,
         "A group has had no new version for two hours: `secureps status` says what it waits for.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsCohortBurnt",
         'increase(secureps_records_journalled_total{kind="CohortBurnt"}[1h]) > 0',
         0,
         False,
         "A cohort was burnt: its updates are charged and in no version.",
     )
-    yield Alert(
+    yield _alert(
         "SecurepsStrangers",
         "rate(secureps_unauthenticated_requests_total[15m]) > 1",
         15,
@@ -462,31 +438,10 @@ def alerts(plan: Plan) -> Iterator[Alert]:
     )
     if plan.section.privacy is not None:
         budget = plan.section.privacy.budget
-        yield Alert(
+        yield _alert(
             "SecurepsBudgetNearlySpent",
             f"secureps_largest_epsilon > {0.9 * budget:g} {over}",
             0,
             False,
             f"A client has spent nine tenths of the plan's budget, epsilon {budget:g}.",
         )
-
-
-def prometheus_rule(name: str, rules: Sequence[Alert]) -> Manifest:
-    """The rules as one object."""
-
-    def rule(each: Alert) -> Manifest:
-        return {
-            "alert": each.name,
-            "expr": each.expression,
-            **({"for": f"{each.minutes}m"} if each.minutes else {}),
-            "labels": {"severity": "critical" if each.urgent else "warning"},
-            "annotations": {"summary": each.summary},
-        }
-
-    groups = [{"name": name, "rules": [rule(each) for each in rules]}]
-    return {
-        "apiVersion": _API,
-        "kind": "PrometheusRule",
-        "metadata": {"name": name},
-        "spec": {"groups": groups},
-    }

@@ -111,24 +111,25 @@ def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
     return {"metadata": {"labels": dict(labels)}, "spec": {**_spec(pod), **more}}
 
 
+def manifest(
+    api: str, kind: str, name: str, labels: Mapping[str, str] | None = None, **more: object
+) -> Manifest:
+    """An object of the cluster, with what else its kind has."""
+    metadata = {"name": name} | ({} if labels is None else {"labels": labels})
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
+
+
 def config_map(name: str, files: Mapping[str, bytes]) -> Manifest:
     """A ConfigMap; what is no plain text is in it as base64."""
     texts = {key: text for key, data in files.items() if (text := _text(data)) is not None}
     rest = {key: _base64(data) for key, data in files.items() if key not in texts}
-    made: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    made = manifest("v1", "ConfigMap", name)
     return made | ({"data": texts} if texts else {}) | ({"binaryData": rest} if rest else {})
 
 
 def secret(name: str, files: Mapping[str, bytes]) -> Manifest:
-    """A Secret."""
     data = {key: _base64(value) for key, value in files.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name},
-        "type": "Opaque",
-        "data": data,
-    }
+    return manifest("v1", "Secret", name, type="Opaque", data=data)
 
 
 def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
@@ -287,8 +288,7 @@ RETRIES = 100
 
 def labels(name: str, component: str) -> dict[str, str]:
     """Of all that belongs to a party; `component` is its role."""
-    own = "app.kubernetes.io"
-    return {f"{own}/name": "secureps", f"{own}/component": component, f"{own}/instance": name}
+    return selector(name) | {"app.kubernetes.io/component": component}
 
 
 def selector(name: str) -> dict[str, str]:
@@ -314,21 +314,17 @@ def probes(file: str) -> Manifest:
     }
 
 
-def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> Manifest:
+def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
     """One pod that comes back with its volume, under its own name."""
     own = labels(pod.name, pod.kit.role)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": pod.name, "labels": own},
-        "spec": {
-            "serviceName": pod.name,
-            "replicas": 1,
-            "selector": {"matchLabels": selector(pod.name)},
-            "template": template(pod, own),
-            "volumeClaimTemplates": [claim("data", storage, storage_class)],
-        },
+    spec = {
+        "serviceName": pod.name,
+        "replicas": 1,
+        "selector": {"matchLabels": selector(pod.name)},
+        "template": template(pod, own),
+        "volumeClaimTemplates": [claim("data", storage, storage_class)],
     }
+    return [manifest("apps/v1", "StatefulSet", pod.name, own, spec=spec)]
 
 
 def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
@@ -337,37 +333,25 @@ def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
     A client that no restart mends fails the Job at once.
     """
     own = labels(pod.name, pod.kit.role)
-    volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-    volume |= claim(f"{pod.name}-data", storage, storage_class)
+    own_claim = claim(f"{pod.name}-data", storage, storage_class)
+    volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **own_claim}
 
     def on(action: str, status: int) -> Manifest:
-        codes: Mapping[str, object] = {
-            "containerName": pod.kit.role,
-            "operator": "In",
-            "values": [status],
-        }
-        return {"action": action, "onExitCodes": dict(codes)}
+        codes = {"containerName": pod.kit.role, "operator": "In", "values": [status]}
+        return {"action": action, "onExitCodes": codes}
 
     evicted: Manifest = {
         "action": "Ignore",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
     }
-    return [
-        volume,
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": pod.name, "labels": own},
-            "spec": {
-                "backoffLimit": RETRIES,
-                "podReplacementPolicy": "Failed",  # never two on one state
-                "podFailurePolicy": {
-                    "rules": [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
-                },
-                "template": template(pod, own, restartPolicy="Never"),
-            },
-        },
-    ]
+    rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
+    spec = {
+        "backoffLimit": RETRIES,
+        "podReplacementPolicy": "Failed",  # never two on one state
+        "podFailurePolicy": {"rules": rules},
+        "template": template(pod, own, restartPolicy="Never"),
+    }
+    return [volume, manifest("batch/v1", "Job", pod.name, own, spec=spec)]
 
 
 def until_over(*command: str) -> list[str]:
@@ -375,21 +359,15 @@ def until_over(*command: str) -> list[str]:
     return ["sh", "-c", _UNTIL_OVER, "client", *command]
 
 
-def disruption_budget(name: str) -> Manifest:
+def disruption_budget() -> Manifest:
     """One server at a time: whoever empties a node waits until the last one is back."""
     component = {"key": "app.kubernetes.io/component", "operator": "In"}
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": {
-            "maxUnavailable": 1,
-            "selector": {
-                "matchLabels": {"app.kubernetes.io/name": "secureps"},
-                "matchExpressions": [component | {"values": ["coordinator", "shard"]}],
-            },
-        },
+    servers = {
+        "matchLabels": {"app.kubernetes.io/name": "secureps"},
+        "matchExpressions": [component | {"values": ["coordinator", "shard"]}],
     }
+    spec = {"maxUnavailable": 1, "selector": servers}
+    return manifest("policy/v1", "PodDisruptionBudget", "servers", spec=spec)
 
 
 GRPC, METRICS = 7600, 7700
@@ -414,12 +392,8 @@ def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[
     if outside is not None:
         public = _service(name, role, {"type": "LoadBalancer", "ports": ports[:1]})
         note = {"external-dns.alpha.kubernetes.io/hostname": outside}
-        public["metadata"] = {
-            "name": f"{name}-outside",
-            "labels": labels(name, role),
-            "annotations": note,
-        }
-        made.append(public)
+        metadata = {"name": f"{name}-outside", "labels": labels(name, role), "annotations": note}
+        made.append(public | {"metadata": metadata})
     return made
 
 
@@ -445,27 +419,18 @@ def policy(
     to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
     parties: Manifest = ({"to": to} if to else {}) | {"ports": [_allowed(GRPC)]}
     asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name, "labels": labels(name, role)},
-        "spec": {
-            "podSelector": {"matchLabels": selector(name)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": incoming,
-            "egress": [_DNS, *asked] if asked else [],
-        },
+    spec = {
+        "podSelector": {"matchLabels": selector(name)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": incoming,
+        "egress": [_DNS, *asked] if asked else [],
     }
+    return manifest("networking.k8s.io/v1", "NetworkPolicy", name, labels(name, role), spec=spec)
 
 
 def _service(name: str, role: Role, more: Manifest) -> Manifest:
-    spec: Manifest = {"selector": selector(name), "publishNotReadyAddresses": True}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "labels": labels(name, role)},
-        "spec": spec | more,
-    }
+    spec = {"selector": selector(name), "publishNotReadyAddresses": True, **more}
+    return manifest("v1", "Service", name, labels(name, role), spec=spec)
 
 
 def _service_port(name: str, number: int) -> Manifest:

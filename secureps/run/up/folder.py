@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,17 +118,6 @@ class Origin:
     standby: bool = False
     pin: str = "off"
 
-    @classmethod
-    def of(
-        cls,
-        plan: Path,
-        unsafe_seed: int | None,
-        copies: str | None = None,
-        standby: bool = False,
-        pin: str = "off",
-    ) -> Origin:
-        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby, pin)
-
     def write(self, folder: RunFolder) -> None:
         record = asdict(self) | {"plan": str(self.plan), "directory": str(self.directory)}
         replace_text(folder.root / ORIGIN, json.dumps(record, indent=1) + "\n")
@@ -187,11 +175,6 @@ class Cast:
         return cls(shard_names(plan.section.most_shards), own, names)
 
 
-def default_root(plan: Plan) -> Path:
-    """runs/NAME-YYYYMMDD-HHMMSS under the working directory."""
-    return Path("runs") / f"{plan.section.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
     """Makes the folder of a run, with a kit for all; raises ConfigError if it holds something."""
     folder = RunFolder(root.resolve())
@@ -223,15 +206,6 @@ def write_coordinator(
     values = {"listen": LISTEN, **paths, "checkpoint_copies": copies, **own}
     checkpoints = str(folder.checkpoints)
     write_config(folder, name, {**values, "checkpoints": checkpoints, "name": COORDINATOR})
-
-
-def write_pair(
-    folder: RunFolder, base: Path, copies: str | None, addresses: tuple[str, str]
-) -> None:
-    """The same of a coordinator and its standby, each of which knows where the other is."""
-    one, other = addresses
-    write_coordinator(folder, base, copies, listen=one, standby=other)
-    write_coordinator(folder, base, copies, STANDBY, listen=other, coordinator=one)
 
 
 def write_servers(

@@ -37,7 +37,6 @@ from secureps.run.up.folder import (
     Cast,
     RunFolder,
     write_coordinator,
-    write_pair,
     write_servers,
 )
 from secureps.service.process import settled
@@ -47,12 +46,6 @@ START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
 
 NOTHING_ELSE = Extras()
-
-
-def nothing_beside(run: Path) -> AbstractContextManager[None]:
-    """Nothing goes on beside a run."""
-    return nullcontext()
-
 
 _TICK = 0.02
 
@@ -78,7 +71,7 @@ class Order:
     environment: Mapping[str, str]
     extras: Extras = NOTHING_ELSE
     copies: str | None = None
-    beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
+    beside: Callable[[Path], AbstractContextManager[object]] = nullcontext
     standby: bool = False
     pin: str = "off"
 
@@ -115,13 +108,9 @@ class Programs:
             "partitions": self.federation.clients,
         }
         initial = self.plan.section.initial
-        if self.flower and initial is not None:
+        if initial is not None and speaks_flower(self.script):
             own["initial"] = initial
         return own
-
-    @property
-    def flower(self) -> bool:
-        return speaks_flower(self.script)
 
     @property
     def copies(self) -> str | None:
@@ -146,9 +135,6 @@ class Programs:
             self.order.processes,
             dict(zip(names, self.federation.records, strict=False)),
         )
-
-    def supervisor(self) -> Supervisor:
-        return Supervisor(self.folder.logs, spawner=self.spawner)
 
     @contextmanager
     def pair(self) -> Iterator[tuple[str, ...]]:
@@ -208,7 +194,8 @@ class Programs:
             supervisor.start(self._server("coordinator", COORDINATOR))
             return self._await(supervisor, progress)
         one, other = pair
-        write_pair(*own, (one, other))
+        write_coordinator(*own, listen=one, standby=other)
+        write_coordinator(*own, STANDBY, listen=other, coordinator=one)
         for name, more in ((COORDINATOR, ()), (STANDBY, ("--standby",))):
             program = self._server("coordinator", name)
             arguments = (*program.arguments, *more)

@@ -43,6 +43,7 @@ from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
+from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
@@ -56,11 +57,10 @@ from secureps.run.up.folder import (
     Cast,
     Origin,
     RunFolder,
-    default_root,
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
-from secureps.run.up.watch import Outcome, Watch, Watched, read_so_far, version_0
+from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
@@ -86,7 +86,8 @@ def up(order: Order, console: Console) -> Path:
             ObjectStore(copies)  # refused now, and not by every server
     refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
-    root = order.out if order.out is not None else default_root(plan)
+    now = time.strftime("%Y%m%d-%H%M%S")
+    root = order.out if order.out is not None else Path("runs") / f"{plan.section.name}-{now}"
     heading = _heading(order, plan, root)
     order.extras.require(heading)
     refuse_unsealable(plan.opening)
@@ -101,9 +102,9 @@ def up(order: Order, console: Console) -> Path:
         if founding is not None:
             founding.tell(console)
             plan = founding.write(folder.root)
-        own = (order.unsafe_seed, order.copies, order.standby, order.pin)
+        began, own = (Path.cwd(), unsafe, time.time()), (order.copies, order.standby, order.pin)
         with full_disk_named(root, "begin the run anew in another folder"):
-            Origin.of(order.plan, *own).write(folder)
+            Origin(order.plan.resolve(), *began, *own).write(folder)
         with claimed(folder.root), _resumable(folder, console):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -185,10 +186,14 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     def warn(text: str) -> None:
         console.print(Text(text, "yellow"), soft_wrap=True)
 
+    def tell_how_to_go_on() -> None:
+        words = ["secureps", "resume", str(folder.root), *extras.arguments]
+        console.print(Text(f"stopped; this goes on with it: {shlex.join(words)}"), soft_wrap=True)
+
     opened = open_sinks(heading, folder.report / METRICS, extras)
     with (
         terminable(),
-        told_how_to_go_on(folder.root, extras.arguments, console),
+        telling_that_it_stops(tell_how_to_go_on),
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
@@ -226,7 +231,7 @@ def _federate(
 ) -> tuple[Outcome, Baselines]:
     """Runs the federation, and trains the baselines; it has run for `before` seconds already."""
     began = time.monotonic() - before
-    plan, folder, cast, unsafe = programs.plan, programs.folder, programs.cast, programs.unsafe
+    plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     with (
         Progress(console, plan.section.name, unsafe) as progress,
         script_process(programs.assignment, folder.logs, programs.spawner) as script,
@@ -234,19 +239,16 @@ def _federate(
         progress.say(f"the run's folder: {folder.root}")
         with (
             programs.pair() as pair,
-            programs.supervisor() as supervisor,
-            told_that_it_stops(progress),
+            Supervisor(folder.logs, spawner=programs.spawner) as supervisor,
+            telling_that_it_stops(lambda: progress.say("stopping ...")),
         ):
             address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
             _look(programs, script, progress)
-            so_far = (
-                time.monotonic() - began
-            )  # a run may be well under way once its script is there
-            compared = programs.federation.baselines
-            further = partial(programs.start_further, supervisor, set(supervisor.running()))
-            watched = Watched(plan, folder, address, cast.clients, so_far, compared, further)
-            with Watch(watched, script, supervisor, progress, metrics) as watch:
+            # a run may be well under way once its script is there
+            so_far = time.monotonic() - began
+            own = (programs, address, so_far, script, supervisor, progress, metrics)
+            with Watch(*own) as watch:
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         outcome = _judged(outcome, script, folder, progress)
@@ -388,18 +390,6 @@ def _lost(outcome: Outcome) -> tuple[str, ...]:
 
 
 @contextmanager
-def told_how_to_go_on(root: Path, options: Sequence[str], console: Console) -> Iterator[None]:
-    """Prints, after Ctrl-C or SIGTERM, the command that goes on with the run."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        words = ["secureps", "resume", str(root), *options]
-        text = f"stopped; this goes on with it: {shlex.join(words)}"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-        raise
-
-
-@contextmanager
 def noted(folder: RunFolder) -> Iterator[None]:
     """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
     folder.failed.unlink(missing_ok=True)
@@ -434,10 +424,10 @@ def full_disk_named(root: Path, then: str) -> Iterator[None]:
 
 
 @contextmanager
-def told_that_it_stops(progress: Progress) -> Iterator[None]:
-    """Prints at once that the run stops, since its processes take a while to end."""
+def telling_that_it_stops(tell: Callable[[], None]) -> Iterator[None]:
+    """Tells of Ctrl-C or SIGTERM when it ends the block."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        progress.say("stopping ...")
+        tell()
         raise

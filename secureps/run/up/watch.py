@@ -15,7 +15,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,6 @@ from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.explanation import row_block_words
-from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
@@ -39,7 +38,7 @@ from secureps.run.script.scoring import Score
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.party_logs import LogReader
-from secureps.run.up.programs import Deaths
+from secureps.run.up.programs import Deaths, Programs
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
 from secureps.tracebacks import TEXT_LIMIT
@@ -188,26 +187,6 @@ BY_CLIENTS = (*BETWEEN_ROUNDS, "founding", "collecting")
 
 
 @dataclass(frozen=True)
-class Watched:
-    """The run to watch.
-
-    Args:
-        plan, folder, clients: of the run; address: of its coordinator.
-        before: seconds that it was played before.
-        compared: baselines are trained too, as far as possible while it goes.
-        further: starts processes that came to the run since; called until it is over.
-    """
-
-    plan: Plan
-    folder: RunFolder
-    address: str
-    clients: tuple[str, ...]
-    before: float
-    compared: bool
-    further: Callable[[], None]
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The end of a run.
 
@@ -245,35 +224,46 @@ class Outcome:
 
 
 class Watch:
-    """Watches one run, in a `with`; `metrics` gets every version."""
+    """Watches one run, in a `with`; `metrics` gets every version.
+
+    Args:
+        address: of its coordinator.
+        before: seconds that it was played before.
+    """
 
     def __init__(
         self,
-        watched: Watched,
+        programs: Programs,
+        address: str,
+        before: float,
         judge: ScriptProcess,
         supervisor: Supervisor,
         progress: Progress,
         metrics: Metrics,
     ) -> None:
-        self._watched = watched
+        self._programs = programs
+        self._plan, self._folder = programs.plan, programs.folder
+        self._names = programs.cast.clients
+        self._address = address
         self._judge = judge
         self._supervisor = supervisor
+        self._started = set(supervisor.running())
         self._progress = progress
         self._deaths = Deaths(progress)
-        self._observer = StatusClient(watched.folder.kit, None, watched.address)
+        self._observer = StatusClient(self._folder.kit, None, address)
         self._metrics = metrics
         self._status: Status | None = None
         self._scored: tuple[Score | None, str] = (None, "")
         self._judged: dict[str, int] = {}
         self._moved_at = time.monotonic()
-        self._began = self._moved_at - watched.before
+        self._began = self._moved_at - before
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
         self._failures = list[str]()
-        self._echo = ClientWarnings(watched.folder.logs, watched.clients)
+        self._echo = ClientWarnings(self._folder.logs, self._names)
         self._few: frozenset[str] | None = frozenset()
-        self._unprotected = math.inf if watched.plan.section.privacy is None else None
-        self._ahead = watched.compared
+        self._unprotected = math.inf if self._plan.section.privacy is None else None
+        self._ahead = programs.federation.baselines
         self._unkept = False
 
     def __enter__(self) -> Watch:
@@ -287,7 +277,7 @@ class Watch:
     def _keep(self) -> None:
         seconds, known = time.monotonic() - self._began, self._metrics.gathered
         try:
-            write_so_far(self._watched.folder, dataclasses.replace(known, seconds=seconds))
+            write_so_far(self._folder, dataclasses.replace(known, seconds=seconds))
         except OSError as error:  # of a full disk: what it leaves out is times and curves
             if not self._unkept:
                 text = f"what `secureps resume` shows of these versions is not kept: {error}"
@@ -301,7 +291,7 @@ class Watch:
         """
         pause = self._look()
         while not (finished := self._finished()):
-            self._watched.further()
+            self._programs.start_further(self._supervisor, self._started)
             time.sleep(pause)
             pause = self._look()
         self._supervisor.expect_end()
@@ -314,13 +304,18 @@ class Watch:
             self._progress.say(line, "yellow")
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
-        score = self._scored[0] if versions == self._judged else None
-        outcome = Outcome(finished, versions, self._status.members, self._metrics.totals, score)
-        # a run that its coordinator did not end was left by its clients
-        failure = self._status.failure if self._status.finished else TooFew.__name__
-        ended = dataclasses.replace(outcome, failure=failure, notes=tuple(self._failures))
-        ended = dataclasses.replace(ended, cuts=self._echo.notes())
-        return dataclasses.replace(ended, evaluation=self._status.evaluation)
+        return Outcome(
+            finished,
+            versions,
+            self._status.members,
+            self._metrics.totals,
+            score=self._scored[0] if versions == self._judged else None,
+            notes=tuple(self._failures),
+            evaluation=self._status.evaluation,
+            # a run that its coordinator did not end was left by its clients
+            failure=self._status.failure if self._status.finished else TooFew.__name__,
+            cuts=self._echo.notes(),
+        )
 
     # --- one look -----------------------------------------------------------------
 
@@ -392,21 +387,22 @@ class Watch:
 
     def _let_rest(self, client: str, why: str) -> None:
         """Says for a client that is gone that it is, so that no round waits for it."""
-        with suppress(SecurepsError):  # its lease ends in any case
-            kit, address = self._watched.folder.kit, self._watched.address
-            with closing(StatusClient(kit, client, address)) as own:
-                own.rest(client, why)
+        with (
+            suppress(SecurepsError),  # its lease ends in any case
+            closing(StatusClient(self._folder.kit, client, self._address)) as own,
+        ):
+            own.rest(client, why)
 
     def _tell_row_blocks(self, status: Status) -> None:
         """Says once, when all clients are there, how many row-blocks too few of them touch."""
-        if self._few is None or len(status.members) < len(self._watched.clients):
+        if self._few is None or len(status.members) < len(self._names):
             return
         few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
         if not few or few != self._few:  # one look more: all may not have been looked at since
             self._few = few
             return
         self._few = None
-        for remark in row_block_words(self._watched.plan, few):
+        for remark in row_block_words(self._plan, few):
             self._progress.say(remark, "yellow")
 
     def _judge_newest(self, status: Status) -> None:
@@ -431,14 +427,13 @@ class Watch:
 
     def _train_ahead(self) -> None:
         """Has baselines begun as soon as version 0, at which they start, is in a checkpoint."""
-        if self._ahead and (start := version_0(self._watched.folder)):
+        if self._ahead and (start := version_0(self._folder)):
             self._ahead = False
-            plan = self._watched.plan
+            plan = self._plan
             self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
 
     def _view(self, status: Status) -> View:
-        plan = self._watched.plan
-        section = plan.section
+        plan, section = self._plan, self._plan.section
         return View(
             elapsed=time.monotonic() - self._began,
             wanted={group: plan.versions(group) for group in plan.groups},
@@ -452,7 +447,7 @@ class Watch:
             bytes_up=self._metrics.totals.total(UP),
             bytes_down=self._metrics.totals.total(DOWN),
             live=sum(member.live for member in status.members),
-            clients=len(self._watched.clients),
+            clients=len(self._names),
         )
 
     def _spent(self, status: Status) -> float:
@@ -468,12 +463,12 @@ class Watch:
             return ""
         if self._status.finished:
             return self._status.finished
-        here, plan = self._clients(), self._watched.plan
+        here, plan = self._clients(), self._plan
         needed = min(plan.bounds(name).start for name in plan.groups)
         quiet = time.monotonic() - self._moved_at
         if len(here) >= needed or (here and not self._between(self._status.groups)):
             return ""
-        clients, failed = self._watched.clients, self._supervisor.failed
+        clients, failed = self._names, self._supervisor.failed
         ends = BETWEEN_ROUNDS if here else BY_CLIENTS
         nothing_moves = failed and all(group.step in ends for group in self._status.groups)
         if quiet < STUCK_SECONDS and not nothing_moves:
@@ -491,14 +486,14 @@ class Watch:
         Without rounds updates are collected all the time, and those who are left come no further
         once others failed.
         """
-        bounds, failed = self._watched.plan.bounds, self._supervisor.failed
+        bounds, failed = self._plan.bounds, self._supervisor.failed
         return all(
             group.step in BETWEEN_ROUNDS or (failed and not bounds(group.name).rounds)
             for group in groups
         )
 
     def _clients(self) -> tuple[str, ...]:
-        return tuple(n for n in self._supervisor.running() if n in self._watched.clients)
+        return tuple(n for n in self._supervisor.running() if n in self._names)
 
 
 def version_0(folder: RunFolder) -> dict[str, Any]:

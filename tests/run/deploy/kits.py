@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
+
+import yaml
 
 from secureps.crypto.identity import Role
 from secureps.policy.plan import load_plan
@@ -44,3 +47,8 @@ def deployed() -> Path:
     for name, role in PARTIES.items():
         issue(kit, role, name)
     return folder
+
+
+def parsed(text: str, kind: str) -> list[dict[str, Any]]:
+    """The objects of a kind in a file of manifests."""
+    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]

@@ -24,7 +24,7 @@ def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_p
     request = Request(
         home / "plan.toml", home / "kit", script=home / "client.py", site=site, threshold=2
     )
-    found = kubernetes_files(request, CLUSTER, None, None)
+    found = kubernetes_files(request, CLUSTER)
     texts = {name: "".join(files.values()) for name, files in found.items()}
     for role in ("south", "north-clinic-1"):
         maps = [each for each in yaml.safe_load_all(texts[role]) if each and "data" in each]
@@ -35,7 +35,7 @@ def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_p
         assert f'ca_fingerprint = "{pinned}"' in texts[server]
     site.write_text('ledger = "ledger.db"\n')
     with pytest.raises(ConfigError, match="in a cluster nothing is written"):
-        kubernetes_files(request, CLUSTER, None, None)
+        kubernetes_files(request, CLUSTER)
 
 
 def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_leave(
@@ -46,9 +46,7 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     scaled.write_text((home / "plan.toml").read_text().replace("[cipher]", scaling))
     fewest = check(scaled, 1_000_000).fewest
     assert fewest is not None
-    found = kubernetes_files(
-        Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER, None, None
-    )
+    found = kubernetes_files(Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER)
     asked = asked_memory(found["servers"]["shard-0.yaml"]) << 20
     assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
 
@@ -60,7 +58,7 @@ def test_a_shard_with_a_limit_gets_room_for_pages_of_its_files(tmp_path: Path) -
         own = f'[federation]\nscript = "client.py"\nclients = 5\nmemory = "{memory}"\n'
         (tmp_path / "plan.toml").write_text((home / "plan.toml").read_text() + own)
         request = Request(tmp_path / "plan.toml", home / "kit", ("shard-0",), values=10**8)
-        parts = kubernetes_files(request, CLUSTER, None, None)["servers"]
+        parts = kubernetes_files(request, CLUSTER)["servers"]
         asked[memory] = asked_memory(parts["shard-0.yaml"])
     assert asked["100 MB"] - asked["50 MB"] in (47, 48)
     assert asked["100 MB"] < asked["900 MB"] == asked["1 GB"], "no more than a version has"

@@ -30,7 +30,7 @@ from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
-from tests.run.deploy.kits import PARTIES, deployed
+from tests.run.deploy.kits import PARTIES, deployed, parsed
 from tests.run.deploy.schemas import SCHEMAS
 
 CLUSTER = Cluster("registry.example/secureps:1", "trial", "", "ps.example", "fast", "monitoring")
@@ -48,7 +48,8 @@ def written(cluster: Cluster = CLUSTER, names: tuple[str, ...] = ()) -> dict[str
         settings=("partition={index}", "who={name}", "data=/srv/records/mine.npz"),
         budget=8.0,
     )
-    return kubernetes_files(request, cluster, "records", "registry.example/client:1")
+    own = replace(cluster, records="records", client_image="registry.example/client:1")
+    return kubernetes_files(request, own)
 
 
 def objects(folder: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -69,7 +70,7 @@ def pods() -> list[dict[str, Any]]:
 
 def asked_memory(text: str) -> int:
     """MiB that the StatefulSet of a file asks for."""
-    (runs,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet")
+    (runs,) = parsed(text, "StatefulSet")
     resources = runs["spec"]["template"]["spec"]["containers"][0]["resources"]
     return int(resources["requests"]["memory"].removesuffix("Mi"))
 
@@ -193,7 +194,7 @@ def test_servers_files_are_ones_and_say_who_dials_whom() -> None:
     for each in of_kind("ConfigMap"):
         for name, text in each.get("data", {}).items():
             if name.endswith(".toml") and name != "plan.toml":
-                section = parse(ServeSection, __import__("tomllib").loads(text), name)
+                section = parse(ServeSection, tomllib.loads(text), name)
                 found[section.name] = section
                 assert name == f"{section.name}.toml"
     assert found["coordinator"].plan == "/srv/config/plan.toml"
@@ -253,13 +254,13 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     plan = load_plan(ROOT / "policies" / "digits.toml")
     rules = list(alerts(plan))
     for rule in rules:
-        used = set(re.findall(r"secureps_\w+", rule.expression))
+        used = set(re.findall(r"secureps_\w+", rule["expr"]))
         assert used
-        assert used <= known, rule.name
-        for kind in re.findall(r'kind="(\w+)"', rule.expression):
+        assert used <= known, rule["alert"]
+        for kind in re.findall(r'kind="(\w+)"', rule["expr"]):
             assert f"class {kind}" in records
-    assert len({rule.name for rule in rules}) == len(rules)
-    assert "SecurepsBudgetNearlySpent" in {rule.name for rule in rules}
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    assert "SecurepsBudgetNearlySpent" in {rule["alert"] for rule in rules}
     (written_rule,) = of_kind("PrometheusRule")
     assert len(written_rule["spec"]["groups"][0]["rules"]) == len(
         list(alerts(load_plan(deployed() / "plan.toml")))
@@ -272,9 +273,9 @@ def test_somebody_is_woken_once_too_few_holders_are_there() -> None:
         own = {"holders": holders, "threshold": threshold}
         cipher = plan.section.cipher.model_copy(update=own)
         section = plan.section.model_copy(update={"cipher": cipher})
-        rules = {each.name: each for each in alerts(Plan(section))}
+        rules = {each["alert"]: each for each in alerts(Plan(section))}
         away = 'secureps_servers_away{role="holder"} > '
-        assert rules["SecurepsHoldersAway"].expression == f"{away}{spare}"
+        assert rules["SecurepsHoldersAway"]["expr"] == f"{away}{spare}"
         assert ("SecurepsHolderAway" in rules) == (spare > 0)
 
 
@@ -399,10 +400,8 @@ def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     files = kubernetes_files(
         request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
         CLUSTER,
-        None,
-        None,
     )
-    (job,) = [d for d in yaml.safe_load_all(files["south"]["south.yaml"]) if d["kind"] == "Job"]
+    (job,) = parsed(files["south"]["south.yaml"], "Job")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert "--set=a=$$(HOME) $$$$ $5 $$$$(B)" in container["command"]
     (prepare,) = job["spec"]["template"]["spec"]["initContainers"]
@@ -433,7 +432,7 @@ def test_what_cannot_be_deployed_is_refused(
     given: dict[str, Any], kind: type[Exception], reason: str
 ) -> None:
     with pytest.raises(kind, match=reason):
-        kubernetes_files(request(**given), CLUSTER, None, None)
+        kubernetes_files(request(**given), CLUSTER)
 
 
 def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> None:
@@ -453,12 +452,10 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
         asked = request(plan=plan, names=("coordinator",))
         if reason:
             with pytest.raises(ConfigError, match=reason):
-                kubernetes_files(asked, CLUSTER, None, None)
+                kubernetes_files(asked, CLUSTER)
             continue
-        files = kubernetes_files(asked, CLUSTER, None, None)["servers"]
-        (config,) = (
-            e for e in yaml.safe_load_all(files["coordinator.yaml"]) if e["kind"] == "ConfigMap"
-        )
+        files = kubernetes_files(asked, CLUSTER)["servers"]
+        (config,) = parsed(files["coordinator.yaml"], "ConfigMap")
         first = base64.b64decode(config["binaryData"]["first.safetensors"])
         assert first == (tmp_path / "first.safetensors").read_bytes()
         assert config["data"]["plan.toml"] == plan.read_text()
@@ -478,8 +475,8 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
 
 def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
     files = written(replace(CLUSTER, standby=True))
-    made = list(yaml.safe_load_all(files["servers"]["standby.yaml"]))
-    (runs,) = (each for each in made if each["kind"] == "StatefulSet")
+    made = files["servers"]["standby.yaml"]
+    (runs,) = parsed(made, "StatefulSet")
     assert runs["metadata"]["name"] == "standby"
     command = runs["spec"]["template"]["spec"]["containers"][0]["command"]
     assert "--standby" in command
@@ -499,7 +496,7 @@ def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
         settings_in(files["holder-0"]["holder-0.yaml"], "holder-0.toml")["coordinator"] == outside
     )
     assert outside in files["south"]["south.yaml"]
-    (policy,) = (each for each in made if each["kind"] == "NetworkPolicy")
+    (policy,) = parsed(made, "NetworkPolicy")
     assert policy["spec"]["egress"][1]["to"] == [
         {
             "podSelector": {
@@ -514,6 +511,6 @@ def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
 
 def settings_in(text: str, file: str) -> dict[str, Any]:
     """A server's file, as its ConfigMap has it."""
-    maps = (each for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap")
-    (found,) = (each["data"][file] for each in maps if file in each.get("data", {}))
+    maps = (each.get("data", {}) for each in parsed(text, "ConfigMap"))
+    (found,) = (data[file] for data in maps if file in data)
     return tomllib.loads(found)

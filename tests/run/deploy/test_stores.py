@@ -19,7 +19,7 @@ from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster
 from secureps.run.deploy.stores import Store
 from tests.kits.command import said
-from tests.run.deploy.kits import deployed
+from tests.run.deploy.kits import deployed, parsed
 from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, complaint, settings_in, written
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: no store can be named")
@@ -27,6 +27,7 @@ pytest.importorskip("s3fs", reason="s3fs is not installed: no store can be named
 URL = "s3://bucket/trial/checkpoints"
 STORE = Store("store-keys", URL, "https://minio.example:9000")
 COPYING = replace(CLUSTER, standby=True, store=STORE)
+POLICY = "NetworkPolicy"
 SERVERS = ("coordinator", "standby", "shard-0", "shard-1")
 
 
@@ -43,8 +44,8 @@ def pods(folder: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def rules(folder: str) -> dict[str, list[dict[str, Any]]]:
-    found = (each for each in objects(folder) if each["kind"] == "NetworkPolicy")
+def rules(folder: str, cluster: Cluster = COPYING) -> dict[str, list[dict[str, Any]]]:
+    found = (each for text in written(cluster)[folder].values() for each in parsed(text, POLICY))
     return {each["metadata"]["name"]: each["spec"]["egress"] for each in found}
 
 
@@ -77,23 +78,12 @@ def test_nobody_else_reaches_the_store() -> None:
 
 
 def test_servers_dial_whom_they_did_and_the_store_besides() -> None:
-    before = {
-        each["metadata"]["name"]: each["spec"]["egress"]
-        for text in written(replace(COPYING, store=None))["servers"].values()
-        for each in yaml.safe_load_all(text)
-        if each["kind"] == "NetworkPolicy"
-    }
-    now = rules("servers")
+    before, now = rules("servers", replace(COPYING, store=None)), rules("servers")
     assert now.keys() == before.keys() == set(SERVERS)
     for name in SERVERS:
         assert now[name] == [*before[name], STORE.way()]
-    alone = written(replace(COPYING, standby=False))["servers"]["coordinator.yaml"]
-    (egress,) = (
-        each["spec"]["egress"]
-        for each in yaml.safe_load_all(alone)
-        if each["kind"] == "NetworkPolicy"
-    )
-    assert egress == [now["shard-0"][0], STORE.way()], "names, and the store: no party"
+    alone = rules("servers", replace(COPYING, standby=False))["coordinator"]
+    assert alone == [now["shard-0"][0], STORE.way()], "names, and the store: no party"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +171,7 @@ def test_a_first_model_at_a_store_needs_the_secret_where_servers_are(
 
     def files(name: str, cluster: Any) -> dict[str, str]:
         asked = Request(plan, kit, (name,))
-        return next(iter(kubernetes_files(asked, cluster, None, None).values()))
+        return next(iter(kubernetes_files(asked, cluster).values()))
 
     with pytest.raises(ConfigError, match="name their Secret by --store-secret"):
         files("coordinator", CLUSTER)
@@ -190,9 +180,9 @@ def test_a_first_model_at_a_store_needs_the_secret_where_servers_are(
     monkeypatch.setattr(stores, "_OF_THIS_MACHINE", ())
     assert "holder-0.yaml" in files("holder-0", CLUSTER), "it reads no model"
     made = files("coordinator", replace(CLUSTER, store=Store("keys")))["coordinator.yaml"]
-    (runs,) = (each for each in yaml.safe_load_all(made) if each["kind"] == "StatefulSet")
+    (runs,) = parsed(made, "StatefulSet")
     (container,) = runs["spec"]["template"]["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
-    (config,) = (each for each in yaml.safe_load_all(made) if each["kind"] == "ConfigMap")
+    (config,) = parsed(made, "ConfigMap")
     assert tomllib.loads(config["data"]["plan.toml"])["initial"] == url
     assert "checkpoint_copies" not in config["data"]["coordinator.toml"]

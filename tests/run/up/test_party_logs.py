@@ -12,7 +12,7 @@ from secureps.errors import ConfigError
 from secureps.run.run_lock import claimed
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.party_logs import log
-from tests.kits.command import run
+from tests.kits.command import typed
 
 SHARD = """2026-11-23 03:49:43,338 shard-0: listens on 127.0.0.1:45225
 2026-11-23 03:49:44,116 shard-0: version 0 is committed
@@ -108,10 +108,8 @@ def test_a_party_that_is_none_names_those_that_there_are(folder: RunFolder) -> N
 
 
 @pytest.mark.slow
-def test_the_command(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "log", folder.root, "client-00", "--tail", "1", "-f") == 0
-    assert capsys.readouterr().out == CLIENT.splitlines()[-1] + "\n"
-    assert run(monkeypatch, "log", folder.root, "nobody") == 1
-    assert "known are client-00, shard-0 (the operator's fault)" in capsys.readouterr().err
+def test_the_command(folder: RunFolder) -> None:
+    told = typed("log", folder.root, "client-00", "--tail", "1", "-f").out
+    assert told == CLIENT.splitlines()[-1] + "\n"
+    told = typed("log", folder.root, "nobody", status=1).err
+    assert "known are client-00, shard-0 (the operator's fault)" in told

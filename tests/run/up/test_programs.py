@@ -95,7 +95,7 @@ def test_each_data_holder_counts_by_the_number_that_the_federation_has_for_it(
 
 
 def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(run: Prepared) -> None:
-    Origin.of(run.path, None, pin="auto").write(run.folder)
+    Origin(run.path, run.path.parent, None, 0.0, pin="auto").write(run.folder)
     pin = Origin.read(run.folder).pin
     assert pin == "auto"
     given = run.programs(pin=pin)._client("client-00", "x", 0).arguments

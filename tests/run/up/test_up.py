@@ -32,7 +32,7 @@ from secureps.run.up.runs import STOPPED
 from secureps.run.up.up import up
 from secureps.store.checkpoint import read_state, write_state
 from tests.kits import extras_kit
-from tests.kits.command import INSECURE, run
+from tests.kits.command import INSECURE, run, typed
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT, supervise_children
 
@@ -215,7 +215,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     text = text.replace("lr = 4.0\nlocal_steps = 2\n", "lr = 2.0\n")
     plan = write_plan(tmp_path / "plan.toml", script=SCRIPT.with_name("digits_numpy.py"), text=text)
     supervise_children(monkeypatch, "secureps.client.flower.script", "sklearn.datasets")
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
+    typed("up", plan, "--out", tmp_path / "run", *SEEDED)
     summary = json.loads((tmp_path / "run" / "report" / "summary.json").read_text())
     assert summary["versions"] == {"all": 2}
     assert summary["updates"] == dict.fromkeys(("client-00", "client-01", "client-02"), 2)
@@ -284,7 +284,7 @@ if __name__ == "__main__":
 
 
 def test_spent_budgets_end_the_run_before_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "examiners.py"
     script.write_text(EXAMINERS)
@@ -293,8 +293,7 @@ def test_spent_budgets_end_the_run_before_its_time(
     plan.write_text(plan.read_text().replace("clip = 16.0", "clip = 0.01"))
     monkeypatch.setenv("COLUMNS", "120")
     supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", tmp_path / "run", *SEEDED) == 0
-    told = capsys.readouterr().out
+    told = typed("up", plan, "--out", tmp_path / "run", *SEEDED).out
     ending = "the privacy budget is spent: after version 1, another would bring 3 clients"
     assert ending in told
     cuts = [line for line in told.splitlines() if "clip 0.01: cut to" in line]
@@ -310,15 +309,12 @@ def test_spent_budgets_end_the_run_before_its_time(
     assert not processes(tmp_path / "run")
 
 
-def test_a_stop_leaves_nothing_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_leaves_nothing_over(tmp_path: Path) -> None:
     """`secureps stop` sends SIGTERM, and waits until all is over."""
     out = tmp_path / "run"
     play = start(write_plan(tmp_path / "plan.toml", script=WALKERS, text=ENDLESS), out)
     until(lambda: len(processes(out)) == 6, play)
-    assert run(monkeypatch, "stop", out) == 0
-    assert capsys.readouterr().out == f"{out}: {STOPPED}\n"
+    assert typed("stop", out).out == f"{out}: {STOPPED}\n"
     assert not processes(out)
     told, _ = play.communicate()
     assert play.returncode == 143, told
@@ -344,7 +340,7 @@ def make(settings):
 
 
 def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All clients are named, whose scripts it is; an evaluation that fails at all is one line."""
     script, out = tmp_path / "empty.py", tmp_path / "run"
@@ -353,8 +349,7 @@ def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_me
     plan = write_plan(tmp_path / "plan.toml", script=script, text=text)
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", out, *SEEDED) == 1
-    told = capsys.readouterr()
+    told = typed("up", plan, "--out", out, *SEEDED, status=1)
     nobody = "sends no update from version 0 of all: its script trained on 0 examples ("
     assert nobody in told.out, "it is said while the run goes on"
     few = "error: too few clients are left for version 1 of all: its script trained on 0 examples ("
@@ -362,16 +357,13 @@ def test_a_run_in_which_no_client_has_examples_fails_and_goes_on_once_that_is_me
     assert "(the members' fault)" in told.err
     assert f"once that is mended, this goes on: secureps resume {out}" in told.out
     assert not (out / "model.safetensors").exists(), "nobody trained one"
-    assert run(monkeypatch, "status", out) == 0
-    told = capsys.readouterr()
+    told = typed("status", out)
     assert f"failed: {few[7:]}" in told.out
     assert "this run is over" not in told.out
-    assert run(monkeypatch, "log", out, "up") == 0
-    assert f"up: failed: {few[7:]}" in capsys.readouterr().out
+    assert f"up: failed: {few[7:]}" in typed("log", out, "up").out
 
     script.write_text(EMPTY.replace("examples=0", "examples=9"))
-    assert run(monkeypatch, "resume", out) == 0
-    told = capsys.readouterr()
+    told = typed("resume", out)
     summary = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
     fails = "sends no evaluation: evaluate raised ValueError: nothing held out (empty.py:10 in eval"
@@ -397,7 +389,7 @@ def make(settings):
 
 
 def test_the_run_goes_on_without_a_client_that_fails_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the quorum holds; and a training that fails as it failed is not tried a third time."""
     script, out = tmp_path / "failing.py", tmp_path / "run"
@@ -406,8 +398,7 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     plan = write_plan(tmp_path / "plan.toml", script=script, text=text)
     monkeypatch.setenv("COLUMNS", "400")
     supervise_children(monkeypatch)
-    assert run(monkeypatch, "up", plan, "--out", out, *SEEDED) == 0
-    told = capsys.readouterr().out
+    told = typed("up", plan, "--out", out, *SEEDED).out
     failed = (
         r"client-02 died twice in the same way, with exit status 1, and is not started again: fit "
         r"raised ValueError: no data in <object object at 0x\w+> \(failing\.py:7 in fit\)"
@@ -421,9 +412,8 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     assert (out / "logs" / "client-02.log").read_text().count("error: fit raised") == 2
     log = (out / "logs" / "coordinator.log").read_text()
     assert re.search(f"coordinator: {failed}", log.replace("client-02 failed: ", "client-02 "))
-    assert run(monkeypatch, "status", out) == 0
     state = "failed: died twice in the same way, with exit status 1, and is not started again: fit"
-    assert f"\u2502 client-02 \u2502 {state} raised" in capsys.readouterr().out
+    assert f"\u2502 client-02 \u2502 {state} raised" in typed("status", out).out
 
 
 ENV = dict(os.environ)
@@ -485,7 +475,7 @@ def full(*given: object) -> None:
 
 
 def test_a_disk_that_is_full_loses_no_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is only told is left out; where the end cannot be written `resume` writes it."""
     out, plan = tmp_path / "run", write_plan(tmp_path / "plan.toml", script=WALKERS)
@@ -496,15 +486,14 @@ def test_a_disk_that_is_full_loses_no_model(
         patch.setattr("secureps.run.up.watch.replace_text", full)
         patch.setattr("secureps.run.up.up.replace_text", full)
         patch.setattr("secureps.run.up.up.draw", full)
-        assert run(monkeypatch, "up", plan, "--out", out) == 1
-    told = capsys.readouterr()
+        told = typed("up", plan, "--out", out, status=1)
     assert told.out.count("of these versions is not kept: [Errno 28] No space left") == 1, told.out
     assert "no curves were drawn" in told.out
     reason = "error: sofar.json: No space left on device: make room on the disk, and go on: "
     assert f"{reason}secureps resume {out} (the operator's fault)" in told.err
     assert "Traceback" not in told.out + told.err
     model = (out / "model.safetensors").read_bytes()
-    assert run(monkeypatch, "resume", out) == 0
+    typed("resume", out)
     assert (out / "model.safetensors").read_bytes() == model
     assert (out / "report" / "summary.json").exists()
 

@@ -17,9 +17,16 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.watch import STUCK_SECONDS, Watch, Watched, read_so_far, write_so_far
+from secureps.run.up.watch import STUCK_SECONDS, Watch, read_so_far, write_so_far
 from tests.kits.federations import small_plan
 from tests.kits.shoppers import BUFFERED, sparse_plan
+
+
+def looking(root: Path, plan: Plan | None = None, *names: str) -> Any:
+    """A watch that has begun to look at a run of these clients."""
+    watch: Any = object.__new__(Watch)
+    watch._plan, watch._folder, watch._names = plan or small_plan(), RunFolder(root), names
+    return watch
 
 
 def test_nobody_is_started_once_the_run_is_over(
@@ -28,9 +35,9 @@ def test_nobody_is_started_once_the_run_is_over(
     """Shards end then, in order: they would be started anew, and find nobody."""
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
-    folder, further = RunFolder(tmp_path), lambda: said.append("starts")
-    watch: Any = object.__new__(Watch)
-    watch._watched = Watched(small_plan(), folder, "", (), 0.0, False, further)
+    watch = looking(tmp_path)
+    watch._programs = SimpleNamespace(start_further=lambda *who: said.append("starts"))
+    watch._started = set()
     watch._supervisor = SimpleNamespace(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
     )
@@ -68,10 +75,8 @@ def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_p
         return SimpleNamespace(members=range(clients), groups=groups)
 
     plan, said = sparse_plan("plain", BUFFERED), list[str]()
-    watch: Any = object.__new__(Watch)
+    watch = looking(tmp_path, plan, "a", "b", "c")
     watch._few = frozenset()
-    folder, names = RunFolder(tmp_path), ("a", "b", "c")
-    watch._watched = Watched(plan, folder, "", names, 0.0, False, lambda: None)
     watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
     whole = status(3, "table.2", "table.3")
     few = [status(2, *plan.groups), status(3), status(3, "table.3"), whole]
@@ -88,9 +93,7 @@ def test_a_version_that_was_made_before_a_run_was_stopped_has_its_time_by_the_jo
     tmp_path: Path,
 ) -> None:
     """This process counts from the seconds that it was told of, and looks only later."""
-    watch: Any = object.__new__(Watch)
-    lines = list[Any]()
-    watch._watched = Watched(small_plan(), RunFolder(tmp_path), "", (), 0.0, False, lambda: None)
+    watch, lines = looking(tmp_path), list[Any]()
     watch._status, watch._began, watch._unprotected = None, time.monotonic() - 60.0, None
     watch._metrics = SimpleNamespace(publish=lambda *line: lines.append(line))
     watch._keep = tuple
@@ -129,8 +132,7 @@ def test_a_run_goes_on_while_those_who_have_not_failed_can_make_a_version(
     needed = min(plan.bounds(group).start for group in plan.groups)
     names = tuple(f"c{i}" for i in range(needed + 2))
     left = () if here is None else names[: needed + here]
-    watch: Any = object.__new__(Watch)
-    watch._watched = Watched(plan, RunFolder(tmp_path), "", names, 0.0, False, lambda: None)
+    watch = looking(tmp_path, plan, *names)
     errors = {name: ScriptFailed(f"{name} died") for name in names[-failed:] if failed}
     watch._supervisor = SimpleNamespace(running=lambda: left, failed=errors)
     groups = [SimpleNamespace(name=group, step=step) for group in plan.groups]
