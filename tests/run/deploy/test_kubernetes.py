@@ -254,10 +254,11 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     plan = load_plan(ROOT / "policies" / "digits.toml")
     rules = list(alerts(plan))
     for rule in rules:
-        used = set(re.findall(r"secureps_\w+", rule["expr"]))
+        expression = str(rule["expr"])
+        used = set(re.findall(r"secureps_\w+", expression))
         assert used
         assert used <= known, rule["alert"]
-        for kind in re.findall(r'kind="(\w+)"', rule["expr"]):
+        for kind in re.findall(r'kind="(\w+)"', expression):
             assert f"class {kind}" in records
     assert len({rule["alert"] for rule in rules}) == len(rules)
     assert "SecurepsBudgetNearlySpent" in {rule["alert"] for rule in rules}
