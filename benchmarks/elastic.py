@@ -21,13 +21,12 @@ from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
+from secureps.messages.requests import ScalingDecided
 from secureps.messages.run import COORDINATOR
-from secureps.messages.scaling import ScalingDecided
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.scenario.delays import Delays, Distribution, generator
-from secureps.scenario.links import Links
+from secureps.run.up.folder import client_names
+from secureps.scenario.delays import Delays, Distribution, Links, generator
 from tests.kits.federations import Walker
 
 SECONDS = 900.0

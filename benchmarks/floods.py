@@ -20,7 +20,7 @@ from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
 from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
+from secureps.wire.grpc.framing import REQUEST_DOMAIN, sign_request
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import WAYS, Begun, secured
 from tests.kits.processes import Processes

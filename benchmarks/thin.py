@@ -22,8 +22,8 @@ from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import service
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 
 ROOT = Path(__file__).parent.parent
 THIN = load_plan(ROOT / "policies" / "thin.toml")

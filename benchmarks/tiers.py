@@ -37,17 +37,21 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Prepared
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import (
+    GroupPlacement,
+    Placement,
+    RunInfo,
+    Schema,
+    ShardAddress,
+    TensorSpec,
+)
 from secureps.messages.shard_records import StateCommitted
 from secureps.policy.plan import Plan
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState
-from secureps.service.malloc import keep_pieces
+from secureps.roles.shard.state import MakeState, ShardState
+from secureps.service.pinning import keep_pieces
 from secureps.service.process import Party, link_of
-from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.tiers import ShardFolders
-from secureps.service.shard.worker import ShardWorker
+from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import DatedJournal, SqliteJournal

@@ -49,8 +49,7 @@ __all__ = [
 if TYPE_CHECKING:
     from secureps import errors
     from secureps.client.flower.script import run_flower
-    from secureps.client.runner import run_client
-    from secureps.client.script_settings import Settings
+    from secureps.client.runner import Settings, run_client
     from secureps.client.session import PulledModel, Session, join
     from secureps.client.torch import TorchTrainer
     from secureps.client.trainer import (
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from secureps.policy.rules import rule as rules
     from secureps.run.api import PlanCheck, RunResult, check, simulate, up
     from secureps.scenario import clicks, datasets
-    from secureps.scenario.partition import dirichlet
+    from secureps.scenario.datasets import dirichlet
 else:
     _MODULES = {
         "clicks": "secureps.scenario.clicks",
@@ -77,8 +76,7 @@ else:
     }
     _NAMES = {
         "secureps.client.flower.script": "run_flower",
-        "secureps.client.runner": "run_client",
-        "secureps.client.script_settings": "Settings",
+        "secureps.client.runner": "Settings run_client",
         "secureps.client.session": "PulledModel Session join",
         "secureps.client.torch": "TorchTrainer",
         "secureps.client.trainer": (
@@ -87,7 +85,7 @@ else:
         "secureps.errors": "ConfigError PlanRefused SecurepsError",
         "secureps.policy.plan": "load_plan",
         "secureps.run.api": "PlanCheck RunResult check simulate up",
-        "secureps.scenario.partition": "dirichlet",
+        "secureps.scenario.datasets": "dirichlet",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

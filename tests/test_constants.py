@@ -35,10 +35,9 @@ from secureps.store.checkpoint import write_state
 from secureps.store.envelope_keys import EnvelopeKeyFiles
 from secureps.store.issuing import approve, create_kit, issue, make_keys, write_request
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import ENVELOPE, load_public, own_seed
+from secureps.store.keyring import ENVELOPE, TlsFiles, load_public, own_seed
 from secureps.store.spool import DiskSpool
-from secureps.store.tls_files import TlsFiles
-from secureps.wire.grpc.links import Tls
+from secureps.wire.grpc.framing import Tls
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.dashboard.test_application import full, opened
 from tests.kits.ledgers import charge

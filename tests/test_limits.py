@@ -18,12 +18,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from secureps.client.flower.served import Served, Told, write_served
+from secureps.client.initial_model import Served, Told, write_served
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.key_request import KeyRequest
-from secureps.crypto.passphrase import Passphrase
 from secureps.crypto.ring import choose
-from secureps.crypto.roster import Roster
+from secureps.crypto.roster import KeyRequest, Roster
 from secureps.crypto.sharing import Committee
 from secureps.errors import (
     ConfigError,
@@ -36,14 +34,14 @@ from secureps.errors import (
     SecurepsError,
 )
 from secureps.messages import requests
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
 from secureps.service.one_wave import answering
 from secureps.store.checkpoint import header_end
 from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE
-from secureps.store.kit_files import read
+from secureps.store.kit_files import Passphrase, read
 from secureps.store.spool import check_key
 from secureps.wire.grpc.framing import open_frame, unbundled
 from secureps.wire.msgpack import decode, encode

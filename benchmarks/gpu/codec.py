@@ -23,7 +23,7 @@ from secureps.client.worker import trained_update
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
 from secureps.roles.member.tasks import Aim

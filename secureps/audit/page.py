@@ -9,8 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from secureps.audit.chained_file import AuditLog
-from secureps.audit.entries import Chapter, Entry, Json, Spent, chapter_of
+from secureps.audit.entries import AuditLog, Chapter, Entry, Json, Spent, chapter_of
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.wording import counted

@@ -30,8 +30,7 @@ from secureps.client.update import (
     within,
 )
 from secureps.codec.chain import BlockCode
-from secureps.codec.grid import Grid
-from secureps.codec.moving_range import MovingRange
+from secureps.codec.grid import Grid, MovingRange
 from secureps.crypto.sampling import Stream
 from secureps.device.encoding import (
     TOGETHER,
@@ -52,8 +51,7 @@ from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
 from secureps.model.layout import SCALE
 from secureps.policy.groups import moved
-from secureps.privacy.adaptive import AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE
 from secureps.service.logs import tell
 

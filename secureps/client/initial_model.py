@@ -2,26 +2,37 @@
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
 the file compares the digest when it joins, and the values of version 0 when it pulls them.
+
+Tensors that never travel: each client's own (`local`), and those that all have alike (`frozen`).
+
+Each client keeps local tensors on its disk, by version. It makes frozen ones itself; parties
+compare digests of their values when they join.
+
+The decisions of a ServerApp, which ran once, as metadata of the file of version 0.
+
+The plan's digest of that file pins them, and nobody else need run the ServerApp.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, TypeAdapter
 
-from secureps.client.returned import taken_tensors
-from secureps.client.script_errors import blamed
-from secureps.client.trainer import FitResult, Trainer
+from secureps.client.trainer import Array, FitResult, Setting, Trainer, blamed, taken_tensors
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.encoding import digest
+from secureps.messages.orders import GroupVersion
+from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
-from secureps.store.checkpoint import map_state, read_metadata
+from secureps.store.checkpoint import map_state, read_metadata, read_state, write_state
 
 PICKLES = (b"PK\x03\x04", b"\x80")
 """The first bytes of files that `torch.save` writes, since version 1.6 and before it."""
@@ -160,3 +171,206 @@ def refuse_other_start(
             "(the setting initial); nothing was trained: ask the run's operator which file it is "
             "founded on"
         )
+
+
+# --- local tensors -----------------------------------------------------------------
+
+
+Model = Sequence[GroupVersion]
+"""The versions of a model's groups, at least one."""
+
+KEPT = 3
+"""Versions kept: a restarted client may have to train from an earlier one again."""
+
+
+class LocalTensors:
+    """The local tensors of one client, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, model: Model, before: Tensors, after: Tensors) -> None:
+        """Saves the local tensors after a training from `model`, if it changed them."""
+        if all(np.array_equal(before[name], each) for name, each in after.items()):
+            return
+        version = 1 + _newest(model)
+        write_state(self._file(version), after, {"version": str(version)})
+        for path in self._files()[:-KEPT]:
+            path.unlink()
+
+    def load(self, model: Model | None = None) -> Tensors | None:
+        """The newest saved tensors, at or before `model` if it is given; None if there are none."""
+        found = self._files()
+        if model is not None:
+            found = [path for path in found if path <= self._file(_newest(model))]
+        return dict(read_state(found[-1])[0]) if found else None
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("local-*.safetensors"))
+
+    def _file(self, version: int) -> Path:
+        return self._folder / f"local-{version:08d}.safetensors"
+
+
+def _newest(model: Model) -> int:
+    return max(at.version for at in model)
+
+
+def digests_of(tensors: Tensors) -> dict[str, str]:
+    """The digest of each tensor's values, in hex: equal for equal bits."""
+    return {name: _bits(array).hex() for name, array in tensors.items()}
+
+
+def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """The frozen tensors of a fresh model; WrongShape if they are not those announced."""
+    taken = {spec.name: initial[spec.name] for spec in frozen}
+    for spec in frozen:
+        if spec.values != _bits(taken[spec.name]).hex():
+            raise WrongShape(
+                f"{spec.name} is frozen, and has other values than when this client joined: the "
+                "file that it comes from has changed, or parameters(seed) is not one model"
+            )
+    return taken
+
+
+def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]) -> None:
+    """Raises WrongShape if training has changed a frozen tensor, by a bit."""
+    for spec in frozen:
+        if _bits(before[spec.name]) != _bits(after[spec.name]):
+            raise WrongShape(
+                f"{spec.name} was trained, and the plan has it frozen: leave it as it came "
+                "(requires_grad_(False)), or take it out of frozen"
+            )
+
+
+def _bits(array: NDArray[Any]) -> bytes:
+    """Hashes an array in little-endian row order, the same on every machine."""
+    whole = np.asarray(array)
+    little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
+    return digest("secureps-frozen", little.tobytes())
+
+
+# --- served ------------------------------------------------------------------------
+
+KEY = "flower"
+"""Key of the file's metadata."""
+
+MOST_BYTES = 1 << 20
+"""The longest JSON that is read, so that no malicious file fills a client's memory."""
+
+MOST_RECORDS = 64
+"""The most records in a round's message."""
+
+
+def _records(text: str) -> str:
+    """Accepts the JSON of a round's records (else ValueError or TypeError)."""
+    records = json.loads(text)
+    if len(records) > MOST_RECORDS:
+        raise ValueError("too many records")
+    for name, kind, items in records:
+        named = isinstance(name, str) and isinstance(items, dict)
+        if not named or kind not in ("metrics", "config"):
+            raise ValueError(f"{name!r:.80} is no record")
+    return text
+
+
+@dataclass(frozen=True)
+class Told:
+    """The records, without arrays, that clients get from a round on.
+
+    Args:
+        since: the first round, from 1.
+        records: (name, kind, items) of each, as JSON.
+    """
+
+    since: Annotated[int, Field(ge=1)]
+    records: Annotated[str, AfterValidator(_records)]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The form of a ServerApp's messages; the defaults are those of Flower's FedAvg.
+
+    Args:
+        names: of the model's arrays, in the app's order; empty: the file's names and order.
+        arrays, config: names of the records.
+        weighted_by: the metric that is a reply's weight.
+        run: its changes to run_config.
+        fits, evaluations: settings that clients are told, by the round at which they begin.
+    """
+
+    names: tuple[str, ...] = ()
+    arrays: str = "arrays"
+    config: str = "config"
+    weighted_by: str = "num-examples"
+    run: Mapping[str, Setting] = field(default_factory=dict)
+    fits: tuple[Told, ...] = ()
+    evaluations: tuple[Told, ...] = ()
+
+    def told(self, evaluates: bool, number: int) -> str:
+        """The records that clients get in round `number` (from 1), as JSON."""
+        known = self.evaluations if evaluates else self.fits
+        before = [told for told in known if told.since <= max(number, 1)]
+        return before[-1].records if before else "[]"
+
+
+def write_served(
+    path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] | None = None
+) -> None:
+    """Writes the file of version 0; `ties` are further names of tensors, with the names meant."""
+    text = json.dumps(asdict(served))
+    if len(text) > MOST_BYTES:
+        raise ConfigError(
+            f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit: "
+            "tell them less, or the same in more rounds"
+        )
+    write_state(path, dict(model), {**(ties or {}), KEY: text}, None)
+
+
+def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served | None]:
+    """Reads a file of version 0: tensors, ties, and a ServerApp's decisions; else ConfigError."""
+    mapped, ties = read_initial(str(path), path)
+    tensors = {name: each.copy() for name, each in mapped.items()}
+    if not tensors:
+        raise ConfigError(f"initial: {path} has no tensors")
+    text = read_metadata(path).get(KEY)
+    if text is None:
+        return tensors, ties, None
+    try:
+        served = _parsed(text)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(
+            f"initial: {path}: what it says of a ServerApp cannot be read: make it again with "
+            "`secureps flower`"
+        ) from None
+    if sorted(served.names) != sorted(tensors):
+        raise ConfigError(f"initial: {path}: its tensors are not those that its ServerApp named")
+    return tensors, ties, served
+
+
+def _parsed(text: str) -> Served:
+    """Parses the JSON of `write_served`; ValueError, KeyError or TypeError if it is another."""
+    if len(text) > MOST_BYTES:
+        raise ValueError("too long")
+    if missing := {each.name for each in fields(Served)} - set(json.loads(text)):
+        raise KeyError(*missing)
+    return TypeAdapter(Served).validate_json(text, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Founded:
+    """A ServerApp's decisions that a plan can follow.
+
+    Args:
+        model: version 0, in its own order; empty if a client is to be asked.
+        ties: further names of its tensors.
+        served: what clients are told.
+        strategy: its name.
+        optimizer: in the plan's words, None for the mean itself.
+    """
+
+    model: Mapping[str, Array]
+    ties: Mapping[str, str]
+    served: Served
+    strategy: str
+    optimizer: Mapping[str, Any] | None

@@ -2,31 +2,31 @@
 
 `make_member` makes a client; `join` takes part until the run is over; `run_client`, the last line
 of a data holder's script, reads the command line before that.
+
+Reads a script's settings, and refuses misspelt ones by comparing what the script asks for.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
-from secureps.client.local_tensors import digests_of
-from secureps.client.returned import whole_number
-from secureps.client.script_errors import blamed
-from secureps.client.script_settings import Asked, refuse_unknown
+from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import Setting, Trainer, ties_of
+from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
 from secureps.client.worker import ClientWorker, Site
-from secureps.config.sections import toml_value
+from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.errors import (
     ConfigError,
     Malformed,
@@ -35,13 +35,11 @@ from secureps.errors import (
     exit_status,
 )
 from secureps.exhaustion import no_core_dumps
-from secureps.messages.run import COORDINATOR, demand_address
-from secureps.messages.schema import Schema
+from secureps.messages.run import COORDINATOR, Schema, demand_address
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import Halt
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
@@ -61,6 +59,7 @@ from secureps.store.keyring import (
 from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes
+from secureps.wording import meant
 
 log = logging.getLogger("secureps")
 
@@ -378,7 +377,7 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
         return _parser().parse_args(arguments)
-    from secureps.config.profile import read_profile
+    from secureps.config.serve import read_profile
 
     words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
     return _parser().parse_args([*words, *arguments])
@@ -443,3 +442,144 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")
     return parser
+
+
+# --- script settings ---------------------------------------------------------------
+
+
+class Settings(Section):
+    """A script's settings, declared: a field for each, with its type and default.
+
+    Values are checked and converted; a setting that is no field is refused.
+
+    Examples:
+        >>> class Share(ps.Settings):
+        ...     partition: int = 0
+        ...     device: str = "cpu"
+        >>> Share.of({"partition": "3"})
+        Share(partition=3, device='cpu')
+    """
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Reads the settings that `make(settings)` is given; ConfigError names all wrong ones.
+
+        A text is read as the field's type, as `--set` gives it.
+        """
+        return parse(cls, dict(settings), "--set")
+
+
+_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
+
+
+def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
+    """Reads `--run-config` as `flwr run` does: "lr=0.1 name='x'", or a TOML file's path."""
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return dict(flat(read_toml(Path(given[0])), f"--run-config {given[0]}"))
+    found = dict[str, Setting]()
+    for text in given:
+        if _PAIR.sub("", text).strip():
+            raise ConfigError(
+                f"--run-config {text}: expected KEY=VALUE KEY='TEXT' ..., or a TOML file"
+            )
+        for key, value in _PAIR.findall(text):
+            found[key] = toml_value(value)
+            if found[key] == value:
+                raise ConfigError(f"--run-config {key}={value}: quote a text: {key}='{value}'")
+    return found
+
+
+def flat(table: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Setting]]:
+    """Yields the plain values of a table, "a.b" for b of table a; else ConfigError."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, where, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            yield f"{prefix}{key}", value
+        else:
+            raise ConfigError(f"{where}: {prefix}{key} is no plain value")
+
+
+class MissingSetting(KeyError):
+    """Raised when a script asks for a setting that it was not given; names the nearest one."""
+
+    def __init__(self, key: str, given: Iterable[str]) -> None:
+        super().__init__(key)
+        self._given = tuple(given)
+
+    def __str__(self) -> str:
+        hint = meant(self.args[0], self._given) if self._given else "no setting is"
+        own = self.args[0]
+        return (
+            f"{own!r} is not given; {hint.replace('known are', 'given are')}; give it by `secureps "
+            f"join --set {own}=...`, or in the settings of [federation] or of a scenario"
+        )
+
+
+class Asked(dict[str, Any]):
+    """A dict of settings that remembers which keys were asked for, present or not."""
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        super().__init__(settings)
+        self._asked = set[str]()
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked.add(key)
+        if not super().__contains__(key):
+            raise MissingSetting(key, super().keys())
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The setting, or `default`; the key counts as asked for."""
+        self._asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._asked.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked.update(super().keys())
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        """All keys; all of them count as asked for."""
+        self._asked.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        """All settings; all of them count as asked for."""
+        self._asked.update(super().keys())
+        return super().items()
+
+    def refuse_misspelt(self) -> None:
+        """Raises ConfigError for an unused key that resembles a missing one."""
+        known = set(super().keys())
+        refuse_misspelt(known - self._asked, self._asked - known)
+
+
+EVERYBODYS = ("partition", "partitions")
+"""Settings that `up` and `simulate` give to every client."""
+
+
+def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
+    """Raises ConfigError for settings that a script's `SETTINGS`, if any, does not declare."""
+    declared = names.get("SETTINGS")
+    if declared is None:
+        return
+    if isinstance(declared, str) or not all(isinstance(each, str) for each in declared):
+        raise ConfigError("SETTINGS must be the names of the settings that the script reads")
+    known = (*declared, *EVERYBODYS)
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"setting {key!r} is not known; {meant(key, known)}")
+
+
+def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
+    """Raises ConfigError for a given key that is similar to a wanted one, and names both.
+
+    A key that is like none of them may be for code that has not asked yet.
+    """
+    for key in sorted(given):
+        for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):
+            raise ConfigError(f"setting {key!r} is not known; did you mean {near}?")

@@ -12,12 +12,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from secureps.client.flower.served import Founded
-from secureps.client.returned import taken_evaluation
-from secureps.client.runner import looked_at
-from secureps.client.script_errors import blamed, told_of
-from secureps.client.script_settings import Asked, refuse_unknown
-from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
+from secureps.client.initial_model import Founded
+from secureps.client.runner import Asked, looked_at, refuse_unknown
+from secureps.client.trainer import (
+    EvaluateResult,
+    Evaluator,
+    Setting,
+    Trainer,
+    blamed,
+    record_privacy,
+    taken_evaluation,
+    told_of,
+)
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
 from secureps.policy.plan import Plan

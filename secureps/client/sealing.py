@@ -25,9 +25,8 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed, UpdateReleased
-from secureps.messages.orders import KeyCommittee
+from secureps.messages.orders import EnvelopeKeyAnnounced, KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
     BlockHeader,
@@ -43,7 +42,7 @@ from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned
-from secureps.service.parallel import in_order
+from secureps.service.loop import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from secureps.client.initial_model import shared_names
-from secureps.client.returned import number, taken_tensors, whole_number
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
 from secureps.client.site_policy import NO_POLICY, read_site
@@ -30,7 +29,10 @@ from secureps.client.trainer import (
     FitResult,
     Parameters,
     check_like,
+    number,
     record_privacy,
+    taken_tensors,
+    whole_number,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.config.sections import parse, read_toml
-from secureps.config.site import SiteSection
+from secureps.config.serve import SiteSection
 from secureps.errors import ConfigError
 from secureps.roles.member.terms import NO_TERMS, Terms
 

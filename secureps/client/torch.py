@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client import torch_ranks as ranks
-from secureps.client.record_checks import Measure, is_whole, refuse_model
+from secureps.client.private_sum import Measure, is_whole, refuse_model
 from secureps.client.torch_sgd import (
     LocalSgd,
     Task,

@@ -22,8 +22,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client.private_sum import made_records, private_sum, zeros
-from secureps.client.record_checks import Kept, Measure, refuse_model
+from secureps.client.private_sum import (
+    Kept,
+    Measure,
+    made_records,
+    private_sum,
+    refuse_model,
+    zeros,
+)
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
 from secureps.errors import ConfigError, NotFinite, ScriptFailed

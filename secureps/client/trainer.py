@@ -3,24 +3,52 @@
 A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls but what it
 could make again from the base versions alone: a client that was killed is started again and must
 repeat the same bits.
+
+Turns failures of the data holder's own code into one line that says what raised, and where.
+
+The traceback is for the author of the code, and goes to the log at DEBUG (`secureps join
+--verbose`).
+
+Checks and converts what a data holder's functions return, native trainers and Flower apps alike.
+
+What cannot be converted is refused by its key; `blamed` adds the function. Examples and steps may
+be any whole number (`3.0`, `np.int64(3)`); a loss or metric any number or tensor of one; a tensor
+anything that NumPy takes. A metric that is no number is left out, unless it is one of the plan's.
+`initial_model.conformed` then casts a trained tensor to the run's type.
+
+Evaluates a model on a data holder's held-out records, and reads a plan's metrics.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.script_errors import blamed
-from secureps.config.plan import RecordPrivacySection
-from secureps.errors import ConfigError, WrongShape
+from secureps.config.plan import EvaluationSection, RecordPrivacySection
+from secureps.errors import (
+    ClientError,
+    ConfigError,
+    Malformed,
+    ScriptFailed,
+    SecurepsError,
+    WrongShape,
+)
+from secureps.extras import from_extras
+from secureps.messages.evaluation import Metric
+from secureps.messages.orders import GroupVersion
+from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
 from secureps.policy.counting import by_public_number, public_number
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
+from secureps.tracebacks import told, where
 
 Array = NDArray[Any]
 """One tensor of a model; any shape, a floating, integer or boolean dtype."""
@@ -397,3 +425,248 @@ class HeldTensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         own: NDArray[Any] = self.tensor.detach().to("cpu", copy=True).numpy()
         return own if dtype is None else own.astype(dtype)
+
+
+# --- script errors -----------------------------------------------------------------
+
+
+log = logging.getLogger("secureps")
+
+_listeners: list[Callable[[str], None]] = []
+
+
+def entering(listener: Callable[[str], None]) -> None:
+    """Adds a listener for each function of the data holder, before the call (it may hang)."""
+    _listeners.append(listener)
+
+
+def leaving(listener: Callable[[str], None]) -> None:
+    """Removes a listener."""
+    _listeners.remove(listener)
+
+
+def told_of(what: str) -> None:
+    """Tells all listeners which function is called next."""
+    for listener in _listeners:
+        listener(what)
+
+
+@contextmanager
+def blamed(what: str, whose: str = "") -> Iterator[None]:
+    """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
+
+    Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit
+    does not pass, because it would end a thread. `whose` names the client to listeners.
+    """
+    told_of(f"{whose}'s {what}" if whose else what)
+    try:
+        with from_extras():
+            yield
+    except ClientError as error:
+        raise ScriptFailed(f"{what}: {error}; nothing was sent: mend the script") from error
+    except SecurepsError:
+        raise
+    except (Exception, SystemExit) as error:
+        log.debug("%s failed", what, exc_info=error)
+        raise ScriptFailed(
+            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings"
+        ) from error
+
+
+# --- returned ----------------------------------------------------------------------
+
+NUMBERS = "fiubc"
+"""NumPy's kinds of dtypes that hold numbers."""
+
+LOOK = "look for NaN or infinity in the records, or lower the learning rate"
+"""The advice for a trained model that is not finite."""
+
+
+def number(value: object) -> float | None:
+    """Converts a number of Python, NumPy or a tensor of one value to a float; else gives None."""
+    plain = _plain(value)
+    try:
+        return float(plain) if isinstance(plain, Real) else None
+    except OverflowError:
+        return None
+
+
+def whole_number(key: str, value: object) -> int:
+    """Converts a number of examples or steps; Malformed unless it is whole, 0 or more."""
+    plain = _plain(value)
+    sound = isinstance(plain, Real) and not isinstance(plain, bool)
+    if not sound or not 0 <= plain < np.inf or plain != int(plain):
+        raise Malformed(f"{key} is {value!r:.80}, and must be a whole number of 0 or more")
+    return int(plain)
+
+
+def taken_tensors(returned: object) -> dict[str, Array]:
+    """Converts a model's tensors to arrays, but those on a device; else WrongShape."""
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
+    if odd := [name for name in returned if not isinstance(name, str)]:
+        raise WrongShape(f"{odd[0]!r:.80} is no name of a tensor: names are text")
+    return {name: _array(name, value) for name, value in returned.items()}
+
+
+def taken_fit(result: object) -> FitResult:
+    """Converts the result of `fit` to arrays and numbers; else WrongShape or Malformed."""
+    if not isinstance(result, FitResult):
+        raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
+    return FitResult(
+        taken_tensors(result.parameters),
+        whole_number("examples", result.examples),
+        _metrics(result.metrics),
+        whole_number("steps", result.steps),
+    )
+
+
+def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
+    """Converts the result of `evaluate` or `report_at` to numbers; else WrongShape or Malformed.
+
+    `wanted` are the plan's metrics, which must be numbers.
+    """
+    if not isinstance(result, EvaluateResult):
+        raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
+    loss = number(result.loss)
+    if loss is None and result.loss is not None:
+        raise Malformed(f"loss is {result.loss!r:.80}, and must be a number, or None")
+    examples = whole_number("examples", result.examples)
+    return EvaluateResult(loss, examples, _metrics(result.metrics, wanted))
+
+
+def _plain(value: object) -> Any:
+    """The Python number in a scalar, or in a tensor of one value."""
+    item = getattr(value, "item", None)
+    try:
+        return item() if callable(item) else value
+    except (TypeError, ValueError, RuntimeError):  # it has several
+        return value
+
+
+def _metrics(given: object, wanted: Collection[str] = ()) -> dict[str, float]:
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise WrongShape(f"metrics is a {kind}, and must be a dict of numbers by their names")
+    found = {str(name): number(value) for name, value in given.items()}
+    for name in wanted:
+        if name in found and found[name] is None:
+            raise Malformed(f"metric {name!r} is {given[name]!r:.80}, and must be a number")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _array(name: str, value: Any) -> Array:
+    if isinstance(value, HeldTensor):
+        return value  # type: ignore[return-value]  # an array to all that reads it
+    if callable(getattr(value, "detach", None)):  # torch's, wherever it lies
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
+            value = value.float()
+    try:
+        made: Array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        made = np.array(None)
+    if made.dtype.kind not in NUMBERS:
+        kind = type(value).__name__
+        raise WrongShape(f"{name} is a {kind}, and must be a NumPy array")
+    return made.astype(made.dtype.newbyteorder("="), copy=False)
+
+
+# --- evaluation --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """The result of an evaluation, checked against the plan.
+
+    Args:
+        metrics: those of the plan, in their own units, sorted by name, without reports.
+        vector: the client's contribution, float32 in [-1, 1].
+        examples: by which it counts, at least 1: held-out records, or more of a report.
+    """
+
+    metrics: tuple[Metric, ...] = field(repr=False)
+    vector: NDArray[np.float32] = field(repr=False)
+    examples: int
+
+
+def judge(
+    evaluator: Evaluator,
+    parameters: dict[str, Array],
+    section: EvaluationSection,
+    model: tuple[GroupVersion, ...],
+    alike: bool,
+) -> Judgement:
+    """Calls the data holder's `report_at` for each of the plan's reports, then `evaluate_at`.
+
+    Or `evaluate` where there is no `evaluate_at`; it may change the arrays. A holder who lacks a
+    report sends nothing at all: a mean over the members of a cohort that have it could be of one
+    client alone. If clients count `alike`, so do a client's evaluation and reports.
+
+    Raises ScriptFailed if the holder's code raised, or has nothing to report, or if a metric of the
+    plan is missing or no number.
+    """
+    versions = {at.group: at.version for at in model}
+    reports = dict[str, Said]()
+    for message in section.reports:  # first: evaluate may change the arrays
+        with blamed(f"report_at {message}"):
+            if not hasattr(evaluator, "report_at"):
+                raise Malformed("the plan has reports, and the trainer has no report_at")
+            copies = {name: array.copy() for name, array in parameters.items()}
+            report = evaluator.report_at(copies, versions, message)
+        if report is None:
+            raise ScriptFailed(f"there is no {message} of this version to report")
+        what = f"what report_at {message} returned"
+        reports[message] = said(what, report, alike, section.reports[message])
+    with blamed("evaluate"):
+        if hasattr(evaluator, "evaluate_at"):
+            result = evaluator.evaluate_at(parameters, versions)
+        else:
+            result = evaluator.evaluate(parameters)
+    own = said("what evaluate returned", result, alike, section.metrics)
+    with blamed("what evaluate returned"):
+        vector = to_vector(section, own, reports)
+        metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
+        check_metrics(section, metrics)
+    return Judgement(metrics, vector, heaviest(own, reports))
+
+
+def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
+    """Converts the result of a holder's function; ScriptFailed if it cannot be used."""
+    with blamed(what):
+        result = taken_evaluation(returned, wanted)
+        if result.examples < 1:
+            raise Malformed(f"{result.examples} examples: at least 1 is needed")
+        loss = {} if result.loss is None else {"loss": result.loss}
+        return Said(1 if alike else result.examples, loss | result.metrics)
+
+
+class PooledEvaluation:
+    """The mean of at least one evaluator's loss and metrics, weighted by examples.
+
+    It leaves out metrics that not all evaluators report, and evaluators without held-out records.
+    """
+
+    def __init__(self, evaluators: Sequence[Evaluator]) -> None:
+        self._evaluators = tuple(evaluators)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Raises WrongShape if no evaluator has held-out records; else as `taken_evaluation`."""
+        told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
+        results = [result for result in told if result.examples]
+        if not results:
+            raise WrongShape("no data holder has held-out records: each said 0 examples")
+        total = sum(result.examples for result in results)
+
+        def mean(values: list[float]) -> float:
+            pairs = zip(values, results, strict=True)
+            return sum(value * result.examples for value, result in pairs) / total
+
+        common = set.intersection(*(set(result.metrics) for result in results))
+        metrics = {name: mean([r.metrics[name] for r in results]) for name in sorted(common)}
+        losses = [result.loss for result in results if result.loss is not None]
+        loss = mean(losses) if len(losses) == len(results) else None
+        return EvaluateResult(loss, total, metrics)

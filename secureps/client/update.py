@@ -27,20 +27,18 @@ from numpy.typing import NDArray
 
 from secureps.client.trainer import SECRET_BYTES
 from secureps.codec.chain import BlockCode
-from secureps.codec.grid import Grid
-from secureps.codec.moving_range import MovingRange
+from secureps.codec.grid import Grid, MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.crypto.sampling import Label, Stream
 from secureps.errors import NotFinite
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
-from secureps.messages.schema import TensorSpec
+from secureps.messages.run import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
 from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
-from secureps.policy.rules.buffered import declared
+from secureps.policy.rules.registry import declared
 from secureps.policy.tensor_kinds import Kind
-from secureps.privacy.adaptive import AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
 from secureps.roles.member.tasks import Aim, in_own_order, kept_key
 from secureps.service.logs import tell

@@ -21,29 +21,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
-from secureps.client.evaluation import judge
 from secureps.client.initial_model import (
+    LocalTensors,
     Tensors,
     conformed,
     initial_digest,
     initial_parameters,
+    refuse_changed,
     refuse_other_start,
+    take_frozen,
     with_ties,
 )
-from secureps.client.local_tensors import LocalTensors, refuse_changed, take_frozen
-from secureps.client.returned import LOOK, taken_fit
-from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
 from secureps.client.trainer import (
+    LOOK,
     SECRET_BYTES,
     AheadTrainer,
     FitConfig,
     FitResult,
     HeldTensor,
     Trainer,
+    blamed,
     fit_of,
+    judge,
     kinds_of,
     record_privacy,
+    taken_fit,
     ties_of,
 )
 from secureps.client.update import (
@@ -115,7 +118,7 @@ from secureps.roles.member.tasks import (
 )
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
-from secureps.service.malloc import give_back_free
+from secureps.service.pinning import give_back_free
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
-from secureps.config.site import MESSAGE
+from secureps.config.serve import MESSAGE
 from secureps.wording import meant
 
 

@@ -1,10 +1,21 @@
-"""The section of a server's own file: which kit, where it listens, where it keeps its state."""
+"""The section of a server's own file: which kit, where it listens, where it keeps its state.
+
+The section of a data holder's own file: what its site allows, whatever a plan says.
+
+Connection profiles: who somebody is to which coordinator, told once in a file of one's own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
 from pydantic import Field
 
-from secureps.config.sections import MEMORY, NAME, PIN, Table
+from secureps.config.sections import DIGEST, MEMORY, NAME, PIN, Table, Tables, parse, read_toml
+from secureps.errors import ConfigError
+from secureps.wording import meant
 
 
 class ServeSection(Table):
@@ -52,3 +63,91 @@ class ServeSection(Table):
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
     insecure: bool = False
     insecure_for_tests: bool = False
+
+
+# --- site --------------------------------------------------------------------------
+
+
+Reveal = Literal["nothing", "keys", "values"]
+"""What a coordinator hears of a refusal: that there is one, which keys, or the whole reason."""
+
+MESSAGE = r"^(train|query|(train|evaluate|query)\.[A-Za-z_][A-Za-z0-9_]*)$"
+"""Types of messages to a client's app that are not the evaluation itself; "train" is no custom one,
+for every plan has it."""
+
+Digests = Annotated[tuple[Annotated[str, Field(pattern=DIGEST)], ...], Field(min_length=1)]
+
+
+class SiteSection(Table):
+    """One site's policy; without a key it has no word in the matter.
+
+    `minimum` is the smallest cohort, and `threshold` how few key holders may open a sum, by any
+    plan that this site takes part in. `budget` is the largest epsilon of all runs together, counted
+    in `ledger` (a path relative to the file; default: beside the kit), and
+    `updates_per_hour` how many trainings may begin in any hour, of all runs too. `plans` are
+    digests of plans as `secureps check` shows them, and `scripts` SHA-256 digests of files. Under
+    `evaluation = false` no record is used to judge a model, and under `network = false` the script
+    runs in a process of its own that has no network. A client counts as `records`, and publishes
+    this number in place of how many examples it has. `messages` are types of an app's own that
+    a run may use: none by default. `reveal` is what the coordinator hears of a refusal.
+    """
+
+    minimum: int | None = Field(default=None, ge=1)
+    threshold: int | None = Field(default=None, ge=1, le=64)
+    budget: float | None = Field(default=None, gt=0)
+    ledger: str | None = None
+    plans: Digests | None = None
+    scripts: Digests | None = None
+    evaluation: bool = True
+    records: int | None = Field(default=None, ge=1, le=1 << 40)
+    updates_per_hour: int | None = Field(default=None, ge=1)
+    network: bool = True
+    messages: tuple[Annotated[str, Field(pattern=MESSAGE)], ...] = ()
+    reveal: Reveal = "keys"
+
+
+# --- profile -----------------------------------------------------------------------
+
+
+class ProfileSection(Table):
+    """What the options of the same names would say; paths are relative to the file."""
+
+    server: str
+    kit: str
+    name: str | None = None
+    ca_fingerprint: str | None = None
+    site: str | None = None
+
+
+class ProfilesSection(Table):
+    """A file of profiles."""
+
+    profile: dict[str, ProfileSection]
+
+
+def profile_file() -> Path:
+    """Where profiles lie; ConfigError for a user without a home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "--profile: this user has no home folder to keep profiles in: set HOME, or give "
+            "--server, --kit and --name instead"
+        ) from None
+    return home / ".config" / "secureps" / "config.toml"
+
+
+def read_profile(name: str) -> dict[str, str]:
+    """The options that a profile gives, by name; ConfigError if there is none of this name."""
+    path = profile_file()
+    told = read_toml(path)
+    profiles = told.get("profile")
+    if isinstance(profiles, Mapping) and name in profiles:  # a fault in another is for who uses it
+        told = Tables({**told, "profile": {name: profiles[name]}}, told.lines)
+    profiles = parse(ProfilesSection, told, str(path)).profile
+    if name not in profiles:
+        raise ConfigError(f"{path} has no [profile.{name}]; {meant(name, profiles)}")
+    found = profiles[name]
+    options = {key: str(value) for key, value in found if value is not None}
+    here = {key: str(path.parent / options[key]) for key in ("kit", "site") if key in options}
+    return options | here

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.ntt import U32, WIDTH
+from secureps.crypto.ntt import INVERSE_BITS, MASK, RUN, U32, WIDTH, Constants, Scale
 from secureps.crypto.ring import ETA, WORD_BITS
-from secureps.crypto.rlwe_tables import INVERSE_BITS, MASK, RUN, Constants, Scale
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

@@ -27,10 +27,20 @@ import numpy as np
 
 from secureps.compiled import fall_back_to, inlined, kernel, ones
 from secureps.crypto import numpy_kernels
-from secureps.crypto.ntt import U32, backward, forward, once, shoup
+from secureps.crypto.ntt import (
+    INVERSE_BITS,
+    MASK,
+    RUN,
+    U32,
+    Constants,
+    Scale,
+    backward,
+    forward,
+    once,
+    shoup,
+)
 from secureps.crypto.numpy_kernels import I32, I64, U64
 from secureps.crypto.ring import ETA, WORD_BITS
-from secureps.crypto.rlwe_tables import INVERSE_BITS, MASK, RUN, Constants, Scale
 
 _u32 = np.uint32
 _u64 = np.uint64

@@ -32,7 +32,7 @@ from secureps.run.export import export
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import stop
-from secureps.service.kit_watch import act_text
+from secureps.service.process import act_text
 from secureps.store.act_lines import ActLine, ActLines
 from secureps.store.budget import BudgetLedger
 from secureps.store.kit_files import Passphrases

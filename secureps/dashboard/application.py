@@ -35,8 +35,7 @@ from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Seen, with_journal
-from secureps.dashboard.officer_view import officer_view
-from secureps.dashboard.operator_view import ROWS, operator_view
+from secureps.dashboard.operator_view import ROWS, officer_view, operator_view
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Json, Seen
-from secureps.dashboard.scores import Report
+from secureps.dashboard.observation import Course, Json, Report, Seen
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.store.act_lines import ActLine

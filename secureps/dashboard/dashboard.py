@@ -34,12 +34,12 @@ from secureps.dashboard.sources import (
 )
 from secureps.errors import ConfigError, KitError
 from secureps.messages.run import LOOPBACK, on_loopback
-from secureps.run.run_lock import METRICS
 from secureps.run.status import StatusTarget
-from secureps.run.up.folder import RunFolder
+from secureps.run.up.folder import METRICS, RunFolder
 from secureps.service.metrics import host_names, server_context
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
+    TlsFiles,
     default_state,
     find_observer,
     load_private,
@@ -47,7 +47,6 @@ from secureps.store.keyring import (
     load_roster,
 )
 from secureps.store.kit_files import Passphrases
-from secureps.store.tls_files import TlsFiles
 
 LISTEN = "127.0.0.1:0"
 

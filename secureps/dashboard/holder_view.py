@@ -19,7 +19,7 @@ from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.privacy.ledger import OWN_DELTA
-from secureps.roles.member.leaving import Departure
+from secureps.roles.member.member import Departure
 from secureps.store.budget import RunSpent, without_privacy
 from secureps.store.journal_rows import Row
 

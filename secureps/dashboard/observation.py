@@ -1,19 +1,36 @@
 """What was seen of a run, look by look: who came and went when, and what versions cost.
 
 Time is an argument: Unix seconds.
+
+What the coordinator's journal says of a run's course: steps of versions, openings, refusals.
+
+A fold of rows, like `audit.entries`.
+
+Also reads what else `up` wrote of each version in RUN/report/metrics.jsonl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from secureps.messages.requests import Status
-from secureps.messages.run import COORDINATOR
+from secureps.audit.entries import TOLD, Entry, entries
+from secureps.errors import DamagedStore
+from secureps.messages import coordinator_records as records
+from secureps.messages.evaluation import EvaluationStatus
+from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.messages.requests import CohortSteps, OpenRefused, Status
+from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.roles.coordinator import status as status_words
+from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
 from secureps.roles.coordinator.status import SPENT, UP
-from secureps.run.report.version_metrics import DOWN, SECONDS, Totals
+from secureps.run.report.status_tables import skips
+from secureps.run.report.version_metrics import DOWN, SECONDS, Totals, split_scores
+from secureps.store.journal_rows import Row
+from secureps.wording import named
 
 Json = dict[str, Any]
 """An object of a page, as its script in `site/` reads it; it may have dataclasses in it."""
@@ -157,3 +174,192 @@ def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float 
     """The cost of a version by its figures, summed over the parties."""
     seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
     return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)
+
+
+# --- course ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The course of a run, by the rows of its coordinator's journal, whose digests fit together.
+
+    Args:
+        run: None before it is founded.
+        steps: of the newest cohorts, oldest first; `burnt` ones newest first.
+        holders: by name, how many cohorts each helped to open, refused, and lied about.
+        refused: refused or failed attempts, newest first.
+        checkpoint: the newest complete one.
+        reign: how often a standby has taken over, and gone on.
+    """
+
+    run: RunInfo | None
+    rows: int
+    steps: tuple[CohortSteps, ...]
+    burnt: tuple[CohortSteps, ...]
+    burnt_in_all: int
+    holders: tuple[Json, ...]
+    refused: tuple[Entry, ...]
+    checkpoint: int | None
+    reign: int = 0
+
+
+class CourseFold:
+    """A fold of the rows of a coordinator's journal."""
+
+    def __init__(self) -> None:
+        self._run: RunInfo | None = None
+        self._rows, self._reigns = 0, Reigns()
+        self._timeline = Timeline()
+        self._holders: dict[str, Json] = {}
+        self._checkpoint: int | None = None
+        self._dated: Row | None = None
+        self._refused = deque[Entry](maxlen=KEPT_STEPS)
+
+    def take(self, row: Row) -> None:
+        self._rows = row.seq
+        self._timeline.take(row.at, row.record)
+        match row.record:
+            case RunPinned(run):
+                self._run = run
+            case Incarnated() | records.StandbyFollows():
+                self._reigns.apply(row.record)
+            case records.CohortOpened(holders=holders):
+                for name in holders or ():
+                    self._count(name, "opened")
+            case OpenRefused(holder=holder, reason=reason):
+                self._count(holder, "refused", reason)
+            case records.LiarsNamed(holders=holders, reason=reason):
+                for name in holders:
+                    self._count(name, "lied", reason)
+            case records.CheckpointComplete(number):
+                self._checkpoint = number
+            case _:
+                pass
+        self._tell(row)
+
+    @property
+    def told(self) -> Course:
+        return Course(
+            run=self._run,
+            rows=self._rows,
+            steps=self._timeline.steps,
+            burnt=tuple(reversed(self._timeline.burnt)),
+            burnt_in_all=self._timeline.burnt_in_all,
+            holders=tuple(self._holders[name] for name in sorted(self._holders)),
+            refused=tuple(reversed(self._refused)),
+            checkpoint=self._checkpoint,
+            reign=self._reigns.reign,
+        )
+
+    def _tell(self, row: Row) -> None:
+        """Keeps a row that tells of a refusal, in an auditor's words."""
+        if isinstance(row.record, Dated):
+            self._dated = row
+        told = TOLD.get(type(row.record))
+        if told is None or told.chapter != "refused":
+            return
+        run = b"" if self._run is None else self._run.id
+        self._refused.extend(entries(run, filter(None, (self._dated, row))))
+
+    def _count(self, name: str, what: str, why: str = "") -> None:
+        fresh = {"name": name, "opened": 0, "refused": 0, "lied": 0, "why": ""}
+        known = self._holders.get(name, fresh)
+        self._holders[name] = known | {what: known[what] + 1, "why": why or known["why"]}
+
+
+# --- scores of versions: the script's own, and the federation's evaluations --------
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `up` wrote of the versions of its run.
+
+    Args:
+        scores: by version of the first group, the script's.
+        costs: of the newest versions; up, down: bytes of all of them.
+    """
+
+    scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    costs: tuple[Cost, ...] = ()
+    up: float = 0.0
+    down: float = 0.0
+
+
+def read_report(text: str) -> Report:
+    """Reads metrics.jsonl; raises DamagedStore if it is none."""
+    try:
+        lines = [json.loads(line) for line in text.splitlines()]
+        costs = [
+            cost_of(line["group"], line["version"], line, line["epsilon"])
+            for line in lines
+            if line["version"] > 0
+        ]
+        scores = {
+            line["version"]: split_scores(line)[0]
+            for line in lines
+            if line["group"] == lines[0]["group"]
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedStore(f"metrics.jsonl cannot be read: {error}") from None
+    up, down = sum(cost.up for cost in costs), sum(cost.down for cost in costs)
+    judged = {version: own for version, own in scores.items() if own}
+    newest = max((cost.version for cost in costs), default=0)
+    return Report(judged, tuple(c for c in costs if c.version > newest - KEPT), up, down)
+
+
+def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
+    """The costs of versions: those of the report, and those seen that it does not have."""
+    if report is None:
+        return seen.costs
+    known = {(cost.group, cost.version): cost for cost in (*seen.costs, *report.costs)}
+    return tuple(known[at] for at in sorted(known))
+
+
+def scores_view(seen: Seen, report: Report | None) -> Json:
+    """Builds the scores of the operator's page.
+
+    Each version that was `judged`, newest first, has its metrics: `held_out` by the script's own
+    `score`, `federated` by held-out records of members or of one evaluator. `noise` is the standard
+    deviation on a federated metric. `nothing` says why no version was judged.
+    """
+    status = seen.status
+    own = None if status is None else status.evaluation
+    scores = {} if report is None else report.scores
+    federated = {} if own is None else {each.version: each for each in own.results}
+    best = 0 if own is None else own.best
+    versions = sorted(scores.keys() | federated.keys(), reverse=True)
+    kept = [each for number, each in enumerate(versions) if number < KEPT or each == best]
+    judged = [
+        {
+            "version": version,
+            "held_out": scores.get(version, {}),
+            "federated": {m.name: m.value for m in federated[version].metrics}
+            if version in federated
+            else {},
+            "best": 0 < version == best,
+        }
+        for version in kept
+    ]
+    return {
+        "judged": judged,
+        "noise": {} if own is None else {metric.name: metric.value for metric in own.noise},
+        "notes": [] if own is None else list(_notes(own, seen.fresh)),
+        "nothing": "" if judged else _nothing(seen, report),
+    }
+
+
+def _notes(own: EvaluationStatus, fresh: bool) -> Iterator[str]:
+    evaluators = sorted({each.by for each in own.results if each.by})
+    if evaluators:
+        yield f"evaluated by {named(evaluators)}, in the clear"
+    if fresh:
+        yield f"evaluation {own.step}: {own.reason}"
+    yield from skips(own)
+
+
+def _nothing(seen: Seen, report: Report | None) -> str:
+    if seen.status is None and report is None:
+        return "Not known: the coordinator has not answered, and no report is at hand."
+    if seen.status is not None and seen.status.evaluation is None and report is None:
+        return "The plan has no [evaluation], and no report of `secureps up` is at hand."
+    return "No version was scored." if seen.ended else "No version is scored yet."

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.course import CourseFold
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import Json, Observation
-from secureps.dashboard.scores import Report, read_report
+from secureps.dashboard.observation import CourseFold, Json, Observation, Report, read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
@@ -32,8 +30,7 @@ from secureps.run.status_client import StatusClient
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
-from secureps.store.journal_height import START, Mark
-from secureps.store.journal_rows import Row
+from secureps.store.journal_rows import START, Mark, Row
 from secureps.store.keyring import load_public
 from secureps.store.kit_files import Passphrases
 from secureps.tracebacks import told

@@ -5,45 +5,71 @@
 It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: any other train
 message would be answered in the clear. Messages to evaluate and queries pass, unless the node's
 site keeps them from the app.
+
+Reads a node's kit, name and state folder, as its operator or a simulation gives them.
+
+    --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
+
+The policy of its site says which messages the app is given. In Flower's simulation the run itself
+names the kit that it made for all nodes, and a node's name follows from its `partition-id`. If the
+node's operator gives any setting, the run's are ignored.
+
+`AppTrainer` has a ClientApp train inside a wave, on the train message that the app knows.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Context, Message
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from secureps.client.flower.trainer import (
+    bound_seed,
+    lighter,
+    made,
+    seeded,
+    statistics_in,
+)
+from secureps.client.initial_model import schema_of
 from secureps.client.runner import LOCAL, put_together
-from secureps.client.site_policy import SitePolicy
+from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
+from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, whole_number
 from secureps.client.worker import Site
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.errors import (
     ConfigError,
     InternalError,
+    Malformed,
     ScriptFailed,
     SecurepsError,
     TermsRefused,
+    WrongShape,
 )
 from secureps.flower import post
-from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
-from secureps.flower.post import FORM, ModelForm, outermost, refusal
-from secureps.flower.trainer import AppTrainer
-from secureps.roles.member.settings import MemberSettings
+from secureps.flower.post import FORM, OURS, TOLD_KIT, TOLD_SEED, ModelForm, outermost, refusal
+from secureps.messages.run import TRAIN_METRICS, Schema
+from secureps.policy.tensor_kinds import Kind
+from secureps.roles.member.terms import MemberSettings, Terms
+from secureps.run.up.folder import client_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
-from secureps.service.malloc import keep_whole
 from secureps.service.one_wave import asked, play_wave
+from secureps.service.pinning import keep_whole
 from secureps.service.process import Party
 from secureps.store import durability
 from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import demand_host, load_private, load_public, own_seed
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.store.keyring import default_state, demand_host, load_private, load_public, own_seed
+from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
+from secureps.wording import meant
 
 log = logging.getLogger("secureps")
 
@@ -177,3 +203,199 @@ def _seed_of(settings: NodeSettings) -> Seed:
 def one_line(error: SecurepsError) -> str:
     """An error for the server's operator."""
     return " ".join(f"{error} ({error.fault} fault)".split())
+
+
+# --- node settings -----------------------------------------------------------------
+
+KIT, NAME, STATE = "secureps-kit", "secureps-name", "secureps-state"
+SITE, UNSAFE, HOLDER = "secureps-site", "secureps-unsafe-seed", "secureps-holder"
+KNOWN = (KIT, NAME, STATE, SITE, UNSAFE, HOLDER)
+
+PREFIX = "secureps-"
+
+PARTITION, PARTITIONS = "partition-id", "num-partitions"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """The settings of one node.
+
+    Args:
+        state: folder of journal, outbox and seed.
+        site: file of what its site allows; None for everything.
+        unsafe_seed: makes its updates repeatable: tests alone, there is no privacy.
+        simulated: a simulation started this node.
+    """
+
+    kit: Path
+    name: str
+    state: Path
+    site: Path | None = None
+    unsafe_seed: int | None = None
+    simulated: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, object], told: Mapping[str, str | int]) -> NodeSettings:
+        """Reads the node's own configuration, or a simulation's; else ConfigError."""
+        own = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+        if unknown := own.keys() - set(KNOWN):
+            name = min(unknown)
+            raise ConfigError(f"--node-config: {name!r} is not known; {meant(name, KNOWN)}")
+        if own:
+            return cls._own(own)
+        partition, count = config.get(PARTITION), config.get(PARTITIONS)
+        kit = told.get(TOLD_KIT)
+        if not isinstance(kit, str) or not isinstance(partition, int) or not isinstance(count, int):
+            raise ConfigError(
+                "this node has no start-up kit: start its SuperNode with "
+                f"""--node-config '{KIT}="/path/of/kit" {NAME}="its name on the roster"'"""
+            )
+        name, seed = client_names(count)[partition], told.get(TOLD_SEED)
+        state = default_state(Path(kit), name)
+        own_seed = seed if isinstance(seed, int) else None
+        return cls(Path(kit), name, state, None, own_seed, simulated=True)
+
+    @classmethod
+    def _own(cls, own: Mapping[str, object]) -> NodeSettings:
+        for key in (KIT, NAME):
+            if not own.get(key):
+                raise ConfigError(f"--node-config: {key} is missing")
+        kit, name = Path(str(own[KIT])), str(own[NAME])
+        state = Path(str(own[STATE])) if STATE in own else default_state(kit, name)
+        site, seed = own.get(SITE), own.get(UNSAFE)
+        if seed is not None and not isinstance(seed, int):
+            raise ConfigError(f"--node-config: {UNSAFE}: it is a number, got {seed!r:.80}")
+        return cls(kit, name, state, None if site is None else Path(str(site)), seed)
+
+
+def policy_of(site: Path | None) -> SitePolicy:
+    """A site's limits; ConfigError for an unreadable file, or a key that cannot hold here."""
+    if site is None:
+        return NO_POLICY
+    policy = read_site(site)
+    for key, said in (("network", not policy.network), ("scripts", policy.scripts is not None)):
+        if said:
+            raise ConfigError(
+                f"{site}: {key}: inside Flower's engine the run ships the app, and its SuperNode "
+                "runs it: leave the key out, or take part by secureps join"
+            )
+    return policy
+
+
+def objection(kind: str, terms: Terms) -> tuple[str, str]:
+    """Why a site's app is not given messages of a type, and what the server hears of that."""
+    action, _, name = kind.partition(".")
+    if action == "evaluate" and not terms.evaluation:
+        text = "evaluation = false: no record of this site judges a model"
+        return text, terms.revealed(["evaluation"], text)
+    if (name or action == "query") and (text := terms.of([kind])):
+        return text, terms.revealed(["messages"], text)
+    return "", ""
+
+
+# --- trainer -----------------------------------------------------------------------
+
+
+OLD_RECORD = ("fitins.parameters",)
+OLD_KIND = (
+    "the ClientApp is of Flower's old kind (client_fn), which hears other messages: write it with "
+    "@app.train()"
+)
+
+Ask = Callable[[Message], Message]
+
+
+class AppTrainer:
+    """A `Trainer` that asks a ClientApp.
+
+    Args:
+        message: of the wave; the app gets its records, without ours.
+        ask: calls the app, and any mods after ours.
+        tells: whether the node's site lets metrics of its training go.
+    """
+
+    def __init__(self, form: ModelForm, message: Message, ask: Ask, tells: bool = True) -> None:
+        self._form, self._message, self._ask, self._tells = form, message, ask, tells
+
+    @property
+    def schema(self) -> Schema:
+        return schema_of(self._form.tensors)
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        """Zeros in the form of the model: a run inside Flower is founded by its ServerApp."""
+        return {name: array.copy() for name, array in self._form.tensors.items()}
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Sends the app one train message; the plan's settings override its ServerApp's.
+
+        Raises TermsRefused if metrics are asked for and the site lets none out, ScriptFailed if the
+        app failed, or its answer cannot be used: its words, which may quote that, stay at the node.
+        """
+        if self._form.metrics and not self._tells:
+            raise TermsRefused(
+                "its site lets no metrics out (evaluation = false), and the federation asks for "
+                "train_metrics: leave them out of the strategy, or this node out of the federation"
+            )
+        try:
+            return self._train(parameters, config)
+        except KeyError as error:
+            if error.args != OLD_RECORD:
+                raise
+            raise ScriptFailed(OLD_KIND) from None
+        except SecurepsError as error:
+            raise ScriptFailed(f"the app's train: {error}") from error
+
+    def _train(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        form, number = self._form, max(config.versions.values(), default=0) + 1
+        parameters = {name: each for name, each in parameters.items() if name != TRAIN_METRICS}
+        given = self._message.content
+        records = RecordDict({name: each for name, each in given.items() if name not in OURS})
+        before = dict(records.config_records.get(form.config, {}))
+        settings = {**before, **lighter(config), "server-round": number}
+        records[form.config] = ConfigRecord(settings)
+        records[form.arrays] = form.model.record(parameters)
+        asked = made(records, self._message.metadata)
+        with seeded(bound_seed(config.seed, parameters)):
+            reply = self._ask(asked)
+        if reply.has_error():
+            raise WrongShape(f"the app answered with an error: {reply.error.reason}")
+        result = self._read_fit(reply.content, parameters)
+        if form.metrics:
+            result.parameters[TRAIN_METRICS] = self._scale_metrics(result.metrics)
+        return result
+
+    def _scale_metrics(self, metrics: Mapping[str, float]) -> Array:
+        """The metrics that are asked for, each as a part of its magnitude.
+
+        A node without one of them takes no part: else the sum may be the metric of a single node.
+        """
+        told = np.zeros(len(self._form.metrics), np.float32)
+        for k, (name, most) in enumerate(self._form.metrics.items()):
+            value = metrics.get(name, math.nan)
+            if not math.isfinite(value):
+                raise Malformed(f"train_metrics: {name} is {value}, and must be a finite number")
+            if abs(value) > most:
+                log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
+            told[k] = min(max(value / most, -1.0), 1.0)
+        return told
+
+    def _read_fit(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
+        models: Sequence[ArrayRecord] = list(content.array_records.values())
+        if len(models) != 1:
+            raise WrongShape(f"the app's train returned {len(models)} ArrayRecords, and not one")
+        metrics = {
+            name: value
+            for record in content.metric_records.values()
+            for name, value in record.items()
+        }
+        count = metrics.pop(self._form.weighted_by, None)
+        tensors = self._form.model.read(models[0], given)
+        examples = whole_number(f"the app's train: {self._form.weighted_by}", count)
+        numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float)}
+        return FitResult(tensors, examples, numbers, steps=0)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        raise InternalError("inside Flower's engine its own messages evaluate")
+
+    def kinds(self) -> dict[str, Kind]:
+        return statistics_in(self._form.model)

@@ -21,11 +21,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from flwr.client.mod import utils
 from flwr.clientapp import ClientApp
 
-from secureps.client.flower.records import FlowerModel
+from secureps.client.flower.trainer import FlowerModel
 from secureps.client.trainer import Array as NumpyArray
 from secureps.errors import Malformed, Oversized
 from secureps.messages.encoding import DIGEST_BYTES
-from secureps.messages.schema import TRAIN_METRICS
+from secureps.messages.run import TRAIN_METRICS
 
 log = logging.getLogger("flwr.secureps")
 """Goes where Flower's own log goes."""

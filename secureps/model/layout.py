@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.wording import nearest
 
 if TYPE_CHECKING:  # a status is read without pydantic

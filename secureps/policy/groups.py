@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from secureps.codec.moving_range import MovingRange
+from secureps.codec.grid import MovingRange
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
-from secureps.privacy.adaptive import AdaptiveClip
+from secureps.privacy.client_level import AdaptiveClip
 
 
 def together(plan: Plan, group: str) -> tuple[str, ...]:

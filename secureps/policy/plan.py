@@ -6,6 +6,13 @@ a plan follows from its canonical text alone, so that all parties agree.
 **Row-blocks.** Of a group with row-blocks a client touches few rows. Under a committee every
 row-block that a client sends is a submission with a key of its own, and envelopes for every holder:
 smaller than these it would cost more to protect than to send.
+
+A plan as text: the same bytes for the same plan, whatever the file looked like.
+
+How many bytes a submission has, and what it carries for a committee; and an order to open.
+
+Envelopes, commitments and the correction belong to the key of a submission, whose length is the
+ring's degree and not the model's.
 """
 
 from __future__ import annotations
@@ -18,25 +25,25 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, placed, read_toml
+from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
-from secureps.crypto.ring import choose
+from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.files.objects import pinned
-from secureps.messages.encoding import file_digest
+from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import MESSAGE_LIMIT
-from secureps.messages.schema import Schema
+from secureps.messages.run import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import REPLACING, Optimizer, build_optimizer, keeping_exact
-from secureps.policy.canonical import canonical
-from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.evaluation import (
     EvaluatedVersions,
     evaluation_group,
@@ -47,17 +54,16 @@ from secureps.policy.checks.local_work import refuse_unsound_work
 from secureps.policy.checks.privacy import (
     refuse_adaptive,
     refuse_client_privacy,
+    refuse_codec,
     refuse_placement,
     refuse_rows,
     refuse_steps,
 )
 from secureps.policy.checks.sums import refuse_narrow, refuse_sum, whole_grid
 from secureps.policy.counting import refuse_unbounded
-from secureps.policy.envelope_size import envelope_bytes, order_bytes
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
-from secureps.privacy.adaptive import AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 
 
 def refuse_small(
@@ -651,3 +657,101 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
         refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))
     else:
         plan.grid(name, 1)
+
+
+# --- canonical ---------------------------------------------------------------------
+
+LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "tier", "versions")
+"""Keys of a group that are left out where they say nothing."""
+
+
+def canonical(section: PlanSection, initial_digest: str) -> str:
+    """JSON that the run id binds, without who takes part on this machine.
+
+    Without keys that say nothing the text is that of before they were known, and so are run ids.
+    """
+    body = section.model_dump(mode="json", exclude={"federation"})
+    for key in ("work", "scaling", "take_over_after"):
+        if body[key] is None:
+            del body[key]
+    if body["replicas"] == 1:
+        del body["replicas"], body["shards_wait"]
+    if body["keep"] == 3:
+        del body["keep"]
+    if not body["frozen"]:
+        del body["frozen"]
+    for group in body["group"]:
+        if group["outcome"] == "model":
+            del group["outcome"]
+        for key in LATER:
+            if not group[key]:
+                del group[key]
+    evaluation = body["evaluation"] or {}
+    for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):
+        if rule is not None and rule.get("fraction") == 1:
+            del rule["fraction"]
+    text = {"plan": body, "initial_digest": initial_digest}
+    return json.dumps(text, sort_keys=True, separators=(",", ":"))
+
+
+def different_keys(own: str, other: str) -> tuple[str, ...]:
+    """The keys by which two plans' texts differ, `group.0.clip` for one; none if they agree.
+
+    The path of `initial` is not compared: each machine has its own. Its digest is.
+    """
+
+    def flat(value: Any, path: str) -> dict[str, Any]:
+        if isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            return {k: v for key, item in items for k, v in flat(item, f"{path}.{key}").items()}
+        return {path.removeprefix(".plan").removeprefix("."): value}
+
+    mine, theirs = flat(json.loads(own), ""), flat(json.loads(other), "")
+    missing = object()
+    keys = sorted((mine.keys() | theirs.keys()) - {"initial"})
+    return tuple(k for k in keys if mine.get(k, missing) != theirs.get(k, missing))
+
+
+# --- envelope size -----------------------------------------------------------------
+
+ORDER_BYTES = 200
+"""Of an order to open without its members, at the most."""
+MEMBER_BYTES = 943
+"""Of a member and its receipt in an order, at the most, without the name of its group, which comes
+three times, and what is sealed."""
+_ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
+
+
+def one_envelope(committee: Committee) -> int:
+    """The bytes of the envelope that a submission has for one holder."""
+    return committee.seed_bytes + envelope.OVERHEAD
+
+
+def order_bytes(committee: Committee, members: int, group: str) -> int:
+    """Bounds the bytes of an order to open a cohort: every holder gets it with all receipts."""
+    each = one_envelope(committee) + _ENVELOPE_FRAMING + _KEY_NUMBER
+    sealed = len(committee.holders) * each
+    committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
+    member = MEMBER_BYTES + 3 * len(group) + sealed + committed
+    return ORDER_BYTES + len(group) + members * member
+
+
+def value_bytes(parameters: CipherParameters) -> float:
+    """Bytes of a value in a full block."""
+    return choose(parameters).block_bytes(parameters.slots) / parameters.slots
+
+
+def envelope_bytes(committee: Committee, degree: int) -> int:
+    """Bytes of the envelopes, commitments and correction of one submission."""
+    return (
+        len(committee.holders) * one_envelope(committee)
+        + len(committee.subsets) * DIGEST_BYTES
+        + degree * COEFFICIENT_BYTES
+    )
+
+
+def bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
+    """Bytes of one sealed update of a group, under a cipher that is fitted to its blocks."""
+    sealed = cipher(parameters).block_bytes
+    full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
+    return (group.blocks - 1) * full + sealed(last)

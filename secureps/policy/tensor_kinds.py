@@ -12,7 +12,7 @@ from typing import Literal
 
 from secureps.config.plan import ClientPrivacySection
 from secureps.errors import PlanRefused
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.wording import named
 

@@ -14,21 +14,35 @@ decides anything.
 Limitations: table look-ups and re-reading depend on the noise, which is secret, so an observer of
 this machine's caches and timing may learn about it; and the words of a stream cipher are uniform
 only to somebody who cannot break the cipher.
+
+P(|X| <= k) of the symmetric Skellam law, in integers, to as many bits as are asked for.
+
+X is the difference of two Poissons of mean v/2: variance v, E exp(i t X) = exp(v (cos t - 1)). For
+an odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity is the law
+folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman 2014):
+
+    (2k + 1) / m + sum_l g_l sin((2k + 1) pi l / m)  =  sum_i P(|X - i m| <= k)
+    g_l = (2 / m) exp(-2 v sin^2(pi l / m)) / sin(pi l / m),    l = 1 .. (m - 1) / 2
+
+The left side has only a few dozen terms to add, each at most 1 / l, however large v is; the surplus
+on the right side is a tail. So no error grows, and each is known. There are no floats in a result,
+but for `table`, which says why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import InternalError, PlanRefused
 from secureps.privacy.mechanism import Words
-from secureps.privacy.series import TABLE_BITS, Series, beyond
 
 LEAST_VARIANCE = 2.0**-20
 MOST_VARIANCE = 2.0**34
@@ -210,3 +224,220 @@ class Skellam:
                     raise InternalError(f"{bits} random bits did not decide: they are not random")
                 u, bits = u << 64 | more(), bits + 64
         return high
+
+
+# --- series ------------------------------------------------------------------------
+
+
+_LN2 = Fraction(6932, 10_000)
+"""A little above the natural logarithm of 2."""
+_COSH1 = Fraction(5431, 10_000)
+"""A little above cosh(1) - 1."""
+
+TABLE_BITS = 62
+"""The fixed point of `Series.table`."""
+_LIMB = 22
+"""Bits of a limb: three of them make one factor of the table's products."""
+_MOST_PRODUCTS = 256
+"""R: below 200 for every variance; 2^53 would be reached at 500."""
+
+
+def beyond(variance: float, bits: int) -> int:
+    """A t with P(|X| >= t) <= 2^-bits, a few percent above the least.
+
+    Chernoff: P(|X| >= t) <= 2 exp(v (cosh(c) - 1) - c t) for every c > 0, and cosh(c) - 1 <= c^2
+    (cosh(1) - 1) for c <= 1. A float chooses c: any choice is sound.
+    """
+    nats = _LN2 * (bits + 1)
+    c = Fraction(min(1.0, math.sqrt(nats / (_COSH1 * Fraction(variance)))))
+    return math.ceil((nats + _COSH1 * Fraction(variance) * c * c) / c)
+
+
+class Series:
+    """P(|X| <= k) for all k up to `reach`, each within 2^-bits.
+
+    Three errors, in units of 2^-bits: the tail that is folded in, P(|X| >= m - k) <= 1/4; the
+    terms left out, each at most phi_l / l, from the first with phi_l < 2^-(bits + 2) / m on,
+    so together below 1/8; and fixed point. There, in units of 2^-work: points of the circle are
+    within 5 m, hence 2 v sin^2 and its exponential within 20 v m + 2, hence g_l (where sin >= 2
+    l / m) within 20 v m + 3 m^2 + 3, and the sum of at most m / 2 products within
+    m (10 v m + 2 m^2 + 3 m + 4), which the 16 guard bits make less than 1/8.
+
+    Args:
+        variance: v > 0, taken as the rational number that the float is.
+        reach: the largest k, at least 0.
+        bits: of the answers, at least 1.
+    """
+
+    __slots__ = ("_weights", "_work", "bits", "modulus", "variance")
+
+    def __init__(self, variance: float, reach: int, bits: int) -> None:
+        v = Fraction(variance)
+        m = (reach + beyond(variance, bits + 2)) | 1
+        work = bits + 16 + math.ceil(v).bit_length() + 3 * m.bit_length()
+        self.variance, self.bits, self.modulus, self._work = variance, bits, m, work
+        least = 1 << (work - bits - 2 - m.bit_length())
+        weights: list[int] = []
+        unit = point = _circle(1, m, work)
+        for _ in range(m // 2):
+            sine = point[1]
+            phi = _decay((2 * v.numerator * sine * sine // v.denominator) >> work, work)
+            if phi < least:
+                break
+            weights.append((phi << (work + 1)) // (m * sine))
+            point = _turned(point, unit, work)
+        self._weights = weights
+
+    def inner(self, k: int) -> int:
+        """An integer within 1 of 2^bits P(|X| <= k), for 0 <= k <= reach."""
+        m, work = self.modulus, self._work
+        unit = point = _circle((2 * k + 1) % (2 * m), m, work)
+        total = ((2 * k + 1) << work) // m
+        for weight in self._weights:
+            total += (weight * point[1]) >> work
+            point = _turned(point, unit, work)
+        spare = work - self.bits
+        return (total + (1 << (spare - 1))) >> spare
+
+    def table(self, length: int) -> tuple[NDArray[np.int64], int]:
+        """Lower bounds of 2^62 P(|X| <= k) for all k < length, at once.
+
+        With k = a B + b, the addition theorem makes the series a matrix product: sin((2 a B + 1) t
+        + 2 b t) is a row of sines and cosines times a column of them, and (2 k + 1) / m likewise.
+        Every factor is rounded to 66 bits, split into three signed limbs of 22, and the limbs'
+        products are added by float64 matrix multiplication. That is exact, in any order of
+        summation: they are integers, and no partial sum reaches 2^53. Of the nine products of limbs
+        the three smallest are left out.
+
+        Errors in units of 2^-62, R being the number of products in a sum: rounding R / 8, left out
+        products R / 16, the last shifts 2. R is subtracted, which is more.
+
+        Returns:
+            lower: int64 (length,), not decreasing, with lower <= 2^62 P <= lower + slack.
+            slack: the width.
+        """
+        m, work = self.modulus, self._work
+        width = math.isqrt(length - 1) + 1
+        height = -(-length // width)
+        orders = range(1, len(self._weights) + 1)
+
+        def circle(n: int) -> _Points:
+            points = [_circle(n * order % (2 * m), m, work) for order in orders]
+            return _objects([c for c, _ in points]), _objects([s for _, s in points])
+
+        weights = _objects(self._weights)
+        first = circle(1)
+        start = ((weights * first[0]) >> work, (weights * first[1]) >> work)
+        row_cos, row_sin = _progression(start, circle(2 * width), height, work)
+        one, zero = weights * 0 + (1 << work), weights * 0
+        column_cos, column_sin = _progression((one, zero), circle(2), width, work)
+        ones = np.full(max(height, width), 1 << work, dtype=object)
+        row_part = _objects([((2 * a * width + 1) << work) // m for a in range(height)])
+        column_part = _objects([(2 * b << work) // m for b in range(width)])
+        rows = np.column_stack([row_sin, row_cos, row_part, ones[:height]])
+        columns = np.column_stack([column_cos, column_sin, ones[:width], column_part])
+
+        high, middle, low = _limbs(rows, work)
+        above, between, below = (limb.T for limb in _limbs(columns, work))
+        products = rows.shape[1]
+        if products > _MOST_PRODUCTS:
+            raise InternalError(f"{products} products are too many for an exact sum in float64")
+        total = (high @ above).astype(np.int64) << (TABLE_BITS - 2 * _LIMB)
+        second = np.hstack([high, middle]) @ np.vstack([between, above])
+        total += second.astype(np.int64) >> (3 * _LIMB - TABLE_BITS)
+        third = np.hstack([high, middle, low]) @ np.vstack([below, between, above])
+        total += third.astype(np.int64) >> (4 * _LIMB - TABLE_BITS)
+        # P does not decrease in k, so the greatest lower bound so far is one as well.
+        lower = np.maximum.accumulate(np.maximum(total.reshape(-1)[:length] - products, 0))
+        return lower, 2 * products
+
+
+_Points = tuple[Any, Any]
+"""Real and imaginary parts: integers, or arrays of them (dtype object), in fixed point."""
+
+
+def _turned(z: _Points, by: _Points, bits: int) -> _Points:
+    """The product of two complex numbers: each part within 2 units, given exact factors."""
+    return (z[0] * by[0] - z[1] * by[1]) >> bits, (z[0] * by[1] + z[1] * by[0]) >> bits
+
+
+def _progression(first: _Points, step: _Points, count: int, bits: int) -> _Points:
+    """first * step^j for j < count: arrays (count, n) of arrays (n,)."""
+    real, imaginary = first[0][None, :], first[1][None, :]
+    while len(real) < count:
+        further = _turned((real, imaginary), step, bits)
+        real, imaginary = np.vstack([real, further[0]]), np.vstack([imaginary, further[1]])
+        step = _turned(step, step, bits)
+    return real[:count], imaginary[:count]
+
+
+def _objects(values: list[int]) -> NDArray[Any]:
+    return np.array(values, dtype=object)
+
+
+def _limbs(x: NDArray[Any], bits: int) -> list[NDArray[np.float64]]:
+    """x / 2^bits as x0 2^-22 + x1 2^-44 + x2 2^-66, with |x1|, |x2| <= 2^21, all integers."""
+    half = 1 << (_LIMB - 1)
+    spare = bits - 3 * _LIMB
+    shifted = ((x + (1 << (spare - 1))) >> spare) + (half << _LIMB) + half
+    high = (shifted >> (2 * _LIMB)).astype(np.int64)
+    rest = (shifted & ((1 << (2 * _LIMB)) - 1)).astype(np.int64)
+    middle, low = (rest >> _LIMB) - half, (rest & ((1 << _LIMB) - 1)) - half
+    return [limb.astype(np.float64) for limb in (high, middle, low)]
+
+
+@lru_cache(maxsize=64)
+def _pi(bits: int) -> int:
+    """pi 2^bits, within 1: 16 atan(1/5) - 4 atan(1/239) (Machin)."""
+    work = bits + 16
+
+    def atan(inverse: int) -> int:
+        power = total = (1 << work) // inverse
+        n = 1
+        while power:
+            power //= inverse * inverse
+            n += 2
+            total += power // n if n % 4 == 1 else -(power // n)
+        return total
+
+    return (16 * atan(5) - 4 * atan(239)) >> 16
+
+
+def _circle(n: int, m: int, bits: int) -> tuple[int, int]:
+    """cos and sin of pi n / m for 0 <= n < 2 m, each within 2 units of 2^-bits.
+
+    Taylor's series at up to 2 pi: an error at one term reaches the sum at most e^(2 pi) < 2^10
+    fold, which 24 guard bits hide.
+    """
+    work = bits + 24
+    x = _pi(work) * n // m
+    real = term = 1 << work
+    imaginary, j = 0, 0
+    while term:
+        j += 1
+        term = (term * x // j) >> work
+        if j % 2:
+            imaginary += term if j % 4 == 1 else -term
+        else:
+            real += term if j % 4 == 0 else -term
+    return real >> 24, imaginary >> 24
+
+
+def _decay(x: int, bits: int) -> int:
+    """exp(-x / 2^bits) 2^bits for x >= 0, within 2.
+
+    x is halved until it is below 1/8, and the result squared as often; every squaring doubles
+    the error, for which there are guard bits.
+    """
+    halvings = max(0, x.bit_length() - bits + 3)
+    work = bits + halvings + 24
+    x <<= 24
+    result = term = 1 << work
+    j = 0
+    while term:
+        j += 1
+        term = (term * x // j) >> work
+        result += -term if j % 2 else term
+    for _ in range(halvings):
+        result = (result * result) >> work
+    return result >> (work - bits)

@@ -13,8 +13,7 @@ from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
 from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
-from secureps.messages.schema import Schema
+from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress, all_shards
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import CallOff, Locate, Say

@@ -18,7 +18,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
 from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
-from secureps.privacy.adaptive import FIRST
+from secureps.privacy.client_level import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
 """What a role may send blocks for."""

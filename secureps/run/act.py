@@ -140,7 +140,7 @@ def shards(
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
-                from secureps.run.up.further_shards import bring, demand_shard
+                from secureps.run.up.programs import bring, demand_shard
 
                 _demand_going(own.status())
                 demand_shard(run, name)

@@ -25,9 +25,8 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.run.check import Permit, record, tables
 from secureps.run.check import check as examine
 from secureps.run.options import ENVIRONMENT
-from secureps.run.run_lock import METRICS
 from secureps.run.simulate.simulate import simulate as play
-from secureps.run.up.folder import RunFolder
+from secureps.run.up.folder import METRICS, RunFolder
 from secureps.run.up.programs import Order
 from secureps.run.up.up import up as play_here
 from secureps.store.checkpoint import read_state

@@ -14,24 +14,22 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import refuse_unsealable
-from secureps.messages.run import COORDINATOR, ShardAddress
-from secureps.messages.schema import Schema
+from secureps.messages.run import COORDINATOR, Schema, ShardAddress
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.standby import Standby
+from secureps.roles.coordinator.reign import Standby
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.pinned_run import PinnedRun
-from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import UNLIMITED, Limit
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.holder import BfvWorker, CommitteeWorker
 from secureps.service.lead import CoordinatorWorker, Lead, StandbyWorker
-from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.tiers import ShardFolders
-from secureps.service.shard.worker import ShardWorker
+from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.backup import CopyParts
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.keyring import PublicKit

@@ -10,16 +10,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from secureps.audit.chained_file import (
+from secureps.audit.entries import (
     AuditLog,
     Begin,
     End,
+    Entry,
+    Json,
     demand_agreement,
     dump,
+    entries,
+    epsilons,
     load,
     verify_end,
 )
-from secureps.audit.entries import Entry, Json, entries, epsilons
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.page import page
 from secureps.crypto.identity import PublicIdentity

@@ -34,7 +34,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
 from secureps.messages.charge import Release
-from secureps.messages.schema import Schema
+from secureps.messages.run import Schema
 from secureps.policy.counting import counts, publishes
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import (
@@ -48,9 +48,9 @@ from secureps.policy.explain.explanation import (
     row_block_words,
     touched_by_few,
 )
-from secureps.policy.explain.privacy_choice import Choice, choose, refuse_epsilon
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan
+from secureps.policy.spending import Choice, choose, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -62,17 +62,16 @@ from secureps.run.initial_schema import (
     read_schema,
     sizes_of,
 )
-from secureps.run.party_names import shard_names
-from secureps.run.report.tables import filled
+from secureps.run.report.status_tables import filled
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wire.grpc import servers
-from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
-from secureps.wire.grpc.pacing import LANES
-from secureps.wire.grpc.uploads import SHARES
+from secureps.wire.grpc.admission import SHARES
+from secureps.wire.grpc.framing import CONNECTION_BUFFER, LANES, PIECE, STREAM_BUFFER
 from secureps.wording import counted, duration, named, size
 
 T = TypeVar("T")

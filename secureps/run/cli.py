@@ -95,7 +95,7 @@ def root(
     if profile is not None:
         from click import get_current_context
 
-        from secureps.config.profile import read_profile
+        from secureps.config.serve import read_profile
 
         get_current_context().default_map = dict.fromkeys(PROFILED, read_profile(profile))
     if kernels is not None:
@@ -230,7 +230,7 @@ def up(
     ignore_output_errors()
     from rich.console import Console
 
-    from secureps.run.report.trackers import Extras
+    from secureps.run.report.version_metrics import Extras
     from secureps.run.up.programs import Order
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
@@ -261,7 +261,7 @@ def resume(
     ignore_output_errors()
     from rich.console import Console
 
-    from secureps.run.report.trackers import Extras
+    from secureps.run.report.version_metrics import Extras
     from secureps.run.up.up import resume as go_on
 
     go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
@@ -290,7 +290,7 @@ def simulate(
     """
     settle_environment()
     ignore_output_errors()
-    from secureps.run.report.trackers import Extras
+    from secureps.run.report.version_metrics import Extras
     from secureps.run.simulate.simulate import simulate as play
 
     play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
@@ -445,8 +445,7 @@ def join(
     Killed at any moment and started again with the same state, it goes on
     where it was.
     """
-    from secureps.client.runner import Joining, read_settings
-    from secureps.client.script_settings import read_run_config
+    from secureps.client.runner import Joining, read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
     from secureps.run.join import join as run
@@ -473,7 +472,7 @@ def join(
                 "and start the key holder beside this client by itself"
             )
         if hold:
-            from secureps.run.hold import join_and_hold
+            from secureps.run.join import join_and_hold
 
             words = [word for word in sys.argv[1:] if word != "--hold"]
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)

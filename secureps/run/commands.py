@@ -157,7 +157,7 @@ def health(
 
     Ends with status 1 if it does not answer, or cannot work yet.
     """
-    from secureps.run.health import health as ask
+    from secureps.run.preflight import health as ask
 
     ready = ask(config)
     typer.echo("it can work" if ready else "it cannot work yet")
@@ -175,7 +175,7 @@ def takeover(
 
     It does so at once, or says why not; the coordinator, if it is there, ends.
     """
-    from secureps.run.health import take_over
+    from secureps.run.preflight import take_over
 
     take_over(config, passphrase_fd)
     typer.echo(
@@ -198,7 +198,7 @@ def log(
 
     Ctrl-C ends --follow, and not the run.
     """
-    from secureps.run.up.party_logs import log as lines
+    from secureps.run.up.runs import log as lines
 
     for line in lines(run, party, tail, follow):
         typer.echo(line)

@@ -16,11 +16,11 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
 from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
-from secureps.messages.schema import TRAIN_METRICS
+from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.early_stopping import best
+from secureps.policy.checks.evaluation import best
 from secureps.policy.plan import Plan
-from secureps.run.report.group_labels import folded
+from secureps.run.report.terminal import folded
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint

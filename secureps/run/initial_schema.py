@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.initial_model import read_initial, schema_of
-from secureps.client.local_tensors import digests_of
+from secureps.client.initial_model import digests_of, read_initial, schema_of
 from secureps.errors import ConfigError, WrongShape
 from secureps.files.objects import initial_path, shown
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.wording import meant, named

@@ -1,17 +1,45 @@
-"""`secureps join`: one data holder, from a script that need not know of secureps."""
+"""`secureps join`: one data holder, from a script that need not know of secureps.
+
+`secureps join --hold`: a data holder's client, and beside it the key holder of its site.
+
+Each is a process of its own, with keys and a journal of its own. This process starts both, shows
+what they say, and starts either again if it dies.
+
+    DIR                       the client's state folder
+    DIR-holder/keyholder.toml what `secureps serve keyholder` reads
+    DIR-holder/state          the key holder's ledger
+    DIR-holder/logs/NAME.log  what each of the two says, as on the terminal
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
+from secureps.config.sections import toml_tables
+from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
+from secureps.roles.holder.holder import OVER
+from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.processes.spawning import SECUREPS, Program
+from secureps.run.processes.supervisor import GRACE, Died, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
+from secureps.run.up.folder import refuse_running, site_holder
+from secureps.run.up.runs import LogReader
+from secureps.service.logs import LogFormat, tell
 from secureps.service.pinning import pin_process
+from secureps.store.atomic_file import make_directory, replace_text
+from secureps.store.keyring import load_public
 from secureps.tracebacks import dump_crashes
 
 
@@ -35,3 +63,146 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: s
             return take_part(joining, trainer).reason
     source = Script(script)
     return take_part(joining, source.make(settings, joining.state, joining.name)).reason
+
+
+# --- hold --------------------------------------------------------------------------
+
+_TICK = 0.05
+
+
+def join_and_hold(
+    joining: Joining, words: Sequence[str], log_format: LogFormat, passphrase: bytes | None
+) -> str:
+    """Runs a client and its site's key holder, each as a process; returns why the client ended.
+
+    A process that dies is started again, and a signal ends both. If the client leaves before the
+    run has finished, its key holder goes on, because the other clients need it.
+
+    Args:
+        words: the arguments with which `secureps` runs the client alone.
+        passphrase: of the private keys of both; None if there is none.
+
+    Raises:
+        SecurepsError: one of them cannot take part, or died too often, or the run failed.
+    """
+    client, holder = joining.name, site_holder(joining.name)
+    state = joining.state.absolute()
+    folder = state.with_name(site_holder(state.name))
+    states = {client: state, holder: folder / "state"}
+    refuse_running(folder, states, GRACE + 1)  # of a `join` that was killed, they end by themselves
+    # A key holder that still runs would read this file when it is started again.
+    config = _write_holders_file(joining, holder, folder)
+    serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
+    programs = (
+        Program(holder, (*SECUREPS, *serve), None),
+        Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
+    )
+    shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")
+    try:
+        with terminable(Terminated), ExitStack() as stack, Supervisor(folder / "logs") as both:
+            again = {}
+            for program in programs:
+                program, again[program.name] = _give_passphrase(program, passphrase, stack)
+                both.start(program)
+            ended = ""
+            while not (ended and shown.over):
+                time.sleep(_TICK)
+                for news in _poll(both, shown):
+                    if isinstance(news, Finished):
+                        ended = _explain_end(news)
+                        tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
+                    else:
+                        text = f"died ({news.how}); it is started again, restart {news.restarts}"
+                        tell(news.name, "Died", text, logging.WARNING)
+                        again[news.name]()
+                for error in both.failed.values():
+                    then = f"`secureps serve keyholder --config {config}` runs {holder} alone"
+                    raise type(error)(f"{error}; {then}")
+        return ended
+    except KeyboardInterrupt:
+        return "stopped"
+    finally:
+        shown.news()
+
+
+def _poll(both: Supervisor, shown: _Terminal) -> tuple[Finished | Died, ...]:
+    """Looks what became of the two, and shows what they wrote, even if one of them failed."""
+    try:
+        return both.poll()
+    finally:
+        shown.news()
+
+
+class _Terminal:
+    """Shows on stderr what the two write; `over` once the key holder says that the run is over.
+
+    Args:
+        logs: the folder of their logs, which begin anew.
+        named: each line says whose it is.
+    """
+
+    def __init__(self, logs: Path, client: str, holder: str, named: bool) -> None:
+        self.over = False
+        self._holders = logs / f"{holder}.log"
+        paths = (logs / f"{client}.log", self._holders)
+        self._logs = {path: LogReader(path, named) for path in paths}
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def news(self) -> None:
+        for path, log in self._logs.items():
+            for _, line in log.news(whole=True) if path.exists() else ():
+                self.over |= path == self._holders and OVER in line
+                print(line, file=sys.stderr, flush=True)
+
+
+def _give_passphrase(
+    program: Program, passphrase: bytes | None, stack: ExitStack
+) -> tuple[Program, Callable[[], object]]:
+    """Gives a program a pipe for its passphrase; returns it, and what fills the pipe again."""
+    if passphrase is None:
+        return program, lambda: None
+    ends = os.pipe()
+    for end in ends:
+        stack.callback(os.close, end)
+    fill = partial(os.write, ends[1], passphrase + b"\n")
+    fill()
+    arguments = (*program.arguments, "--passphrase-fd", str(ends[0]))
+    return replace(program, arguments=arguments, inherits=ends[0]), fill
+
+
+def _explain_end(ended: Finished) -> str:
+    """Returns why a client ended, or raises the error with which its run failed."""
+    if not ended.failed:
+        return ended.last
+    text, kind = blamed(ended.last)
+    raise (RuleFailed if kind is RuleFailed else TooFew)(text)
+
+
+def _write_holders_file(joining: Joining, holder: str, folder: Path) -> Path:
+    """Writes what the key holder is started with; KitError if the kit has no keys of it."""
+    kit, name = joining.kit.absolute(), joining.name
+    known = load_public(kit, joining.ca_fingerprint).roster.names("holder")
+    if holder not in known or not (kit / "private" / holder).is_dir():
+        raise KitError(
+            f"--hold: {kit} has no keys of {holder}, a key holder on its roster: make them by "
+            f"`secureps keys request {kit} --role client --name {name} --hold --plan FILE`, have "
+            "the CA approve the request, and copy its public/; or leave --hold out"
+        )
+    own = {
+        "name": holder,
+        "kit": str(kit),
+        "ca_fingerprint": joining.ca_fingerprint,
+        "state": "state",
+        "coordinator": joining.server,
+        "minimum": joining.site.terms.minimum,
+        "threshold": joining.insists.threshold,
+        "insecure": joining.insecure or None,
+    }
+    path = folder / "keyholder.toml"
+    try:
+        make_directory(folder, 0o700)
+        replace_text(path, toml_tables(own), 0o600)
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+    return path

@@ -18,7 +18,7 @@ from secureps.run.options import PassphraseFd, Tool
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
-    from secureps.crypto.key_request import KeyRequest
+    from secureps.crypto.roster import KeyRequest
 
 keys = Tool(
     help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
@@ -224,8 +224,7 @@ def show(
     directory: Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder.")],
 ) -> None:
     """Verify a kit and list who is in it."""
-    from secureps.store.keyring import load_public
-    from secureps.store.tls_files import certificate_end
+    from secureps.store.keyring import certificate_end, load_public
 
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
@@ -254,7 +253,7 @@ def _parties(
 ) -> tuple[tuple[Role, str], ...]:
     """The parties of whom keys are made: one, or a client and its site's key holder."""
     from secureps.errors import ConfigError
-    from secureps.run.party_names import site_holder
+    from secureps.run.up.folder import site_holder
 
     if hold and role != "client":
         raise ConfigError(f"--hold is for a client, beside which a key holder runs, not a {role}")

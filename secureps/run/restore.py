@@ -14,8 +14,8 @@ from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
-from secureps.run.report.group_labels import folded
-from secureps.service.shard.tiers import ShardFolders
+from secureps.run.report.terminal import folded
+from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, demand_owner, pinned_in, restore, run_of
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
 from secureps.store.journal import read_rows

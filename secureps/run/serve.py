@@ -17,10 +17,10 @@ from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
-from secureps.roles.coordinator.standby import BEGINS, TAKES_OVER
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.coordinator.reign import BEGINS, TAKES_OVER
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import Halt
-from secureps.roles.shard.memory_limit import Limit
+from secureps.roles.shard.state import Limit
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
@@ -32,7 +32,7 @@ from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import answering, play_wave
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Serve, await_certificates, run_process, settled
-from secureps.service.shard.tiers import ShardFolders, nowhere
+from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shutdown import Shutdown
 from secureps.store import keyring
 from secureps.store.backup import (
@@ -45,13 +45,11 @@ from secureps.store.backup import (
     run_of,
     set_aside,
 )
-from secureps.store.envelope_keys import load_keys
-from secureps.store.keyring import NATIVE, demand_host
+from secureps.store.envelope_keys import RUNS, ServedJournal, load_keys, served_runs
+from secureps.store.keyring import NATIVE, TlsFiles, demand_host
 from secureps.store.kit_files import Passphrases
-from secureps.store.served_runs import RUNS, ServedJournal, served_runs
-from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
-from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
 from secureps.wire.grpc.servers import CoordinatorServer, Server, ShardServer, StandbyServer
 from secureps.wire.transport import Endpoint
 

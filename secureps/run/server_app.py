@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.client.flower.served import KEY, Founded, write_served
+from secureps.client.initial_model import KEY, Founded, write_served
 from secureps.client.script import Script, speaks_flower
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection

@@ -15,12 +15,10 @@ from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
 from secureps.messages.run import COORDINATOR, RunInfo, demand_address, each_address
-from secureps.store.keyring import find_observer, load_private, load_public
+from secureps.store.keyring import TlsFiles, find_observer, load_private, load_public
 from secureps.store.kit_files import Passphrases
-from secureps.store.tls_files import TlsFiles
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT, Tls
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Tls
 
 if TYPE_CHECKING:
     from secureps.model.layout import GroupLayout

@@ -50,14 +50,13 @@ from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, undrawable
-from secureps.run.report.tables import filled
-from secureps.run.run_lock import STUDY, new_folder
+from secureps.run.report.status_tables import filled
 from secureps.run.script.scoring import Look
-from secureps.run.simulate.garbage import seldom_collected
-from secureps.run.simulate.play import Play
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
+from secureps.run.simulate.simulate import Play, seldom_collected
+from secureps.run.up.folder import STUDY, new_folder
 from secureps.run.warm import warm_once
-from secureps.scenario.links import sealed_bytes
+from secureps.scenario.delays import sealed_bytes
 from secureps.store.atomic_file import replace_text
 from secureps.wording import counted, meant
 

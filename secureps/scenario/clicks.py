@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
-from secureps.scenario.partition import seeded
+from secureps.scenario.datasets import seeded
 
 FIELDS = 3
 SEGMENTS = 64

@@ -23,7 +23,7 @@ from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.machine import Task, TaskResult
-from secureps.roles.shard.tasks import WritePart
+from secureps.roles.shard.state import WritePart
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
 from secureps.store.checkpoint import (

@@ -26,10 +26,10 @@ from secureps.messages.format import FORMAT
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
-from secureps.policy.early_stopping import best
+from secureps.policy.checks.evaluation import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.standby import Keep, PartKept, RowsKept
+from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
@@ -43,7 +43,7 @@ from secureps.store.checkpoint import (
     write_manifest,
 )
 from secureps.store.journal import Journal
-from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Mark
 from secureps.wire.transport import told
 
 AWAY = 5.0

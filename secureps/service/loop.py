@@ -4,6 +4,9 @@
 thread: its time jumps to the next event, so that a simulation is a function of its inputs.
 `WaveLoop` jumps over short waits, and ends when all is done. All keep the order of scheduling among
 events of one time.
+
+Kernels release the interpreter's lock while they work, so that threads share the cores; a
+cipher whose library holds the lock gains nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -198,3 +202,33 @@ def perform(action: Callable[[], T], future: Future[T]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+# --- processes the blocks of a vector on several threads, in order -----------------
+
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def in_order(threads: int, action: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+    """Yields `action(item)` for every item, in order; with 1 thread all happens in the caller's.
+
+    At most `threads` items are in work, and as many wait to be taken. Raises what `action` raises,
+    once no thread works; later items are never begun.
+    """
+    if threads == 1:
+        yield from map(action, items)
+        return
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="block") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(action, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

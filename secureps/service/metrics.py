@@ -50,7 +50,7 @@ from secureps.roles.machine import Machine, Record, Task, TaskResult
 from secureps.roles.shard.shard import Shard
 from secureps.service.environment import Meter
 from secureps.store.atomic_file import replace_text
-from secureps.store.tls_files import TlsFiles
+from secureps.store.keyring import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wording import named
 

@@ -43,10 +43,9 @@ from secureps.messages.run import COORDINATOR, other_run
 from secureps.roles.machine import Call, Fold, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor, replayed
-from secureps.service.kit_watch import ActWatch, KitWatch
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
-from secureps.service.process import Party
+from secureps.service.process import ActWatch, KitWatch, Party
 from secureps.store.atomic_file import one_at_a_time, own
 from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
@@ -59,11 +58,11 @@ from secureps.wire.waves.batch import (
     Batch,
     Entry,
     Kind,
+    WaveTransport,
     about,
     opened,
     sealed,
 )
-from secureps.wire.waves.transport import WaveTransport
 
 MOST = 64 << 20
 """Bytes of a key holder's batch: receipts of a cohort, and no payloads."""

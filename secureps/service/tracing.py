@@ -44,7 +44,7 @@ from secureps.roles.member.tasks import (
     Reseal,
     SealOn,
 )
-from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
+from secureps.roles.shard.state import MakeState, StepState, SumCohort, WritePart
 from secureps.service.environment import Meter
 
 VERSION = "version"

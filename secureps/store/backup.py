@@ -43,18 +43,21 @@ from secureps.messages.requests import CopyPart
 from secureps.store import durability
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, put_in_place, sync, write_durably
+from secureps.store.envelope_keys import ledger_height, run_folder
 from secureps.store.journal import last_row, read_rows
-from secureps.store.journal_height import (
+from secureps.store.journal_rows import (
+    MOST_COPY,
     START,
     Mark,
+    archive,
     height_path,
+    kept,
     lock,
     read_height,
+    read_only,
     restoring_path,
     write_height,
 )
-from secureps.store.journal_rows import MOST_COPY, archive, kept, read_only
-from secureps.store.served_runs import ledger_height, run_folder
 
 T = TypeVar("T")
 

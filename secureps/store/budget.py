@@ -36,7 +36,7 @@ from secureps.messages.member_records import (
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import NO_SPACE, START, height_path, read_height
+from secureps.store.journal_rows import NO_SPACE, START, height_path, read_height
 from secureps.wording import counted
 
 Fact = Charge | Release

@@ -30,18 +30,27 @@ from typing import TypeVar
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity, PublicIdentity, Role, check_party
-from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
-from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
+from secureps.crypto.roster import (
+    MAX_REQUEST_BYTES,
+    Certificate,
+    KeyRequest,
+    Roster,
+    certify,
+    first_roster,
+    next_roster,
+    sign_request,
+)
 from secureps.crypto.tls import TlsKey, public_key_of
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.messages.encoding import file_digest, from_plain, to_plain
-from secureps.store import tls_files
+from secureps.store import keyring
 from secureps.store.atomic_file import make_directory, one_at_a_time, sync
 from secureps.store.keyring import (
     BFV,
     IDENTITY,
     KINDS,
     NEXT,
+    TLS_KEY,
     KeyKind,
     holder_kind,
     init_command,
@@ -53,7 +62,6 @@ from secureps.store.keyring import (
     roster_file,
 )
 from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
-from secureps.store.tls_files import KEY
 
 T = TypeVar("T")
 SigningKey = TypeVar("SigningKey", Identity, TlsKey)
@@ -142,7 +150,7 @@ def _make_request(
 ) -> KeyRequest:
     make_folder(folder, 0o700)
     identity = _make_key(Identity, folder / IDENTITY, passphrases)
-    tls = _make_key(TlsKey, folder / KEY, passphrases)
+    tls = _make_key(TlsKey, folder / TLS_KEY, passphrases)
     cipher_key = b""
     if role == "holder" and kind is not None:
         cipher_key = _cipher_key(folder, kind, passphrases)
@@ -222,7 +230,7 @@ def create_kit(
         write(directory / "ca" / "holds.json", f"{_seconds(hours)}\n".encode(), 0o644)
         write(directory / "public" / "ca.pub", ca.public.key, 0o644)
         _write(directory, first_roster(ca, _end(_seconds(hours)), host))
-        tls_files.create(directory, ca)
+        keyring.write_authority(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)
     return ca.public
@@ -344,7 +352,7 @@ def revoke(
         )
         _publish(directory, ca, roster, (c for c in roster.certificates if c not in gone))
         for certificate in gone:
-            tls_files.certificate_file(directory, certificate.name).unlink(missing_ok=True)
+            keyring.certificate_file(directory, certificate.name).unlink(missing_ok=True)
             for kind in KINDS.values():
                 public_file(directory, certificate.name, kind).unlink(missing_ok=True)
     return tuple(c.name for c in gone if c.role == "holder")
@@ -385,7 +393,7 @@ def renew(
     """
     with _line(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
-        return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
+        return {name: keyring.renew_certificate(directory, ca, roster, name) for name in wanted}
 
 
 def renew_roster(
@@ -478,7 +486,7 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
             assert kind is not None
             path = public_file(directory, request.name, kind)
             write(path, request.cipher_key, 0o644)
-        tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
+        keyring.write_certificate(directory, ca, request.role, request.name, request.tls_key)
     new = []
     for request in requests:
         cipher = file_digest(request.cipher_key) if request.cipher_key else b""
@@ -543,7 +551,7 @@ def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
     """The digest of each public key of a party on the roster, its TLS certificate's too."""
-    path = tls_files.certificate_file(directory, certificate.name)
+    path = keyring.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)
     try:

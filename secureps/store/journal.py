@@ -38,29 +38,27 @@ from secureps.roles.machine import Fold
 from secureps.store import durability, journal_rows
 from secureps.store.atomic_file import sync
 from secureps.store.durability import waiting
-from secureps.store.journal_height import (
-    START,
-    Height,
-    Mark,
-    full,
-    height_path,
-    lock,
-    read_height,
-    refuse_behind,
-    restorable,
-    restoring_path,
-)
 from secureps.store.journal_rows import (
     RECORDS,
     SCHEMA,
+    START,
+    Height,
+    Mark,
     Record,
     Row,
     body_of,
+    full,
+    height_path,
     kind_of,
     link,
+    lock,
+    read_height,
     read_only,
     read_row,
     reading,
+    refuse_behind,
+    restorable,
+    restoring_path,
     rows_after,
 )
 

@@ -10,8 +10,17 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from secureps.audit.chained_file import DOMAIN, AuditLog, Begin, End, dump, load, verify_end
-from secureps.audit.entries import Entry, Spent
+from secureps.audit.entries import (
+    DOMAIN,
+    AuditLog,
+    Begin,
+    End,
+    Entry,
+    Spent,
+    dump,
+    load,
+    verify_end,
+)
 from secureps.crypto.identity import Identity
 from secureps.errors import DamagedStore, Unsigned
 from secureps.messages.format import FORMAT

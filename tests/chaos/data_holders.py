@@ -10,7 +10,7 @@ from secureps.errors import ConfigError
 from secureps.messages.member_records import OwnDeed
 from secureps.roles.machine import WORKER, Leave
 from secureps.service.executor import Executor
-from secureps.service.kit_watch import ActWatch, act_text
+from secureps.service.process import ActWatch, act_text
 from secureps.store.act_lines import ActLines
 from tests.chaos.schedule import LOWERS, OWN_ACTS, QUITS, RESTS, STOPS, Fault
 

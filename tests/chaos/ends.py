@@ -15,7 +15,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.records import RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
-from secureps.run.party_names import client_names
+from secureps.run.up.folder import client_names
 from tests.chaos.plans import VERSIONS
 from tests.chaos.schedule import CHEATS, CLIENTS, LIE, OMITS
 from tests.chaos.world import World

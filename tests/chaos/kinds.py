@@ -8,13 +8,13 @@ from typing import Any, get_args
 from secureps.errors import NotReady
 from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
-from secureps.roles.coordinator import checkpointing, standby
+from secureps.roles.coordinator import checkpointing, reign
 from secureps.roles.holder import bfv, committee
 from secureps.roles.machine import Effect, Event, Task, TaskResult
 from secureps.roles.member import tasks as member_tasks
 from secureps.roles.member.tasks import Contribute, Evaluate
-from secureps.roles.shard import tasks as shard_tasks
-from secureps.roles.shard.tasks import (
+from secureps.roles.shard import state as shard_tasks
+from secureps.roles.shard.state import (
     ComingDamaged,
     DoesNotOpen,
     DrawNoise,
@@ -28,7 +28,7 @@ from secureps.roles.shard.tasks import (
 
 ROLES = ("coordinator", "shard", "holder", "client")
 
-MODULES = (checkpointing, standby, bfv, committee, member_tasks, shard_tasks)
+MODULES = (checkpointing, reign, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
 _OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"

@@ -44,7 +44,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.up.folder import client_names, holder_names, shard_names
 
 CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from secureps.errors import Fenced
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.standby import NO_RUN, Standby
+from secureps.roles.coordinator.reign import NO_RUN, Standby
 from secureps.service.lead import Lead
 from tests.chaos.disk import Journal
 from tests.chaos.network import ChaosNetwork

@@ -13,11 +13,11 @@ import pytest
 from secureps.messages.coordinator_records import GroupResigned
 from secureps.messages.run import STANDBY
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
-from secureps.roles.coordinator import submissions
+from secureps.roles.coordinator import membership
 from secureps.roles.coordinator.group import TRANSITIONS, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Answer, Step
-from secureps.roles.member.leaving import LEFT
+from secureps.roles.member.member import LEFT
 from secureps.roles.shard.state import ShardState
 from secureps.service.executor import Executor
 from tests.chaos.check import complaints
@@ -394,9 +394,9 @@ def test_whoever_acknowledges_too_early_is_found(
 def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = parsed("twice:client-01>coordinator:Submit@1")
     assert not play(0, twice).complaints
-    monkeypatch.setattr(submissions, "_is_known", lambda tx, receipt: False)
+    monkeypatch.setattr(membership, "_is_known", lambda tx, receipt: False)
     assert not play(0, twice).complaints, "a round takes one of each client"
-    monkeypatch.setattr(submissions, "_check_asked", lambda tx, group, receipt: None)
+    monkeypatch.setattr(membership, "_check_asked", lambda tx, group, receipt: None)
     assert play(0, twice).complaints == ("client-01/all/0 was received 2 times",)
 
 

@@ -28,9 +28,9 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Halt, Machine
 from secureps.roles.shard.shard import Shard
-from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.folder import client_names, shard_names
 from secureps.service.environment import Stores
 from secureps.service.executor import Executor
 from secureps.service.shard.worker import ShardWorker

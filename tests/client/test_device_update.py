@@ -29,14 +29,14 @@ from secureps.client.worker import ClientWorker, trained_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.device import encoding
 from secureps.errors import NotFinite
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import PIECE
 from secureps.roles.member.tasks import Aim
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, small_plan

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.evaluation import Judgement, PooledEvaluation, judge
-from secureps.client.trainer import Array, EvaluateResult
+from secureps.client.trainer import Array, EvaluateResult, Judgement, PooledEvaluation, judge
 from secureps.config.plan import EvaluationSection
 from secureps.errors import ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 
 from secureps.client.initial_model import conformed, initial_digest, refuse_other_start, schema_of
-from secureps.client.returned import taken_fit
 from secureps.client.script import Script
-from secureps.client.trainer import FitResult
+from secureps.client.trainer import FitResult, taken_fit
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun, WrongShape
 from secureps.messages.encoding import file_digest
-from secureps.messages.schema import TensorSpec
+from secureps.messages.run import TensorSpec
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
-from secureps.roles.member.settings import MemberSettings
-from secureps.run.party_names import client_names
+from secureps.roles.member.terms import MemberSettings
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
 from tests.kits.federations import small_plan
 from tests.kits.flower_apps import MESSAGES, write

@@ -15,11 +15,10 @@ import secureps as ps
 from secureps.client import runner
 from secureps.client.runner import Joining
 from secureps.client.worker import Site
-from secureps.config.site import SiteSection
+from secureps.config.serve import SiteSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.roles.machine import Halt
-from secureps.roles.member.settings import MemberSettings
-from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms
 from secureps.run.cli import app
 from secureps.service.environment import Environment, Stores
 from secureps.service.loop import WaveLoop
@@ -29,8 +28,8 @@ from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_public
 from secureps.store.spool import MemorySpool
-from secureps.wire.grpc.links import PLAINTEXT, Tls
-from secureps.wire.waves.transport import WaveTransport
+from secureps.wire.grpc.framing import PLAINTEXT, Tls
+from secureps.wire.waves.batch import WaveTransport
 from tests.kits import walker_client
 from tests.kits.command import invoked
 from tests.kits.walker import Walker

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import Tensors, schema_of
-from secureps.client.local_tensors import (
+from secureps.client.initial_model import (
     KEPT,
     LocalTensors,
+    Tensors,
     digests_of,
     refuse_changed,
+    schema_of,
     take_frozen,
 )
 from secureps.errors import WrongShape

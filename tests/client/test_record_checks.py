@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from secureps.client.private_sum import made_records, private_sum
-from secureps.client.record_checks import (
+from secureps.client.private_sum import (
     Kept,
+    made_records,
+    private_sum,
     record_losses,
     refuse_mixing_loss,
     refuse_model,

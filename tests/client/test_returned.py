@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from secureps.client.returned import (
+from secureps.client.trainer import (
+    EvaluateResult,
+    FitResult,
     number,
     taken_evaluation,
     taken_fit,
     taken_tensors,
     whole_number,
 )
-from secureps.client.trainer import EvaluateResult, FitResult
 from secureps.errors import Malformed, WrongShape
 
 HALVES = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from secureps.client.script import Script
-from secureps.client.script_errors import blamed
+from secureps.client.trainer import blamed
 from secureps.errors import (
     ConfigError,
     NotFinite,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import Joining, read_settings, run_client
+from secureps.client.runner import Asked, Joining, read_run_config, read_settings, run_client
 from secureps.client.script import Script
-from secureps.client.script_settings import Asked, read_run_config
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, ScriptFailed

@@ -23,7 +23,7 @@ from secureps.client.update import (
     tell_cuts,
 )
 from secureps.errors import NotFinite, WrongShape
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import SCALE, GroupLayout
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import PIECE, clip_l2

@@ -12,8 +12,8 @@ from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer
 

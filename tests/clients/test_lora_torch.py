@@ -11,8 +11,8 @@ from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import Tensors
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer

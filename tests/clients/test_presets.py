@@ -13,8 +13,8 @@ from secureps.messages import coordinator_records
 from secureps.messages.submission import Cohort
 from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.nursery import ROOT
 from tests.kits.streams import seconds
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.codec.grid import Grid
-from secureps.codec.moving_range import LEAST, MovingRange
+from secureps.codec.grid import LEAST, Grid, MovingRange
 from secureps.errors import Malformed, PlanRefused
 
 MOVING = MovingRange(clip=8.0, range=0.02)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from secureps.config.plan import PlanSection
-from secureps.config.profile import ProfilesSection
 from secureps.config.scenario import ScenarioSection, StudySection
 from secureps.config.sections import (
     MEMORY,
@@ -26,8 +25,7 @@ from secureps.config.sections import (
     read_toml,
     refuse_misplaced,
 )
-from secureps.config.serve import ServeSection
-from secureps.config.site import SiteSection
+from secureps.config.serve import ProfilesSection, ServeSection, SiteSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.crypto.identity import Identity
-from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
+from secureps.crypto.roster import MAX_REQUEST_BYTES, KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, Malformed, Oversized, Unsigned
 from secureps.messages.encoding import signed_part

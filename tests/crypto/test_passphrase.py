@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from secureps.crypto.passphrase import HEADER, MOST_BYTES, Passphrase, under_passphrase
 from secureps.errors import ConfigError, Malformed, SecurepsError, Unsigned
+from secureps.store.kit_files import HEADER, MOST_BYTES, Passphrase, under_passphrase
 
 SECRET = bytes(range(32))
 

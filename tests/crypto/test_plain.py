@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.plain import PlainCipher
+from secureps.crypto.suite import PlainCipher
 from secureps.errors import Malformed, PlanRefused
 from tests.kits.cipher_kit import PLACE
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secureps.crypto import public
-from secureps.crypto.public import PublicPolynomials
+from secureps.crypto import rlwe
+from secureps.crypto.ntt import constants
 from secureps.crypto.ring import RINGS, Ring
+from secureps.crypto.rlwe import PublicPolynomials
 from secureps.crypto.rlwe_kernels import reduce_accepted
-from secureps.crypto.rlwe_tables import constants
 from secureps.errors import InternalError, PlanRefused
 from tests.kits.rlwe_kit import place, public_element
 
@@ -61,7 +61,7 @@ def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Rin
     one, other = (PublicPolynomials(ring, place(100)) for _ in range(2))
     assert one.transformed(0, 2) is other.transformed(0, 2)
     size = 4 * len(ring.primes) * ring.degree
-    last = public.KEPT // size
+    last = rlwe.KEPT // size
     assert one.transformed(last - 1, 1) is other.transformed(last - 1, 1)
     assert one.transformed(last, 1) is not other.transformed(last, 1)
     found = PublicPolynomials(ring, place(100, run=1)).transformed(0, 2)
@@ -71,12 +71,12 @@ def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Rin
 def test_what_is_kept_is_bounded_in_bytes() -> None:
     """However large the pieces are: 32 of the largest that are sealed at a time were 32 MiB."""
     ring = RINGS[-1]
-    whole = public.KEPT // (4 * len(ring.primes) * ring.degree)
+    whole = rlwe.KEPT // (4 * len(ring.primes) * ring.degree)
     one = PublicPolynomials(ring, place(100, run=3))
     first, last = one.transformed(0, 1), one.transformed(0, whole)
     for run in range(4, 6):
         latest = PublicPolynomials(ring, place(100, run=run)).transformed(0, whole)
-        assert public._kept.size <= 2 * public.KEPT
+        assert rlwe._kept.size <= 2 * rlwe.KEPT
     assert PublicPolynomials(ring, place(100, run=5)).transformed(0, whole) is latest
     assert one.transformed(0, whole) is not last
     assert np.array_equal(one.transformed(0, 1), first)
@@ -105,7 +105,7 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
     ring = RINGS[0]
     made, rng = constants(ring), np.random.default_rng(1)
     limits = [(1 << 32) // p * p for p in ring.primes]
-    window = ring.degree + public.spare_words(ring.degree)
+    window = ring.degree + rlwe.spare_words(ring.degree)
     words = rng.integers(0, limits[0], (1, 2, window)).astype(np.uint32)
     for index, limit in enumerate(limits):
         words[0, index, :6] = [0, limit - 1, limit, limit + 1, 2**32 - 1, ring.primes[index]]
@@ -120,13 +120,13 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
 @of_both
 def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = RINGS[0]
-    spare_words = public.spare_words(ring.degree)
+    spare_words = rlwe.spare_words(ring.degree)
     window = ring.degree + spare_words
     for spoilt, enough in ((spare_words, True), (spare_words + 1, False)):
         words = np.zeros((1, 2, window), np.uint32)
         words[0, 1, :spoilt] = 2**32 - 1
         out = np.empty((1, 2, ring.degree), np.uint32)
         assert reduce_accepted(words, constants(ring).primes, out) is enough
-    monkeypatch.setattr(public, "reduce_accepted", lambda *_: False)
+    monkeypatch.setattr(rlwe, "reduce_accepted", lambda *_: False)
     with pytest.raises(InternalError, match="ran out"):
         PublicPolynomials(ring, place(1, run=2)).transformed(0, 1)  # which nobody has asked for

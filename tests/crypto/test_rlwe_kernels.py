@@ -16,11 +16,10 @@ from secureps import compiled as compiling
 from secureps.compiled import inlined
 from secureps.crypto import rlwe_kernels
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.ntt import companion
-from secureps.crypto.public import PublicPolynomials
+from secureps.crypto.ntt import companion, constants, scale
 from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
+from secureps.crypto.rlwe import PublicPolynomials
 from secureps.crypto.rlwe_kernels import binomial, pack_words, seal_elements, transform_small
-from secureps.crypto.rlwe_tables import constants, scale
 from tests.kits.llvm_kit import complaints, functions
 from tests.kits.rlwe_kit import binomials, edge_words, misfit, place, transformed
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps import compiled
+from secureps.crypto.ntt import constants, scale
 from secureps.crypto.numpy_kernels import decode_wide as by_numpy
 from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
 from secureps.crypto.rlwe_kernels import decode_wide as by_numba
-from secureps.crypto.rlwe_tables import constants, scale
 
 compiled_kind = True
 

@@ -12,11 +12,11 @@ from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
-from secureps.crypto.passphrase import Passphrase
 from secureps.crypto.rlwe import RlweSealing
 from secureps.crypto.sampling import SecretSeed, Stream
 from secureps.crypto.secret import Secret
 from secureps.crypto.sharing import Committee, HolderShare, SharedKey
+from secureps.store.kit_files import Passphrase
 from tests.kits.cipher_kit import PLACE
 
 MATERIAL = bytes(range(65, 97))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.crypto.cipher import WEIGHTS
+from secureps.crypto.ntt import RUN
 from secureps.crypto.ring import RINGS
 from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words, reduce_words
-from secureps.crypto.rlwe_tables import RUN
 
 of_both = pytest.mark.usefixtures("kernel_kind")
 TOP = (1 << 53) - 1

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.course import Course, CourseFold
-from secureps.dashboard.observation import Json
+from secureps.dashboard.observation import Course, CourseFold, Json
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
 from secureps.messages.requests import OpenRefused

@@ -27,8 +27,8 @@ from secureps.errors import ConfigError, KitError
 from secureps.extras import command
 from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
-from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import StatusTarget, find
+from secureps.run.up.folder import ORIGIN, claimed
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from secureps.dashboard.board import Facts
-from secureps.dashboard.course import Course
-from secureps.dashboard.observation import KEPT, Json, Observation, Seen, with_journal
+from secureps.dashboard.observation import KEPT, Course, Json, Observation, Seen, with_journal
 from secureps.dashboard.operator_view import (
     AT,
     NAMED,

@@ -8,9 +8,16 @@ from dataclasses import replace
 import pytest
 
 from secureps.dashboard.board import Facts
-from secureps.dashboard.observation import KEPT, Observation, Seen
+from secureps.dashboard.observation import (
+    KEPT,
+    Observation,
+    Report,
+    Seen,
+    costs_of,
+    read_report,
+    scores_view,
+)
 from secureps.dashboard.operator_view import operator_view
-from secureps.dashboard.scores import Report, costs_of, read_report, scores_view
 from secureps.errors import DamagedStore
 from secureps.messages.evaluation import (
     EvaluationSkipped,

@@ -33,8 +33,7 @@ from secureps.messages.records import REIGN, Incarnated
 from secureps.roles.machine import Fold
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import Mark
-from secureps.store.journal_rows import Record, Row
+from secureps.store.journal_rows import Mark, Record, Row
 from tests.kits.dashboards import STATUS
 from tests.kits.ledgers import charge
 from tests.kits.polling import until

@@ -18,7 +18,7 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import Receipt
-from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
+from secureps.policy.cohorts.suspicion import BELIEVED, believed, doubted, unsupported
 from secureps.roles.coordinator.status import status
 from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation

@@ -14,10 +14,9 @@ from secureps.messages.member_records import OwnAct
 from secureps.messages.requests import Noted
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import WORKER
-from secureps.roles.member.leaving import LEFT, PAUSED
-from secureps.roles.member.member import Member
-from secureps.run.party_names import client_names
+from secureps.roles.member.member import LEFT, PAUSED, Member
 from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import (
     OF_RECORDS,
     finished,

@@ -21,7 +21,7 @@ from secureps.errors import Malformed, PlanRefused
 from secureps.messages import orders, requests
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RunPinned
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING
 from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
@@ -34,8 +34,7 @@ from secureps.roles.shard.state import ShardState
 from secureps.run.export import newest_model
 from secureps.run.report.version_metrics import Metrics
 from secureps.run.simulate.simulation import Conditions
-from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.worker import ShardWorker
+from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.cipher_kit import PLACE
 from tests.kits.explained import explain

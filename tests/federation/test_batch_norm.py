@@ -13,8 +13,8 @@ from torch import nn
 from secureps.client.torch import TorchTrainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import averaged, small_plan
 from tests.kits.privacy_kit import PRIVACY
 

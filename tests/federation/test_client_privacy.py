@@ -18,7 +18,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
-from secureps.roles.shard.keys import noise_key
+from secureps.roles.shard.state import noise_key
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store.spool import MemorySpool
 from tests.kits.cheats import journalled, until

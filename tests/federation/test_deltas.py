@@ -14,8 +14,8 @@ from secureps.messages.requests import Payload, Telemetry
 from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
 from secureps.roles.member.tasks import Contribute
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_path
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed

@@ -17,8 +17,8 @@ from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.submission import UPDATE
 from secureps.roles.member.tasks import Contribute, SealOn
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions
+from secureps.run.up.folder import client_names
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker, finished, same, small_federation, small_plan, unharmed

@@ -34,8 +34,8 @@ from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
 from secureps.run.export import export
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import checkpoint_directories
 from tests.kits.evaluations import (

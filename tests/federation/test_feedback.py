@@ -12,10 +12,10 @@ import numpy as np
 
 from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
-from secureps.roles.holder.ledger import KEPT
+from secureps.roles.holder.holder import KEPT
 from secureps.roles.member.tasks import kept_key
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import finished, killed_at, later, same, small_federation, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
 from tests.kits.key_rotation import HOLDERS, calendar, rotating, stop_in_a_full_round

@@ -14,13 +14,12 @@ from secureps.messages.coordinator_records import FlawNoted, RoundGivenUp, Submi
 from secureps.messages.holder_records import KeyReplaced
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import enveloped_part
-from secureps.roles.holder.ledger import KEPT
+from secureps.roles.holder.holder import KEPT
 from secureps.run.simulate.simulation import Simulation
 from secureps.store.backup import backup
-from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
+from secureps.store.envelope_keys import RUNS, EnvelopeKeyFiles, EnvelopeKeys, load_keys, run_folder
 from secureps.store.journal import last_row
-from secureps.store.journal_height import height_path, write_height
-from secureps.store.served_runs import RUNS, run_folder
+from secureps.store.journal_rows import height_path, write_height
 from tests.kits.cheats import journalled
 from tests.kits.federations import (
     ends,

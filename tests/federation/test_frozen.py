@@ -17,8 +17,8 @@ from secureps.messages import coordinator_records
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
 from secureps.run.initial_schema import initial_schema
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import Tensors, Walker, finished, same, small_plan, unharmed
 from tests.kits.flower_apps import CLIENT_APP, write
 

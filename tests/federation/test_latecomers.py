@@ -13,8 +13,8 @@ import pytest
 from secureps.messages import coordinator_records, member_records
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions
+from secureps.run.up.folder import client_names
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import OF_RECORDS, small_federation, small_plan

@@ -21,9 +21,9 @@ from secureps.messages.requests import Decline, PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store.budget import MemoryLedger
 from tests.kits.cheats import journalled
 from tests.kits.federations import OF_RECORDS, finished, small_plan

@@ -18,10 +18,10 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
-from secureps.service.shard.group_values import GroupValues
-from secureps.service.shard.stepping import Opened, Stepping
+from secureps.run.up.folder import client_names
+from secureps.service.shard.states import GroupValues
+from secureps.service.shard.worker import Opened, Stepping
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.sealed_blocks import looked_at
 

@@ -13,7 +13,7 @@ from secureps.client.worker import ClientWorker
 from secureps.errors import Refused
 from secureps.messages.requests import AskStatus, Status
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.holder.ledger import HolderLedger
+from secureps.roles.holder.holder import HolderLedger
 from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import lies, small_error

@@ -15,7 +15,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.policy.checks.evaluation import Said, from_vector, heaviest, to_vector
 from secureps.policy.spending import fact
 from secureps.roles.member.terms import Terms
-from secureps.run.party_names import client_names
+from secureps.run.up.folder import client_names
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors
 from tests.kits.privacy_kit import PRIVACY, facts_of

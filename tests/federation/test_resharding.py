@@ -20,7 +20,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator import reign
 from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
-from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.worker import ShardNoise
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (

@@ -14,8 +14,8 @@ from secureps.client.script import Script
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ScriptFailed, TooFew
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.evaluations import Examiner, evaluated_plan, examined, judged, metrics_of
 from tests.kits.federations import (
     Tensors,

@@ -13,12 +13,12 @@ from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Base, Receipt, SubmissionId
-from secureps.policy.cohorts.overlap import may_both_open
+from secureps.policy.cohorts.suspicion import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.scheduler import _arrivals, alike
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import Walker, finished, same, small_federation, small_plan

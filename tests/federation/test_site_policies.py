@@ -17,8 +17,8 @@ from secureps.messages.member_records import BudgetCharged
 from secureps.messages.requests import AskStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.member.terms import NO_REASON, Terms
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.store.budget import HOUR, BudgetLedger

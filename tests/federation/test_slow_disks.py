@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from secureps.run.simulate.simulation import Conditions
+from secureps.store.envelope_keys import ServedJournal
 from secureps.store.journal import Journal, SqliteJournal
-from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import small_federation, small_plan
 

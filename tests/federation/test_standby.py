@@ -11,8 +11,7 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.requests import AskStatus, Follow, Retire, Status, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.group import CheckpointState
-from secureps.roles.coordinator.reign import STALE
-from secureps.roles.coordinator.standby import BEGINS
+from secureps.roles.coordinator.reign import BEGINS, STALE
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import journal_rows

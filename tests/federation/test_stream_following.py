@@ -16,7 +16,7 @@ from secureps.errors import Conflict, InternalError, Refused, WrongVersion
 from secureps.messages import coordinator_records, requests
 from secureps.messages.requests import OpenRefused, Submit
 from secureps.messages.submission import BlockHeader, signing_bytes
-from secureps.policy.cohorts.overlap import may_both_open
+from secureps.policy.cohorts.suspicion import may_both_open
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Prune
 from secureps.roles.member.tasks import Reseal

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from secureps.messages import orders, requests
 from secureps.messages.submission import SubmissionId
-from secureps.policy.cohorts.overlap import uneven
-from secureps.policy.cohorts.suspicion import MOST_TRIED
+from secureps.policy.cohorts.suspicion import MOST_TRIED, uneven
 from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.roles_kit import HOLDER, MANY, Due, about
 from tests.kits.stream_parties import MINIMUM, StreamWorld

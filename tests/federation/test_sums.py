@@ -18,8 +18,8 @@ from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.explain.explanation import rule_words
 from secureps.policy.explain.visibility import across_versions
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import (
     CIPHERS,

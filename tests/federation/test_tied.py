@@ -20,12 +20,12 @@ from secureps.client.session import Exchange, ExchangeTrainer
 from secureps.client.torch import TorchTrainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, PlanRefused, WrongShape
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema, initial_schema
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import same, small_plan
 from tests.kits.flower_apps import initial_of, project
 

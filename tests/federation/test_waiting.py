@@ -11,8 +11,8 @@ import pytest
 from secureps.messages.coordinator_records import RoundOpened
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.metrics import Metrics, unnamed
 from tests.kits.cheats import journalled
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan

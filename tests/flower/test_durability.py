@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from secureps.client.flower.records import FlowerModel
+from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import ConfigError
 from secureps.flower import aggregator, post, simulated_holder
-from secureps.flower.aggregator import Holders
-from secureps.flower.federation import simulated_kit
+from secureps.flower.aggregator import Holders, simulated_kit
 from secureps.flower.post import FORM, ModelForm
 from secureps.policy.plan import load_plan
-from secureps.run.party_names import holder_names
+from secureps.run.up.folder import holder_names
 from secureps.store import durability
 from tests.kits.engine_apps import make_app, write_plan
 from tests.kits.flower_grid import LocalGrid

@@ -15,11 +15,11 @@ from flwr.serverapp.strategy import Result
 
 from secureps.errors import ConfigError
 from secureps.flower import SecureFedAvg
-from secureps.flower.federation import simulated_kit
+from secureps.flower.aggregator import simulated_kit
 from secureps.policy.plan import load_plan
 from secureps.roles.pinned_run import PinnedRun
 from secureps.run import assemble
-from secureps.run.party_names import client_names, holder_names
+from secureps.run.up.folder import client_names, holder_names
 from tests.kits.engine_apps import CONFIG, initial, make_app, play, record, simulated, write_plan
 from tests.kits.flower_grid import Fault, LocalGrid
 from tests.kits.party_kits import part

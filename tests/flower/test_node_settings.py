@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.flower.node_settings import NodeSettings, objection
+from secureps.flower.mod import NodeSettings, objection
 from secureps.roles.member.terms import NO_TERMS, Terms
 
 SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}

@@ -10,13 +10,13 @@ import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from secureps.client.flower.records import FlowerModel
+from secureps.client.flower.trainer import FlowerModel
 from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
-from secureps.flower import post, secureps_mod, waves
+from secureps.flower import post, secureps_mod, strategy
+from secureps.flower.mod import AppTrainer
 from secureps.flower.post import ModelForm
-from secureps.flower.trainer import AppTrainer
-from secureps.messages.schema import TRAIN_METRICS
+from secureps.messages.run import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import explain_end
@@ -120,7 +120,7 @@ def test_the_servers_hear_of_a_node_what_its_own_client_signed(
     at: tuple[int, ...],
     wrong: list[tuple[str, str]],
 ) -> None:
-    monkeypatch.setattr(waves.Waves._lost, "__defaults__", (0.05,))
+    monkeypatch.setattr(strategy.Waves._lost, "__defaults__", (0.05,))
 
     def fault(author: str, signer: str) -> Fault:
         def changed(message: Message, play: Reply) -> list[Message]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from secureps.config.site import SiteSection
+from secureps.config.serve import SiteSection
 from secureps.flower import post
 from secureps.messages.charge import Release
 from secureps.messages.requests import Retire
 from secureps.roles.member.terms import NO_REASON
-from secureps.run.party_names import client_names
+from secureps.run.up.folder import client_names
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.journal import read_rows
 from tests.kits.engine_apps import SEED, make_app, play, write_plan

@@ -31,8 +31,9 @@ from secureps.client.trainer import Setting
 from secureps.config.plan import SyncSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, InternalError, NotReady, PlanRefused
-from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod, waves
-from secureps.flower.federation import found_run
+from secureps.flower import SecureFedAvg, aggregator, post, secureps_mod
+from secureps.flower.aggregator import found_run
+from secureps.flower.strategy import TRIES, Waves
 from secureps.messages.requests import AskStatus, Submit
 from secureps.messages.submission import UPDATE
 from secureps.policy.plan import load_plan
@@ -40,8 +41,8 @@ from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.shard.shard import Shard
 from secureps.run.export import export
 from secureps.run.initial_schema import initial_schema
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.service import one_wave
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
@@ -181,8 +182,8 @@ FAULTS: dict[str, Fault] = {
 def test_the_same_bits_after(
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch, name: str, wave: int
 ) -> None:
-    monkeypatch.setattr(waves, "ROOM", 150_000)
-    monkeypatch.setattr(waves, "AGAIN", 0.2)
+    monkeypatch.setattr("secureps.flower.strategy.ROOM", 150_000)
+    monkeypatch.setattr("secureps.flower.strategy.AGAIN", 0.2)
     grid = simulated(faults={(1, wave): FAULTS[name]})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert grid.faults == {}
@@ -192,9 +193,9 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than failures of an app that end a node's part in a round."""
-    monkeypatch.setattr(waves, "LOOK", 0.05)
-    monkeypatch.setattr(waves.Waves._lost, "__defaults__", (0.05,))
-    lost = range(1, waves.TRIES + 3)
+    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.05)
+    monkeypatch.setattr(Waves._lost, "__defaults__", (0.05,))
+    lost = range(1, TRIES + 3)
     away: dict[tuple[int, int], Fault] = {(1, wave): unavailable for wave in lost}
     grid = simulated(faults=away)
     same(tensors(play(tmp_path, grid)), unharmed)
@@ -250,7 +251,7 @@ def test_a_run_goes_on_in_its_folder(tmp_path: Path, unharmed: Tensors) -> None:
 def test_a_founding_wave_that_is_lost_costs_one_message(
     tmp_path: Path, unharmed: Tensors, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waves, "AGAIN", 0.5)
+    monkeypatch.setattr("secureps.flower.strategy.AGAIN", 0.5)
     grid = simulated(faults={(1, 0): fault})
     same(tensors(play(tmp_path, grid)), unharmed)
     assert [len(node.seen) for node in grid.nodes.values()] == [3, 4, 3]
@@ -474,7 +475,7 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
 def test_fewer_nodes_than_flower_wants_go_on_while_the_quorum_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waves, "LOOK", 0.05)
+    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.05)
     plan = write_plan(tmp_path)
     text = plan.read_text().replace("quorum = 3", "quorum = 2")
     plan.write_text(text.replace("shards = 2", "shards = 2\nlease = 600.0"))
@@ -507,8 +508,8 @@ def test_the_log_says_how_many_nodes_are_waited_for_and_for_whom(
 ) -> None:
     caplog.set_level("INFO", "flwr")
     monkeypatch.setattr("secureps.flower.strategy.NODES_LOOK", 0.01)
-    monkeypatch.setattr(waves, "QUIET", 0.1)
-    monkeypatch.setattr(waves, "AGAIN", 0.5)
+    monkeypatch.setattr("secureps.flower.strategy.QUIET", 0.1)
+    monkeypatch.setattr("secureps.flower.strategy.AGAIN", 0.5)
     grid = simulated()
     grid.gone.add(12)
     grid.back[12] = 3  # looks until it is there
@@ -553,19 +554,21 @@ def test_an_app_that_fails_is_asked_again_and_its_words_stay(
 def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waves, "LOOK", 0.05)
+    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.05)
     grid = simulated(failing(99))
     with pytest.raises(NotReady, match="nothing has come for 2 s"):
         play(tmp_path, grid, 1, timeout=2)
     # its first failure left it in the run: it greets anew, as no longer a newcomer
-    assert len(grid.nodes[11].seen) == 1 + 1 + 1 + waves.TRIES
+    assert len(grid.nodes[11].seen) == 1 + 1 + 1 + TRIES
 
 
 def test_a_node_that_was_away_is_asked_again_at_once(
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waves, "LOOK", 0.1)
-    monkeypatch.setattr(waves, "AGAIN", 1e6)  # what was lost is not waited for once it is back
+    monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.1)
+    monkeypatch.setattr(
+        "secureps.flower.strategy.AGAIN", 1e6
+    )  # what was lost is not waited for once it is back
     grid = simulated()
 
     def killed(message: Message, play: Reply) -> list[Message]:

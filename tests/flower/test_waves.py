@@ -14,13 +14,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from secureps.errors import NotReady
-from secureps.flower import SecureFedAvg, secureps_mod, waves
-from secureps.flower.waves import Waves
+from secureps.flower import SecureFedAvg, secureps_mod, strategy
+from secureps.flower.strategy import Waves
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Prepared, Retire
-from secureps.roles.member.leaving import LEFT, PAUSED
-from secureps.run.party_names import client_names
+from secureps.roles.member.member import LEFT, PAUSED
+from secureps.run.up.folder import client_names
 from secureps.service.executor import Executor
 from secureps.store.act_lines import ActLines
 from secureps.store.journal import read_rows
@@ -156,8 +156,8 @@ def test_an_invitation_is_early_while_a_group_that_moves_along_is_behind(
         {"name": "alone", "pattern": "a", **group, "rule": {**rule, "quorum": 5}},
     ]
     plan = small_plan(group=groups, local=[])
-    assert waves.is_early(plan, Invite(1, "all", 0, version, 1.0), versions) is early
-    assert not waves.is_early(plan, Published(1, "all", version, ()), versions)
+    assert strategy.is_early(plan, Invite(1, "all", 0, version, 1.0), versions) is early
+    assert not strategy.is_early(plan, Published(1, "all", version, ()), versions)
 
 
 # --- apps without the mod ----------------------------------------------------------
@@ -206,8 +206,8 @@ def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
 
 
 def test_what_nodes_say_is_one_line_of_a_log() -> None:
-    assert waves._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
-    told = waves._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
+    assert strategy._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
+    told = strategy._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
     assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
 
 

@@ -10,8 +10,7 @@ from secureps.config.scenario import ScenarioSection
 from secureps.config.sections import parse, read_toml, toml_text, toml_value
 from secureps.config.serve import ServeSection
 from secureps.errors import Malformed
-from secureps.policy.canonical import different_keys
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, different_keys, load_plan
 from secureps.run.simulate.scenario_file import load_scenario
 from tests.fuzz.target import Target, in_file
 from tests.kits.nursery import ROOT

@@ -13,7 +13,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import CopyPart, Follow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.standby import Standby
+from secureps.roles.coordinator.reign import Standby
 from secureps.roles.machine import Answer, Step
 from secureps.service.environment import Environment
 from secureps.service.lead import Lead

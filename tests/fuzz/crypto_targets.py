@@ -8,23 +8,25 @@ from unittest.mock import patch
 
 import numpy as np
 
-from secureps.crypto import envelope, passphrase, tls
+from secureps.crypto import envelope, tls
 from secureps.crypto.bfv import DEGREE, BfvPublicKey, BfvSecretKey
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity
-from secureps.crypto.key_request import KeyRequest, sign_request
-from secureps.crypto.passphrase import Passphrase
 from secureps.crypto.roster import (
     Certificate,
+    KeyRequest,
     Roster,
     certify,
     first_roster,
     next_roster,
+    sign_request,
     sign_roster,
 )
 from secureps.crypto.sharing import Committee, HolderShare, share
 from secureps.crypto.tls import TlsKey
 from secureps.errors import Malformed
+from secureps.store import kit_files
+from secureps.store.kit_files import Passphrase
 from tests.fuzz.target import Target
 
 CA, ME, OLD = (Identity(letter * 32) for letter in (b"c", b"m", b"o"))
@@ -96,7 +98,7 @@ def _signed() -> list[Target]:
 def _sealed() -> list[Target]:
     shared = share(b"id", np.arange(-8, 8, dtype=np.int32), COMMITTEE)
     envelopes = tuple(envelope.seal(HOLDER.public, b"s" * 96, ABOUT) for _ in range(3))
-    cheap = patch.object(passphrase, "_N", 2)  # its cost is not what is tried
+    cheap = patch.object(kit_files, "_N", 2)  # its cost is not what is tried
     with cheap:
         file = Passphrase(b"six words").seal(b"a private key")
 

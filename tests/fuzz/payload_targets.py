@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.flower.records import FlowerModel, States
-from secureps.client.flower.served import Served, Told, read_served, write_served
-from secureps.client.local_tensors import LocalTensors
+from secureps.client.flower.trainer import FlowerModel, States
+from secureps.client.initial_model import LocalTensors, Served, Told, read_served, write_served
 from secureps.client.update import keep, load_kept
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate

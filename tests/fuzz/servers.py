@@ -29,9 +29,9 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.service.metrics import Metrics, exposed
-from secureps.store.tls_files import TlsFiles
-from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
+from secureps.store.keyring import TlsFiles
+from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc.framing import REQUEST_DOMAIN, sign_request
 from secureps.wire.msgpack import SENT, encode
 from tests.fuzz.attempt import FINDINGS, Attempt, resident
 from tests.fuzz.mutate import mutated
@@ -55,7 +55,7 @@ AT_ONCE = 8
 BUNDLE = 24
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
-CHECKS = (f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch")
+CHECKS = (f"/{servers.SERVICE}/Check", f"/{servers.SERVICE}/Watch")
 STATUS = b"GET /metrics HTTP/1.1\r\nHost: localhost:%d\r\nAccept: */*\r\nConnection: close\r\n\r\n"
 REQUESTS = (
     b"GET /?name[]=secureps_ready HTTP/1.0\r\n\r\n",

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from secureps.audit import chained_file
-from secureps.audit.chained_file import Begin, End, dump
-from secureps.audit.entries import Entry, Spent
+from secureps.audit import entries as chained_file
+from secureps.audit.entries import Begin, End, Entry, Spent, dump
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
@@ -40,12 +39,19 @@ from secureps.store.checkpoint import (
     read_tensors,
     write_state,
 )
+from secureps.store.envelope_keys import served_runs
 from secureps.store.issuing import create_kit
 from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
-from secureps.store.journal_height import Mark, height_path, read_height
-from secureps.store.journal_rows import RECORDS, body_of, link, read_row
+from secureps.store.journal_rows import (
+    RECORDS,
+    Mark,
+    body_of,
+    height_path,
+    link,
+    read_height,
+    read_row,
+)
 from secureps.store.kit_files import write
-from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
 from tests.golden.values import full, row

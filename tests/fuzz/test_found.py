@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.hazmat.primitives.serialization import load_pem_private_key as load_key
 
-from secureps.audit import chained_file
+from secureps.audit import entries
 from secureps.config.sections import read_toml, toml_value
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
@@ -158,7 +158,7 @@ def test_lists_of_an_issuer_that_are_brackets_are_damaged(tmp_path: Path) -> Non
 def test_a_log_whose_entry_has_half_a_character_for_a_number() -> None:
     line = json.dumps({"line": "entry", "number": "\ud800", "previous": ""}, separators=(",", ":"))
     with pytest.raises(DamagedStore) as caught:
-        chained_file.load(line.encode() + b"\n")
+        entries.load(line.encode() + b"\n")
     assert str(caught.value).encode()
 
 

@@ -15,7 +15,7 @@ from secureps.messages.format import FORMAT
 from secureps.messages.requests import Refusal
 from secureps.service import one_wave
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, claim_of, sign_request
+from secureps.wire.grpc.framing import REQUEST_DOMAIN, claim_of, sign_request
 from secureps.wire.msgpack import SENT, decode, encode
 from secureps.wire.waves import batch
 from tests.fuzz.target import Target

@@ -17,7 +17,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.holder.ledger import HolderFold
+from secureps.roles.holder.holder import HolderFold
 from secureps.roles.member.member import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store.checkpoint import Manifest, ShardFile, Tally

@@ -9,7 +9,7 @@ from secureps.dashboard.holder_view import OwnLedger, OwnRows
 from secureps.dashboard.observation import Json
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
-from secureps.run.party_names import client_names, holder_names
+from secureps.run.up.folder import client_names, holder_names
 from secureps.store.journal_rows import Row
 from tests.kits.processes import make_kit
 from tests.kits.stage import CLIENTS, Stage

@@ -14,9 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.msgpack import encode
 from tests.kits.half_open import HalfOpen

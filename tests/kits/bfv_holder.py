@@ -9,7 +9,7 @@ from secureps.messages.encoding import canonical, digest
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort, Held, opening_digest
 from secureps.roles.holder.bfv import BfvHolder, SumOpened
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import (
     WORKER,
     Answered,

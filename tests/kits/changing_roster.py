@@ -14,9 +14,9 @@ from secureps.messages.encoding import digest, file_digest
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, KitRead
-from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Conditions, MemoryKit, memory_kit
+from secureps.run.up.folder import client_names
 from secureps.store.envelope_keys import in_memory
 from secureps.store.keyring import ENVELOPE, PublicKit
 from tests.kits.federations import small_federation

@@ -35,7 +35,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, memory_kit

@@ -17,7 +17,7 @@ from secureps.messages.submission import (
     ciphertext_root,
 )
 from secureps.policy.plan import Plan
-from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.holder.holder import HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import CA, IDENTITIES, MANY, MANY_ROSTER, SHARDS
 from tests.kits.stream_parties import MINIMUM, StreamWorld

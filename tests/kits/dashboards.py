@@ -24,8 +24,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
-from secureps.run.run_lock import METRICS, ORIGIN
-from secureps.run.up.folder import RunFolder
+from secureps.run.up.folder import METRICS, ORIGIN, RunFolder
 from secureps.store.issuing import issue
 
 PATIENCE = 60.0

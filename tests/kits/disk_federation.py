@@ -15,7 +15,7 @@ from secureps.service.process import link_of
 from secureps.store.envelope_keys import load_keys
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import load_private, load_public
-from secureps.wire.grpc.links import Link
+from secureps.wire.grpc.framing import Link
 from tests.kits.one_process import OBSERVER, OneProcess
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.errors import NotFinite
-from secureps.wire.grpc import authentication
+from secureps.wire.grpc import framing
 from tests.kits.federations import Tensors, Walker
 
 
@@ -57,7 +57,7 @@ def make(settings: Mapping[str, Any]) -> Walker:
     if fault == "verbose":
         return Startless(number)
     if fault == "other format":
-        vars(authentication)["FORMAT"] += 1
+        vars(framing)["FORMAT"] += 1
     if fault == "schema":
         return Walker(number, shape=(31, 7))
     return Faulty(number, fault)

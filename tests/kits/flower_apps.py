@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secureps.client.flower.served import Founded, write_served
+from secureps.client.initial_model import Founded, write_served
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
 

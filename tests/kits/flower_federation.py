@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from secureps.flower.federation import simulated_kit
+from secureps.flower.aggregator import simulated_kit
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
-from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.up.folder import client_names, holder_names, shard_names
 from tests.kits.flower_deployment import Deployment, free_port
 from tests.kits.party_kits import part
 from tests.kits.users import playable

@@ -30,9 +30,8 @@ from secureps.policy.plan import Plan
 from secureps.roles.validation import block_bytes
 from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT, Link
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link, sign_request
 from secureps.wire.msgpack import encode
 from tests.kits.processes import Processes
 

@@ -17,9 +17,9 @@ from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.machine import WORKER, KitRead
-from secureps.run.party_names import shard_names
 from secureps.run.simulate import simulation as simulations
 from secureps.run.simulate.simulation import Conditions, MemoryKit, Simulation
+from secureps.run.up.folder import shard_names
 from secureps.store.envelope_keys import EnvelopeKeys, load_keys
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import Journal, SqliteJournal

@@ -13,8 +13,8 @@ from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_d
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Contributed
+from secureps.roles.member.terms import MemberSettings
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,

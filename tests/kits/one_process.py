@@ -20,26 +20,25 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.policy.plan import Plan
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.run.assemble import (
     make_coordinator,
     make_holder,
     make_shard,
     pinned_run,
 )
-from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.run.up.folder import client_names, holder_names, shard_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.process import authenticator
-from secureps.service.shard.tiers import ShardFolders
+from secureps.service.shard.states import ShardFolders
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit
 from secureps.store.spool import MemorySpool
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT, Link
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.federations import Tensors, Walker
 

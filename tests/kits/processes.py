@@ -21,8 +21,8 @@ from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.status_client import Model, StatusClient
+from secureps.run.up.folder import client_names, holder_names, shard_names
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE

@@ -23,8 +23,8 @@ from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ScriptFailed
 from secureps.messages.encoding import payload_digest
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import Tensors, finished, small_plan
 
 CLIENTS = client_names(3)

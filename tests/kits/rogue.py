@@ -43,9 +43,8 @@ from secureps.store.envelope_keys import load_keys
 from secureps.store.issuing import issue, revoke
 from secureps.store.keyring import load_private, load_public
 from secureps.store.spool import MemorySpool
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits import rlwe_kit
 from tests.kits.committee_kit import SHARD, Holder, Sent, Site

@@ -25,9 +25,10 @@ from secureps.messages.run import (
     Placement,
     Replicas,
     RunInfo,
+    Schema,
     ShardAddress,
+    TensorSpec,
 )
-from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,

@@ -17,7 +17,7 @@ from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, SubmissionId
 from secureps.roles.machine import WORKER, Call, Done, Step
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.tasks import GatherState, MakeState, StepState, SumCohort
+from secureps.roles.shard.state import GatherState, MakeState, StepState, SumCohort
 from tests.kits.roles_kit import (
     HOLDER,
     ROSTER,

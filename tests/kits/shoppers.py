@@ -16,8 +16,8 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.submission import Cohort
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import CIPHERS, Tensors
 from tests.kits.streams import seconds
 

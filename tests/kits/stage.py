@@ -16,12 +16,11 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.secret import Secret
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
-from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import Conditions, MemoryKit
-from secureps.store.envelope_keys import load_keys
+from secureps.run.up.folder import client_names, holder_names, shard_names
+from secureps.store.envelope_keys import ServedJournal, load_keys
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal
 from secureps.store.keyring import load_private, load_public, own_seed
-from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Walker, small_federation
 from tests.kits.streams import seconds

@@ -8,7 +8,7 @@ from typing import Any
 from secureps.errors import Refused, Unreachable
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.standby import Standby
+from secureps.roles.coordinator.reign import Standby
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import later, small_federation, small_plan
 

@@ -208,9 +208,9 @@ class StreamWorld(World):
             self.train(name, behind)
         self.drain()
 
-    def until(self, phase: Phase) -> None:
+    def until(self, reached: Phase | int) -> None:
         """What is on its way arrives, until the group has come so far."""
-        while self.group().phase is not phase:
+        while reached not in (self.group().phase, self.group().version):
             self.deliver(self.due[0])
 
     def play(self) -> None:

@@ -44,9 +44,9 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.service.loop import VirtualLoop
-from secureps.wire.grpc import pacing
+from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
 
@@ -302,7 +302,7 @@ class TransportContract:
         assert not future.cancel()
         assert world.result(future) == Noted()
 
-    @pytest.mark.parametrize("length", [0, 1, pacing.SHORTEST, pacing.LONGEST, (3 << 20) + 1])
+    @pytest.mark.parametrize("length", [0, 1, framing.SHORTEST, framing.LONGEST, (3 << 20) + 1])
     def test_payloads_travel_whole(self, world: Any, server: EchoServer, length: int) -> None:
         transport = world.transport("a")
         message = put(os.urandom(length))

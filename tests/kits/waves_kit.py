@@ -9,9 +9,15 @@ from typing import Any
 from secureps.errors import Unsigned
 from secureps.messages.run import COORDINATOR
 from secureps.wire.transport import Endpoint
-from secureps.wire.waves.batch import CHALLENGE_BYTES, MOST_BYTES, Batch, opened, sealed
-from secureps.wire.waves.relay import Relay
-from secureps.wire.waves.transport import WaveTransport
+from secureps.wire.waves.batch import (
+    CHALLENGE_BYTES,
+    MOST_BYTES,
+    Batch,
+    Relay,
+    WaveTransport,
+    opened,
+    sealed,
+)
 from tests.kits.transport_kit import sign_as
 
 PUMPS = 1000

@@ -32,7 +32,7 @@ from secureps.messages.encoding import (
     to_plain,
 )
 from secureps.messages.requests import Heartbeat, Register
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 from tests.kits.nursery import ROOT
 from tests.kits.unset import unset

@@ -21,7 +21,7 @@ from secureps.config.plan import (
     SparseSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import MOST_SLOTS, GroupLayout, Layout
 
 SCHEMA = Schema(

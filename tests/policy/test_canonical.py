@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secureps.policy.canonical import different_keys
+from secureps.policy.plan import different_keys
 from tests.kits.federations import small_plan
 
 

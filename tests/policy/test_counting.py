@@ -15,8 +15,8 @@ from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.counting import bits_left, publishes, remarks, shares_of
 from secureps.policy.plan import Plan
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.cheats import journalled
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.roles_kit import PRIVACY

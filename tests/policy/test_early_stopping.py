@@ -8,7 +8,7 @@ import pytest
 
 from secureps.config.plan import BestSection, EvaluationSection
 from secureps.messages.evaluation import Metric, VersionEvaluated
-from secureps.policy.early_stopping import best, stop
+from secureps.policy.checks.evaluation import best, stop
 
 
 def evaluations(*values: float) -> tuple[VersionEvaluated, ...]:

@@ -15,10 +15,9 @@ from secureps.config.sections import parse, read_toml
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.encoding import file_digest
-from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.canonical import different_keys
-from secureps.policy.plan import Plan, load_plan
-from secureps.policy.rules.sync import Sync
+from secureps.messages.run import Schema, TensorSpec
+from secureps.policy.plan import Plan, different_keys, load_plan
+from secureps.policy.rules.registry import Sync
 from tests.kits import privacy_kit
 from tests.kits.roles_kit import PRIVACY
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from secureps.codec.moving_range import MovingRange
+from secureps.codec.grid import MovingRange
 from secureps.policy.groups import moved
 from tests.kits.federations import small_plan
 from tests.kits.privacy_kit import adaptive_plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import PlanRefused
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.tensor_kinds import Kind, refuse_statistics, refuse_trained, remarks
 from tests.kits.federations import small_plan
 from tests.kits.privacy_kit import PRIVACY

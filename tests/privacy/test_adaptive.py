@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
-from secureps.privacy.adaptive import FIRST, AdaptiveClip
-from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.privacy.client_level import FIRST, AdaptiveClip, ClientMechanism, Placement
 from tests.kits.privacy_kit import privatize
 from tests.kits.skellam_kit import stream
 

@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.errors import InternalError, PlanRefused
-from secureps.privacy.series import TABLE_BITS, Series, beyond
-from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, TAIL_BITS, Skellam, tail
+from secureps.privacy.skellam import (
+    LEAST_VARIANCE,
+    MOST_VARIANCE,
+    TABLE_BITS,
+    TAIL_BITS,
+    Series,
+    Skellam,
+    beyond,
+    tail,
+)
 from tests.kits.skellam_kit import Replay, law, pairs, stream, variance_error, within
 
 sampler = cache(Skellam)

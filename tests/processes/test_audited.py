@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from secureps.audit.chained_file import load
+from secureps.audit.entries import load
 from secureps.errors import Malformed, Unsigned
 from secureps.messages.requests import AskStatus
 from secureps.run.audit_log import export, verify

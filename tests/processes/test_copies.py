@@ -15,8 +15,8 @@ from secureps.files.objects import ObjectStore
 from secureps.policy.plan import load_plan
 from secureps.run.export import export
 from secureps.run.initial_schema import initial_schema
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.command import INSECURE
 from tests.kits.federations import Walker, same
 from tests.kits.processes import Processes

@@ -34,7 +34,7 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
 )
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import FOUNDING, OPENED, Held, SubmissionId
 from secureps.wire.grpc import framing
 from secureps.wire.msgpack import encode

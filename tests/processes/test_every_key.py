@@ -17,8 +17,8 @@ from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
 from secureps.wire import msgpack
-from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
@@ -126,7 +126,9 @@ def test_servers_have_these_methods_and_that_of_health(monkeypatch: pytest.Monke
     ):
         server.start()
         server.stop(0)
-    assert made == {f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch"}.union(*SERVED.values())
+    assert made == {f"/{servers.SERVICE}/Check", f"/{servers.SERVICE}/Watch"}.union(
+        *SERVED.values()
+    )
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.__module__ == orders.__name__])

@@ -20,11 +20,16 @@ from secureps.crypto.roster import first_roster, next_roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import load_plan
 from secureps.run.initial_schema import initial_schema
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
-from secureps.store.keyring import load_holder_secret, load_private, load_public, roster_file
-from secureps.store.tls_files import renew
+from secureps.store.keyring import (
+    load_holder_secret,
+    load_private,
+    load_public,
+    renew_certificate,
+    roster_file,
+)
 from tests.kits.federations import Walker, same
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes
@@ -84,7 +89,7 @@ def test_a_party_waits_until_its_clock_is_right(
         with monkeypatch.context() as patch:
             patch.setattr(tls, "datetime", InThreeDays)
             for name in early:
-                renew(kit, ca, roster, name)
+                renew_certificate(kit, ca, roster, name)
         processes.start_all()
         for name in early:
             told = f"{name}.pem: it begins on "
@@ -92,7 +97,7 @@ def test_a_party_waits_until_its_clock_is_right(
             assert "waits until the clock is set" in processes.log(name)
         for name in early:
             assert processes.alive(name)
-            renew(kit, ca, roster, name)  # as good as a clock that is set
+            renew_certificate(kit, ca, roster, name)  # as good as a clock that is set
         processes.wait(processes.finished, "the end")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, Stored, Subscribe
-from secureps.wire.grpc import admission, framing, health, servers
+from secureps.wire.grpc import admission, framing, servers
 from secureps.wire.msgpack import encode
 from tests.kits.besieged import TELLS, Besieged, ends
 from tests.kits.polling import until
@@ -71,9 +71,9 @@ def test_calls_without_a_key_take_no_message_in(besieged: Besieged) -> None:
 
 
 def test_whoever_asks_for_health_is_answered_beside_many_who_never_ask(besieged: Besieged) -> None:
-    method = f"/{health.SERVICE}/Check"
-    calls = [besieged.begin(method, None) for _ in range(health.ASKING + 10)]
-    until(lambda: len(besieged.server._health._asking) == health.ASKING)
+    method = f"/{servers.SERVICE}/Check"
+    calls = [besieged.begin(method, None) for _ in range(servers.ASKING + 10)]
+    until(lambda: len(besieged.server._health._asking) == servers.ASKING)
     besieged.still_serves()
     for call in calls[:10]:
         assert call.exception(PATIENCE).code() is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from secureps.run.party_names import site_holder
+from secureps.run.up.folder import site_holder
 from secureps.store.issuing import issue
 from tests.kits.federations import same, unharmed
 from tests.kits.nursery import prepare
@@ -56,7 +56,7 @@ def test_three_sites_and_one_server_make_the_same_model_though_a_site_is_killed(
     tmp_path: Path,
 ) -> None:
     """All three key holders must answer: none is at the server, or anywhere but at the sites."""
-    prepare("secureps.run.hold")
+    prepare("secureps.run.join")
     with Sites(tmp_path / "run", clients=3, versions=4) as sites:
         sites.pace = 0.2
         sites.start_all()

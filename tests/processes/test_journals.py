@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.store.journal import last_row
-from secureps.store.journal_height import height_path, read_height
+from secureps.store.journal_rows import height_path, read_height
 from tests.kits.federations import same, small_federation, small_plan
 from tests.kits.processes import PATIENCE, Processes
 

@@ -20,10 +20,8 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import load_plan
 from secureps.run import cli
-from secureps.run.party_names import client_names
-from secureps.run.run_lock import claimed, is_claimed
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.folder import Origin, RunFolder, claimed, client_names, is_claimed
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far

@@ -9,7 +9,7 @@ import pytest
 
 from secureps.errors import Busy
 from secureps.messages.requests import Stored
-from secureps.wire.grpc import admission, servers, uploads
+from secureps.wire.grpc import admission, servers
 from secureps.wire.grpc.servers import ShardServer
 from tests.kits.besieged import Besieged, ends
 from tests.kits.polling import until
@@ -27,7 +27,7 @@ def test_two_clients_that_announce_blocks_leave_memory_to_the_others(
     sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing ends by its time here: what others send is stored while the flood stands."""
-    monkeypatch.setattr(uploads, "SILENT", 3600.0)
+    monkeypatch.setattr(admission, "SILENT", 3600.0)
     monkeypatch.setattr(admission, "TURN", 3600.0)
     monkeypatch.setattr(servers, "SILENT", 3600.0)
     pieces = [bytes(min(1 << 20, sent - at)) for at in range(0, sent, 1 << 20)]

@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as torch_load_file
 from torch import nn
 
-from secureps.client.local_tensors import LocalTensors
+from secureps.client.initial_model import LocalTensors
 from secureps.client.script import Script
-from secureps.run.party_names import client_names
 from secureps.run.script.scoring import OF_THEIR_OWN
 from secureps.run.simulate.simulate import simulate
+from secureps.run.up.folder import client_names
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import Tensors, same, small_federation, small_plan
 from tests.kits.nursery import ROOT

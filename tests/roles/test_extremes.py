@@ -14,7 +14,7 @@ import pytest
 
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages import requests
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.roles.coordinator.state import MOST_AHEAD
 from secureps.roles.validation import check_part
 from secureps.wire import msgpack

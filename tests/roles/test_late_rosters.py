@@ -13,7 +13,7 @@ from secureps.messages import orders, requests
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR, GroupPlacement, ShardAddress
 from secureps.roles.holder.bfv import BfvHolder
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -22,7 +22,7 @@ from secureps.roles.machine import (
     Watch,
     WatchLost,
 )
-from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.terms import MemberSettings
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.shard.shard import Shard
 from tests.kits.bfv_holder import Keys

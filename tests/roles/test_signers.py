@@ -10,29 +10,34 @@ from typing import Any, NoReturn
 
 import pytest
 
-from secureps.audit.chained_file import Begin, End, dump, verify_end
+from secureps.audit.entries import Begin, End, dump, verify_end
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import ROLES, Identity, Role
-from secureps.crypto.key_request import sign_request
-from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
+from secureps.crypto.roster import (
+    Roster,
+    certify,
+    first_roster,
+    next_roster,
+    sign_request,
+    sign_roster,
+)
 from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
 from secureps.errors import DamagedStore, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.encoding import digest
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
+from secureps.messages.orders import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes
-from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.holder.holder import HolderLedger, HolderRules
 from secureps.roles.roster_follower import AnnouncedKeys
 from secureps.service.one_wave import play_wave
 from secureps.service.process import Party, authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts
 from secureps.store.budget import BudgetLedger
 from secureps.store.keyring import _verified
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN
 from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, sealed
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import (

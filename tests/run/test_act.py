@@ -24,10 +24,9 @@ from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.requests import GroupStatus, Holding, Move, Status
 from secureps.messages.run import ShardAddress
 from secureps.run.act import EVERY, SAID, RunOver, follow, told
-from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status_client import StatusClient
-from secureps.run.up import further_shards
-from secureps.run.up.folder import RunFolder
+from secureps.run.up import programs
+from secureps.run.up.folder import ORIGIN, RunFolder, claimed
 from secureps.store.issuing import create_kit
 from tests.kits.command import typed
 
@@ -269,7 +268,7 @@ def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
             said.append(("brought", root, name))
             return status(shard_9=0)
 
-        monkeypatch.setattr(further_shards, "bring", bring)
+        monkeypatch.setattr(programs, "bring", bring)
         for name, why in (
             ("coordinator", "coordinator is no shard's name in any run of up"),
             ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
@@ -317,7 +316,7 @@ def test_a_new_shard_that_comes_too_late(
     monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
     monkeypatch.setattr(StatusClient, "act", act)
     monkeypatch.setattr(StatusClient, "status", lambda self: ask())
-    monkeypatch.setattr(further_shards, "bring", bring)
+    monkeypatch.setattr(programs, "bring", bring)
     create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
     with claimed(tmp_path):
         out, err = typed("shards", "add", "shard-9", tmp_path, status=1)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from secureps.audit.chained_file import Begin, dump, load
-from secureps.audit.entries import Entry
+from secureps.audit.entries import Begin, Entry, dump, load
 from secureps.audit.page import page
 from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
 from secureps.policy.plan import Plan

@@ -43,7 +43,7 @@ def forked_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script's process begins where torch is imported: most of what a check takes here."""
     supervise_children(
         monkeypatch,
-        *("secureps.run.script.baselines", "secureps.client.torch", "sklearn.datasets"),
+        *("secureps.run.script.scoring", "secureps.client.torch", "sklearn.datasets"),
         *("opacus.validators", "secureps.client.flower.script"),
     )
 

@@ -20,7 +20,7 @@ from secureps.errors import Unreachable
 from secureps.run import cli
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys, roster
-from secureps.run.report.trackers import Extras
+from secureps.run.report.version_metrics import Extras
 from secureps.run.up.programs import Order
 from tests.kits.command import typed
 from tests.kits.party_kits import descriptor, phrase

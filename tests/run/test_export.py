@@ -19,8 +19,7 @@ from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.files.objects import ObjectStore
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
-from secureps.messages.run import GroupPlacement, Placement, RunInfo
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.run.export import export, newest_model
 from secureps.store import checkpoint

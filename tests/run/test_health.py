@@ -9,7 +9,7 @@ import pytest
 
 from secureps.errors import OperatorError
 from secureps.run.cli import app
-from secureps.run.health import health
+from secureps.run.preflight import health
 from tests.kits.command import invoked
 from tests.kits.processes import Processes
 

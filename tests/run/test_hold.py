@@ -21,10 +21,10 @@ from secureps.errors import ConfigError, KitError, OperatorError, SecurepsError,
 from secureps.policy.plan import load_plan
 from secureps.roles.holder.holder import OVER
 from secureps.roles.member.terms import Terms
-from secureps.run import hold as module
-from secureps.run.hold import join_and_hold
+from secureps.run import join as module
+from secureps.run.join import join_and_hold
 from secureps.run.processes import supervisor
-from secureps.store import file_lock
+from secureps.store import atomic_file
 from secureps.store.issuing import create_kit, issue_all
 from tests.kits.command import typed
 
@@ -173,8 +173,8 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     monkeypatch.setattr(module, "GRACE", -0.9)
     state = site.joining().state.with_name("hospital-1-holder") / "state"
     state.mkdir(parents=True)
-    left = file_lock.open_lock(state / "journal.db.lock")
-    assert file_lock.take(left)
+    left = atomic_file.open_lock(state / "journal.db.lock")
+    assert atomic_file.take(left)
     with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
         site.play(ENDS, WAITS)
     assert not (state.parent / "keyholder.toml").exists(), "one that runs keeps its own file"

@@ -32,20 +32,19 @@ OWN = {
     "dashboard/dashboard.py": ("dashboard",),
     "run/deploy/commands.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
-    "run/deploy/stores.py": ("deploy kubernetes",),
+    "run/deploy/pods.py": ("deploy kubernetes",),
     "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
-    "policy/explain/privacy_choice.py": ("check",),
+    "policy/spending.py": ("check",),
     "run/check.py": ("check",),
     "run/initial_schema.py": ("check",),
-    "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
     "run/keys.py": ("keys request",),
-    "run/report/trackers.py": ("up", "simulate"),
+    "run/report/version_metrics.py": ("up", "simulate"),
     "run/serve.py": ("serve",),
     "run/simulate/simulate.py": ("simulate",),
     "run/status.py": ("status",),
     "run/study.py": ("study",),
-    "run/up/folder.py": ("status",),
+    "run/up/folder.py": ("status", "up"),
     "run/up/up.py": ("up",),
     "store/backup.py": ("backup", "restore", "join"),
     "store/keyring.py": ("status", "join", "up", "keys request"),
@@ -129,7 +128,7 @@ def test_a_text_with_an_option_of_another_command_is_found() -> None:
     known = options()
     assert "--set" in known["join"]
     assert "--set" not in known["check"]
-    assert wrong("client/script_errors.py", "mend it, --verbose shows more", known) == {"--verbose"}
+    assert wrong("client/trainer.py", "mend it, --verbose shows more", known) == {"--verbose"}
     assert wrong("run/check.py", "name it by --ledger", known) == {"--ledger"}
     assert wrong("client/x.py", "by `secureps join --set a=1`", known) == set()
     assert wrong("client/x.py", "by `secureps check --set a=1`", known) == {"--set"}

@@ -15,7 +15,7 @@ from secureps.errors import ConfigError
 from secureps.messages.records import Dated, RunPinned
 from secureps.run.cli import app
 from secureps.run.restore import bring_back
-from secureps.service.shard.tiers import ShardFolders
+from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, backup
 from secureps.store.checkpoint import checkpoint_path, write_state
 from secureps.store.issuing import create_kit, issue

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.run.run_lock import claimed, is_claimed, new_folder
-from secureps.store import file_lock
+from secureps.run.up.folder import claimed, is_claimed, new_folder
+from secureps.store import atomic_file
 
 
 def test_what_is_not_there_or_empty_is_made(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(37, "No locks available")
 
     for ask in ("take", "is_held"):
-        monkeypatch.setattr(file_lock, ask, refused)
+        monkeypatch.setattr(atomic_file, ask, refused)
     with pytest.raises(OperatorError, match="cannot lock: No locks available"), claimed(tmp_path):
         pass
     with pytest.raises(OperatorError, match="cannot lock: No locks available"):

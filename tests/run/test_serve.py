@@ -21,19 +21,18 @@ from secureps.messages.requests import Register, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
 from secureps.roles.machine import Call, Halt
-from secureps.roles.shard.memory_limit import Limit
+from secureps.roles.shard.state import Limit
 from secureps.run import serve as module
 from secureps.run.serve import serve
 from secureps.service.environment import Environment, Stores
+from secureps.store.envelope_keys import RUNS, ledger_height, run_folder, served_runs
 from secureps.store.issuing import create_kit, issue, issue_all
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_rows import Record
-from secureps.store.keyring import load_public
-from secureps.store.served_runs import RUNS, ledger_height, run_folder, served_runs
+from secureps.store.keyring import TlsFiles, load_public
 from secureps.store.spool import MemorySpool
-from secureps.store.tls_files import TlsFiles
-from secureps.wire.grpc.links import PLAINTEXT, Tls
-from secureps.wire.waves.transport import WaveTransport
+from secureps.wire.grpc.framing import PLAINTEXT, Tls
+from secureps.wire.waves.batch import WaveTransport
 from tests.kits.committee_kit import Site, committee_plan
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 

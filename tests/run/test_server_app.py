@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from secureps.client.flower.script import FlowerTrainer
-from secureps.client.flower.served import KEY, MOST_BYTES, Served, Told, read_served, write_served
+from secureps.client.initial_model import KEY, MOST_BYTES, Served, Told, read_served, write_served
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Setting, Trainer
 from secureps.config.sections import read_toml, toml_tables

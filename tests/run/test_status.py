@@ -15,10 +15,9 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, OperatorError, Unreachable
 from secureps.messages.requests import AskRun, AskStatus, Heartbeat, Status
 from secureps.run.report.status_tables import show, show_json
-from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.status import EVERY, find, look, watch
 from secureps.run.status_client import StatusClient
-from secureps.run.up.folder import RunFolder
+from secureps.run.up.folder import ORIGIN, RunFolder, claimed
 from secureps.run.up.runs import REPORTING, STOPPED
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import find_observer, load_public

@@ -5,8 +5,7 @@ import pytest
 
 from secureps.errors import ConfigError
 from secureps.scenario.clicks import Clicks
-from secureps.scenario.datasets import Dataset, breast_cancer, digits, stratified
-from secureps.scenario.partition import dirichlet
+from secureps.scenario.datasets import Dataset, breast_cancer, digits, dirichlet, stratified
 
 
 @pytest.mark.parametrize(

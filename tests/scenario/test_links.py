@@ -4,8 +4,7 @@ import pytest
 
 from secureps.messages.requests import GetBlock, Payload, Submit
 from secureps.messages.submission import Receipt, SubmissionId
-from secureps.scenario.delays import Delays, Distribution
-from secureps.scenario.links import Links
+from secureps.scenario.delays import Delays, Distribution, Links
 
 LATENCY = 0.5
 SMALL = GetBlock(b"run", "all", 0, 0)

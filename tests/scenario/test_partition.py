@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.errors import ConfigError
-from secureps.scenario.partition import dirichlet
+from secureps.scenario.datasets import dirichlet
 
 LABELS = np.repeat(np.arange(10), 100)
 

@@ -15,7 +15,7 @@ from secureps.errors import DiskFailed, OperatorError
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import Placement
 from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.shard.tasks import WritePart
+from secureps.roles.shard.state import WritePart
 from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies
 from secureps.service.checkpoint_copies import CheckpointCopies, CopiedCheckpoints, parts_at

@@ -13,7 +13,7 @@ from secureps.crypto.identity import Identity
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.service.executor import Executor
-from secureps.service.kit_watch import ActWatch, KitWatch, act_text, own_act
+from secureps.service.process import ActWatch, KitWatch, act_text, own_act
 from secureps.store.act_lines import FILE, ActLine, ActLines
 from secureps.store.keyring import roster_file
 

@@ -19,7 +19,7 @@ from secureps.service.environment import Environment
 from secureps.service.lead import ALONE, AWAY, PAUSE, Lead
 from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
-from secureps.store.journal_height import START, Mark
+from secureps.store.journal_rows import START, Mark
 from tests.kits.executor_kit import DictWorker, Line, Puppet
 
 ONE, TWO = b"1" * 16, b"2" * 16

@@ -25,8 +25,8 @@ from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutB
 from secureps.messages.run import STANDBY, Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.environment import Meter
 from secureps.service.metrics import (
     ASKING,
@@ -36,8 +36,7 @@ from secureps.service.metrics import (
     host_names,
 )
 from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
-from secureps.store.keyring import load_public
-from secureps.store.tls_files import LOOK, TlsFiles
+from secureps.store.keyring import LOOK, TlsFiles, load_public
 from tests.kits.federations import Walker, small_plan
 from tests.kits.host_requests import OTHERS, OWN, answer
 from tests.kits.party_kits import give, phrase

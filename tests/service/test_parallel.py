@@ -20,8 +20,8 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.rlwe import RlweSealing
 from secureps.errors import ConfigError, InternalError
 from secureps.messages.submission import UPDATE, SubmissionId
-from secureps.roles.shard.memory_limit import Limit
-from secureps.service.parallel import in_order
+from secureps.roles.shard.state import Limit
+from secureps.service.loop import in_order
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.committee_kit import BASE, Bench

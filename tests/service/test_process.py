@@ -26,7 +26,7 @@ from secureps.service import process
 from secureps.service.loop import RealLoop
 from secureps.service.process import LAST_RESORT, Hangs, settled
 from secureps.store.durability import waiting
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import Endpoint
 from tests.kits.executor_kit import Stage
@@ -41,7 +41,7 @@ from secureps.messages.records import Incarnated
 from secureps.roles.machine import Halt, Step, Work
 from secureps.service import process, shutdown
 from secureps.service.executor import Executor
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import ShardServer
 from tests.kits.nursery import ROOT
 

@@ -33,9 +33,9 @@ from secureps.store.backup import (
     restore,
     set_aside,
 )
+from secureps.store.envelope_keys import ServedJournal
 from secureps.store.journal import SqliteJournal, read_rows
-from secureps.store.journal_height import Mark, height_path
-from secureps.store.served_runs import ServedJournal
+from secureps.store.journal_rows import Mark, height_path
 from secureps.store.spool import DiskSpool
 from tests.golden.values import full
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run

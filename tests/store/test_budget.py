@@ -39,8 +39,8 @@ from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.tasks import Aim, Contribute
 from secureps.roles.pinned_run import Pinned
 from secureps.run.cli import app
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import last_row

@@ -26,8 +26,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
-from secureps.messages.run import GroupPlacement, Placement, RunInfo
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
 from secureps.service.lead import CoordinatorWorker
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (

@@ -30,7 +30,7 @@ from secureps.roles.machine import Fold
 from secureps.store import journal_rows
 from secureps.store.backup import backup, demand_owner, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_rows
-from secureps.store.journal_height import START, Mark
+from secureps.store.journal_rows import START, Mark
 from tests.golden.values import full
 
 RUN: RunPinned = full(RunPinned)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.records import Incarnated
-from secureps.store import atomic_file, durability, file_lock, journal_height
+from secureps.store import atomic_file, durability, journal_rows
 from secureps.store import journal as journal_module
 from secureps.store.atomic_file import replace_text, sync, write_durably
 from secureps.store.journal import SqliteJournal
@@ -95,7 +95,7 @@ def test_on_windows_no_file_of_bytes_is_opened_as_a_text(
 ) -> None:
     """There a text that is opened to be read and written loses a last byte of 26."""
     binary, before, opened = 1 << 15, os.open, dict[str, int]()
-    for module in (atomic_file, file_lock, journal_module, journal_height):
+    for module in (atomic_file, atomic_file, journal_module, journal_rows):
         monkeypatch.setattr(module, "BINARY", binary)
     monkeypatch.setattr(durability, "DIRECTORIES", False)
 

@@ -17,13 +17,22 @@ from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.ledger import HolderRules
+from secureps.roles.holder.holder import HolderRules
 from secureps.roles.pinned_run import check_minimum
-from secureps.store.envelope_keys import ABANDONED, EnvelopeKeyFiles, EnvelopeKeys, load_keys
+from secureps.store.envelope_keys import (
+    ABANDONED,
+    RUNS,
+    EnvelopeKeyFiles,
+    EnvelopeKeys,
+    ServedJournal,
+    ledger_height,
+    load_keys,
+    run_folder,
+    served_runs,
+)
 from secureps.store.issuing import approve, create_kit, issue, make_keys
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import ENVELOPE
-from secureps.store.served_runs import RUNS, ServedJournal, ledger_height, run_folder, served_runs
 from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench
 from tests.kits.party_kits import phrase

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import OperatorError
-from secureps.store import file_lock, journal_height
+from secureps.store import atomic_file, journal_rows
 from secureps.store.atomic_file import one_at_a_time
 
 CLOSE = os.close
@@ -54,40 +54,40 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         return
     made = MadeUp()
     monkeypatch.setitem(sys.modules, "msvcrt", made)
-    monkeypatch.setattr(file_lock, "fcntl", None)
+    monkeypatch.setattr(atomic_file, "fcntl", None)
     monkeypatch.setattr(os, "close", made.closed)
     yield made
 
 
 def test_one_holds_it_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    first, second = file_lock.open_lock(path), file_lock.open_lock(path)
-    assert not file_lock.is_held(second)
-    assert file_lock.take(first)
-    assert not file_lock.take(second)
-    assert file_lock.is_held(second)
+    first, second = atomic_file.open_lock(path), atomic_file.open_lock(path)
+    assert not atomic_file.is_held(second)
+    assert atomic_file.take(first)
+    assert not atomic_file.take(second)
+    assert atomic_file.is_held(second)
     os.close(first)
-    assert not file_lock.is_held(second)
-    assert file_lock.take(second)
+    assert not atomic_file.is_held(second)
+    assert atomic_file.take(second)
     os.close(second)
 
 
 def test_whoever_looks_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    first, second = file_lock.open_lock(path), file_lock.open_lock(path)
-    assert not file_lock.is_held(first)
-    assert file_lock.take(second)
+    first, second = atomic_file.open_lock(path), atomic_file.open_lock(path)
+    assert not atomic_file.is_held(first)
+    assert atomic_file.take(second)
     os.close(first)
     os.close(second)
 
 
 def test_who_holds_it_is_noted_and_replaced(tmp_path: Path) -> None:
-    held = file_lock.open_lock(tmp_path / "lock")
-    assert file_lock.take(held)
+    held = atomic_file.open_lock(tmp_path / "lock")
+    assert atomic_file.take(held)
     for text in ("somebody with a long name\n", "me\n"):
-        file_lock.note(held, text)
-    other = file_lock.open_lock(tmp_path / "lock")
-    assert file_lock.noted(other) == "me"
+        atomic_file.note(held, text)
+    other = atomic_file.open_lock(tmp_path / "lock")
+    assert atomic_file.noted(other) == "me"
     os.close(held)
     os.close(other)
 
@@ -102,18 +102,18 @@ def test_who_waits_has_it_next(tmp_path: Path) -> None:
     with one_at_a_time(path):
         thread = threading.Thread(target=second)
         thread.start()
-        thread.join(3 * file_lock.WAIT)
+        thread.join(3 * atomic_file.WAIT)
         inside.append("first")
     thread.join()
     assert inside == ["first", "second"]
 
 
 def test_a_journal_has_one_process(tmp_path: Path) -> None:
-    held = journal_height.lock(tmp_path / "journal.db")
+    held = journal_rows.lock(tmp_path / "journal.db")
     with pytest.raises(OperatorError, match=rf"in use by this process \(pid {os.getpid()} on "):
-        journal_height.lock(tmp_path / "journal.db")
+        journal_rows.lock(tmp_path / "journal.db")
     os.close(held)
-    os.close(journal_height.lock(tmp_path / "journal.db"))
+    os.close(journal_rows.lock(tmp_path / "journal.db"))
 
 
 @pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])
@@ -121,15 +121,15 @@ def test_a_file_system_of_a_network_says_that_another_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
-    held = file_lock.open_lock(tmp_path / "lock")
+    held = atomic_file.open_lock(tmp_path / "lock")
 
     def refused(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(file_lock, "fcntl", fcntl)
+    monkeypatch.setattr(atomic_file, "fcntl", fcntl)
     monkeypatch.setattr(fcntl, "flock", refused)
-    assert not file_lock.take(held)
-    assert file_lock.is_held(held)
+    assert not atomic_file.take(held)
+    assert atomic_file.is_held(held)
     os.close(held)
 
 
@@ -137,6 +137,6 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     def refused(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(file_lock, "take", refused)
+    monkeypatch.setattr(atomic_file, "take", refused)
     with pytest.raises(OperatorError, match="cannot lock: No locks available"):
-        journal_height.lock(tmp_path / "journal.db")
+        journal_rows.lock(tmp_path / "journal.db")

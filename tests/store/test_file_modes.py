@@ -18,9 +18,9 @@ from secureps.store.atomic_file import make_directory, replace_text
 from secureps.store.backup import backup, restore
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
+from secureps.store.envelope_keys import ServedJournal
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.keyring import own_seed
-from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.kits.ledgers import charge
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run

@@ -19,8 +19,14 @@ from secureps.client.runner import Joining, join
 from secureps.config.sections import toml_tables
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity, Role
-from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
-from secureps.crypto.roster import Roster, first_roster, next_roster
+from secureps.crypto.roster import (
+    MAX_REQUEST_BYTES,
+    KeyRequest,
+    Roster,
+    first_roster,
+    next_roster,
+    sign_request,
+)
 from secureps.crypto.tls import TlsKey, public_key_of
 from secureps.errors import KitError
 from secureps.messages.encoding import to_file
@@ -45,13 +51,14 @@ from secureps.store.keyring import (
     ENVELOPE,
     FLOWER,
     NATIVE,
+    certificate_file,
     demand_host,
+    load_credentials,
     load_holder_secret,
     load_private,
     load_public,
 )
 from secureps.store.kit_files import write
-from secureps.store.tls_files import certificate_file, load_credentials
 from tests.kits.federations import Walker
 from tests.kits.needles import Needles
 from tests.kits.nursery import ROOT

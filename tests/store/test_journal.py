@@ -48,8 +48,7 @@ from secureps.store.journal import (
     last_row,
     read_rows,
 )
-from secureps.store.journal_height import START, Mark, height_path
-from secureps.store.journal_rows import RECORDS, Row
+from secureps.store.journal_rows import RECORDS, START, Mark, Row, height_path
 from tests.conftest import AS_DEPLOYED
 
 SOME = [

@@ -14,7 +14,7 @@ import pytest
 from secureps.errors import DamagedStore, OperatorError
 from secureps.messages.records import Incarnated
 from secureps.store.journal import SqliteJournal, last_row
-from secureps.store.journal_height import (
+from secureps.store.journal_rows import (
     PAGE,
     START,
     Height,

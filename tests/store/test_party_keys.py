@@ -13,20 +13,19 @@ from secureps.crypto.bfv import BfvPublicKey
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.crypto.identity import Role
-from secureps.crypto.key_request import KeyRequest
-from secureps.crypto.passphrase import under_passphrase
+from secureps.crypto.roster import KeyRequest
 from secureps.errors import KitError
 from secureps.store.issuing import approve, create_kit, make_keys, rotate, write_request
 from secureps.store.keyring import (
     BFV,
     ENVELOPE,
     KeyKind,
+    load_credentials,
     load_holder_secret,
     load_private,
     load_public,
 )
-from secureps.store.kit_files import write_new
-from secureps.store.tls_files import load_credentials
+from secureps.store.kit_files import under_passphrase, write_new
 from tests.kits.party_kits import give, phrase
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.crypto.passphrase import under_passphrase
 from secureps.errors import ConfigError, KitError
-from secureps.store.kit_files import Passphrases
+from secureps.store.kit_files import Passphrases, under_passphrase
 from tests.kits.party_kits import descriptor
 
 KEY = bytes(range(32))

@@ -41,14 +41,19 @@ from secureps.store.checkpoint import (
     read_state,
     write_state,
 )
-from secureps.store.envelope_keys import EnvelopeKeyFiles
+from secureps.store.envelope_keys import RUNS, EnvelopeKeyFiles, ServedJournal, served_runs
 from secureps.store.issuing import approve, create_kit, make_keys, rotate
 from secureps.store.journal import SqliteJournal, read_rows
-from secureps.store.journal_height import height_path, read_height
-from secureps.store.keyring import ENVELOPE, load_holder_secret, load_private, load_public, own_seed
-from secureps.store.served_runs import RUNS, ServedJournal, served_runs
+from secureps.store.journal_rows import height_path, read_height
+from secureps.store.keyring import (
+    ENVELOPE,
+    load_credentials,
+    load_holder_secret,
+    load_private,
+    load_public,
+    own_seed,
+)
 from secureps.store.spool import DiskSpool
-from secureps.store.tls_files import load_credentials
 from tests.kits.ledgers import charge
 from tests.kits.recorded_disk import Cut, RecordedDisk, recorded
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run

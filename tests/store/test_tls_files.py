@@ -9,8 +9,7 @@ import pytest
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.store.issuing import create_kit, issue, renew
-from secureps.store.keyring import load_public
-from secureps.store.tls_files import LOOK, TlsFiles
+from secureps.store.keyring import LOOK, TlsFiles, load_public
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from secureps.client.evaluation import PooledEvaluation
-from secureps.client.flower.served import Founded
+from secureps.client.initial_model import Founded
 from secureps.client.runner import run
-from secureps.client.trainer import Setting
+from secureps.client.trainer import PooledEvaluation, Setting
 from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
 from secureps.tracebacks import told, where
@@ -36,9 +35,8 @@ try:
         loading,
         of_object,
     )
-    from secureps.client.flower.records import FlowerModel
     from secureps.client.flower.server import take
-    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, seeded
+    from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerModel, FlowerTrainer, seeded
 except ImportError as missing:
     raise ConfigError(
         f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"

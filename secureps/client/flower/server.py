@@ -23,10 +23,8 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from secureps.client.flower.records import FlowerModel, to_plain
-from secureps.client.flower.served import Founded, Served, Told
-from secureps.client.flower.trainer import RUN
-from secureps.client.initial_model import shared_names
+from secureps.client.flower.trainer import RUN, FlowerModel, to_plain
+from secureps.client.initial_model import Founded, Served, Told, shared_names
 from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError

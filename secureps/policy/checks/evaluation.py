@@ -6,21 +6,25 @@ other group. Reports travel beside the metrics, each weighted by examples of its
 weighs as much as the largest count n of its parts, a part of n_p examples has the share n_p / n,
 which is a value too, and what it says is multiplied by it. Sums of both, divided, are the mean that
 is weighted by n_p, and one opening of one vector gives all.
+
+Pure functions of journalled records: a restarted coordinator decides as the killed one did.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.config.plan import (
+    BestSection,
     ClientPrivacySection,
     EvaluationSection,
     GroupSection,
@@ -30,7 +34,7 @@ from secureps.config.plan import (
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.encoding import payload_digest
-from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.messages.evaluation import EVALUATION, Metric, VersionEvaluated
 from secureps.messages.submission import Base
 from secureps.wording import meant
 
@@ -301,3 +305,46 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
     for metric in metrics:  # NaN compares with nothing: best and stop would go wrong for good
         if not math.isfinite(metric.value):
             raise NotFinite(f"metric {metric.name!r} is {metric.value}: evaluate again")
+
+
+# --- which evaluated version is the best, and when evaluations end a run -----------
+
+
+def best(evaluations: Sequence[VersionEvaluated], section: BestSection) -> VersionEvaluated | None:
+    """The best evaluation, the earliest of equals; None if there is none."""
+    return max(evaluations, key=partial(_worth, by=section), default=None)
+
+
+def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) -> str | None:
+    """Says why the run ends now, in words an operator understands; None if it goes on.
+
+    With a patience p the run ends when the last p evaluations beat the mark by at most `least`. The
+    mark is the newest evaluation that beat the mark before it by more than that, at first the first
+    (after Prechelt 1998, "Early Stopping - But When?", UP). With a target the run ends when an
+    evaluation reaches it.
+    """
+    own, by = section.stop, section.best
+    if own is None or by is None or not evaluations:
+        return None
+    mark, stalled, value = evaluations[0], 0, evaluations[-1].value(by.metric)
+    if own.target is not None and (
+        value >= own.target if by.goal == "max" else value <= own.target
+    ):
+        return (
+            f"version {evaluations[-1].version} reached the target: {by.metric} {value:.4f}, "
+            f"{own.target:g} was asked for"
+        )
+    for evaluation in evaluations[1:]:
+        better = _worth(evaluation, by) - _worth(mark, by) > own.least
+        mark, stalled = (evaluation, 0) if better else (mark, stalled + 1)
+    if own.patience is None or stalled < own.patience:
+        return None
+    return (
+        f"{stalled} evaluations in a row did not improve {by.metric} by more than "
+        f"{own.least:g} on version {mark.version}'s {mark.value(by.metric):.4f}"
+    )
+
+
+def _worth(evaluation: VersionEvaluated, by: BestSection) -> float:
+    value = evaluation.value(by.metric)
+    return value if by.goal == "max" else -value

@@ -19,16 +19,58 @@ this tree: no client hides among fewer than `least`. The size of the leaves prot
 draws them: whoever chooses the first set chooses its tree. A hash draws the tree, so that all
 parties compute the same one, compare two sets at a time, and cut otherwise for every version: else
 two offenders in different halves would stay there.
+
+What a member of an opened sum hides among: the others' weights, and the other sums.
+
+Two opened sums that share a client's update from one base version tell their difference to
+whoever sees both. `may_both_open` allows two cohorts that meet in a (client, base) only if one is a
+set of the other's tree of halves (`policy.cohorts.suspicion`), for the same version, with the same
+updates and weights. Pairs are enough: sets of which any two are disjoint or nested are laminar, all
+that meet a largest one are sets of its tree, and so every combination of the opened sums is a
+combination of sums over whole leaves of trees. A leaf has `least` clients or more, whose weights
+single nobody out.
+
+Whom to believe when a key holder finds a flaw in its envelope, and nobody else can look into it.
+
+Either a client sealed for it what does not open, or it lies. Of n holders t open a cohort, so that
+n - t can be missed (n: of those that it is sealed for who are on the roster still); no more than
+these are taken to be corrupt, but one where only t are left of more (`missable`):
+
+    more than n - t accuse a client     one of them is honest: the client is at fault
+    fewer do                            all of them may lie: each is believed of `BELIEVED` clients
+                                        that too few accuse, and of none if it accuses more
+
+A holder that accuses more is doubted: its word keeps nobody out, and cohorts are opened without its
+shares. What corrupt holders say of an honest client too few say, so that it counts against each of
+them, whatever others are accused of, and by whom: each keeps out `BELIEVED` honest clients at
+most, also where clients collude with it and seal nonsense for an honest holder.
+
+While no more than n - t are doubted, the others open whatever stays in. More are doubted only if
+clients collude: honest holders say nothing of honest clients, so that with c corrupt ones
+n - t + 1 - c honest ones must accuse more than `BELIEVED` clients each. More holders than can be
+missed refuse a cohort with such clients, and it never opens. Nobody can tell then which holders are
+honest; to leave out whom some of them accuse would leave the choice to the others.
+
+Where only t are left nobody can be missed. Each is believed of `BELIEVED` clients all the same, for
+what it does not open nobody does; of more it is not, and what they sent waits until it, or whoever
+is missing, has been replaced. With t = n from the beginning each is believed whatever it says.
+
+Safety hangs on none of this: no key is touched for it, no cohort is smaller for it, and what a
+holder does not open it gives no share of.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from secureps.crypto.cipher import WEIGHTS
+from secureps.errors import Refused
 from secureps.messages.encoding import digest
-from secureps.wording import named
+from secureps.messages.submission import Base, Cohort
+from secureps.wording import counted, named
 
 Clients = frozenset[str]
 
@@ -300,3 +342,129 @@ def _order(clients: Clients) -> tuple[int, list[str]]:
 
 def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, list[str]]:
     return not clients.isdisjoint(state.flawed), -len(clients), sorted(clients)
+
+
+# --- overlap -----------------------------------------------------------------------
+
+
+Place = tuple[int, Base, bytes]
+"""What a client adds to a sum: its weight, what its update was trained from, and its name."""
+
+
+def check_members(cohort: Cohort, least: int) -> None:
+    """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
+
+    Raises:
+        Refused: as `check_clients`, or its weights are too uneven.
+    """
+    check_clients(cohort, least)
+    if flaw := uneven([member.weight for member in cohort.members], least):
+        raise Refused(flaw)
+
+
+def check_clients(cohort: Cohort, least: int) -> None:
+    """Checks whose updates a cohort has.
+
+    Raises:
+        Refused: fewer than `least` clients, a client twice, or an update of another group.
+    """
+    clients = {member.id.client for member in cohort.members}
+    if len(clients) != len(cohort.members):
+        raise Refused("a client stands in the cohort twice")
+    if len(clients) < least:
+        raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
+    if any(member.id.group != cohort.group for member in cohort.members):
+        raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
+
+
+def uneven(weights: Sequence[int], least: int) -> str:
+    """Says how few members stand out by these weights; empty if none do.
+
+    Every member must hide among `least`: those of a small weight are no fewer, the effective
+    number (sum w)^2 / sum w^2 is no less, and the others weigh no less than the heaviest. What
+    holds of disjoint sets holds of their union. No weights but 1, 2 and 4 are opened.
+    """
+    if any(weight not in WEIGHTS for weight in weights):
+        return f"cohorts of weights {WEIGHTS} are opened, and no others"
+    for heavier in WEIGHTS[1:]:
+        lighter = sum(weight < heavier for weight in weights)
+        if 0 < lighter < least:  # modulo the heavier weight a sum is that of the lighter few
+            return f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
+    total, squares = sum(weights), sum(weight * weight for weight in weights)
+    if total * total < least * squares:
+        return (
+            f"members of so uneven weights hide among {total * total / squares:.1f}, and {least} "
+            "or more are wanted"
+        )
+    return "one member outweighs all the others" if squares < 2 * max(weights) ** 2 else ""
+
+
+def places(cohort: Cohort) -> dict[str, Place]:
+    """Returns what each client adds to the sum, by name."""
+    return {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
+
+
+def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
+    """Tells whether two sums of one group may both be opened, and each member still hides.
+
+    Args:
+        run: run id, 32 bytes.
+        one, other: no client stands in either of them twice, and each passes `check_members`.
+        least: fewest members of a leaf.
+    """
+    mine, theirs = places(one), places(other)
+    common = mine.keys() & theirs.keys()
+    if all(mine[client][1] != theirs[client][1] for client in common):
+        return True  # they have no (client, base) in common
+    part, whole = sorted((mine, theirs), key=len)
+    if one.version != other.version or any(whole.get(c) != place for c, place in part.items()):
+        return False
+    if part.keys() == whole.keys():
+        return True
+    tree = (run, one.group, one.version, whole.keys())
+    if not within(*tree, part.keys(), least):
+        return False
+    of_leaves = ([whole[client][0] for client in leaf] for leaf in leaves(*tree, least))
+    return not any(uneven(weights, least) for weights in of_leaves)
+
+
+# --- accusations -------------------------------------------------------------------
+
+BELIEVED = 2
+"""Clients of whom a holder is believed that too few others accuse, too."""
+
+Accused = Mapping[str, Set[str]]
+"""Clients in whose envelopes flaws were found, ever, and the holders that found them."""
+
+
+def missable(left: int, holders: int, threshold: int) -> int:
+    """Counts the holders that are taken to be corrupt, of so many that are left of the plan's."""
+    return max(left - threshold, min(1, holders - threshold))
+
+
+def unsupported(accused: Accused, spare: int) -> Counter[str]:
+    """Counts for each holder the clients that it accuses, and that at most `spare` accuse in all.
+
+    Args:
+        spare: n - t, the holders that can be missed (`missable`).
+    """
+    few = (holders for holders in accused.values() if len(holders) <= spare)
+    return Counter(holder for holders in few for holder in holders)
+
+
+def told(clients: int) -> str:
+    """Says that a holder accuses so many clients without support."""
+    return f"finds flaws in what {counted(clients, 'client')} sent, and too few others do"
+
+
+def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
+    """Finds the holders that accuse more than `most` clients without support.
+
+    `most` is `BELIEVED`, or 0 where no client can be left out.
+    """
+    return frozenset(h for h, count in unsupported(accused, spare).items() if count > most)
+
+
+def believed(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
+    """Tells whether a client is left out because this holder accuses it (see `doubted`)."""
+    return len(accused[client]) > spare or holder not in doubted(accused, spare, most)

@@ -24,9 +24,8 @@ from secureps.crypto.ring import (
 )
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
-from secureps.policy.envelope_size import envelope_bytes, value_bytes
 from secureps.policy.explain.visibility import withstood
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, envelope_bytes, value_bytes
 
 RECEIPT_BYTES = 300
 """Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""

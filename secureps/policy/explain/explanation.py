@@ -36,9 +36,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
-from secureps.policy.envelope_size import bytes_up, one_envelope
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.privacy_choice import Choice
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -50,9 +48,9 @@ from secureps.policy.explain.visibility import (
     withstood,
 )
 from secureps.policy.memory import MemoryUse, Service, fewest, footprint, sealing
-from secureps.policy.plan import LARGE_BLOCK, Plan
+from secureps.policy.plan import LARGE_BLOCK, Plan, bytes_up, one_envelope
 from secureps.policy.rules.rule import Bounds
-from secureps.policy.spending import adjacency, planned, refuse_unaffordable
+from secureps.policy.spending import Choice, adjacency, planned, refuse_unaffordable
 from secureps.wording import counted, size
 
 

@@ -1,4 +1,11 @@
-"""The coordinator: checks what parties say and turns it into records; it sees no payloads."""
+"""The coordinator: checks what parties say and turns it into records; it sees no payloads.
+
+What an operator has the coordinator do: pause, a checkpoint, who is left out, no scaling.
+
+An act that is done already changes nothing, so that it may be said again.
+
+Orders may be lost with the stream that they were on; all are idempotent.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +13,39 @@ from dataclasses import replace
 
 from secureps.errors import ConfigError, Malformed, NotReady, PlanRefused, Refused, UnknownParty
 from secureps.messages import requests
-from secureps.messages.acts import Act
+from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain, to_plain
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.orders import Discard, EnvelopeKeyAnnounced, Found
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo
-from secureps.messages.submission import Held
-from secureps.policy.canonical import different_keys
+from secureps.messages.submission import Held, SubmissionId
+from secureps.policy.plan import different_keys
 from secureps.roles.coordinator import (
-    acts,
     answers,
     checkpointing,
+    commit,
     envelopes,
     founding,
     membership,
     opening,
+    recovery,
     reign,
     resharding,
-    resubscribe,
     scaling,
     scheduler,
-    submissions,
+    termination,
 )
 from secureps.roles.coordinator.checkpointing import ManifestWritten
 from secureps.roles.coordinator.founding import make_configure
-from secureps.roles.coordinator.group import GroupState, OpenReceipts
+from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
+from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.standby import Seat
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
-from secureps.roles.coordinator.transaction import Cache, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -279,7 +286,7 @@ class Coordinator(Seat):
             case requests.Heartbeat():
                 pass
             case requests.Submit(receipt):
-                submissions.submit(tx, self._settings.roster, receipt)
+                membership.submit(tx, self._settings.roster, receipt)
             case requests.Trouble(party, reason):
                 self._sessions.trouble(party, membership.said(reason))
             case requests.Retire(party):
@@ -322,7 +329,7 @@ class Coordinator(Seat):
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():
-                acts.do(tx, event)
+                do_act(tx, event)
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():
@@ -365,7 +372,7 @@ class Coordinator(Seat):
             for event in waiting:
                 self._watched(tx, event)
                 located = self._sessions.located.pop(event.party, None)
-                resubscribe.repeat(tx, event.party, event.unsettled, located)
+                repeat_orders(tx, event.party, event.unsettled, located)
 
     def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
         party = event.party
@@ -433,3 +440,183 @@ class Coordinator(Seat):
         if self.plan.section.scaling is not None:
             self._load.measure(tx)
         return tx.step
+
+
+# --- acts --------------------------------------------------------------------------
+
+
+def do_act(tx: Transaction, act: Act) -> None:
+    """Does what an operator says, unless it is done already.
+
+    Raises:
+        Malformed: there is no such act, or it names a party where none is due, or none.
+        UnknownParty: no client of this run has that name.
+        Refused: the run is over, or could make no version without that client, or it was left out
+            for another reason than an operator's.
+    """
+    what = _deed(act)
+    act = Act(what.value, act.party, membership.said(act.reason))
+    known, out = tx.federation, tx.federation.isolated
+    if act.reason.startswith(BY_ITSELF):  # else an audit, and who is drained, would be misled
+        raise Malformed(
+            f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, of what follows '
+            "from the load: say it another way"
+        )
+    if known.finished:
+        raise Refused(f"the run is over: {known.finished}")
+    match what:
+        case Deed.PAUSE if not known.paused:
+            tx.write(act)
+        case Deed.GO_ON if known.paused:
+            tx.write(act)
+        case Deed.SCALING_OFF | Deed.SCALING_ON if tx.plan.section.scaling is None:
+            raise Refused(
+                "this run's plan has no [scaling]: nothing follows the load, and there is nothing "
+                "to switch off"
+            )
+        case Deed.SCALING_OFF if not known.scaled.off:
+            tx.write(act)
+        case Deed.SCALING_ON if known.scaled.off:
+            tx.write(act)
+        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.newer(tx):
+            tx.write(act)
+        case Deed.LEAVE_OUT if act.party not in out:
+            _leave_out(tx, act)
+        case Deed.TAKE_BACK if act.party in known.left_out:
+            tx.write(act)
+        case Deed.TAKE_BACK if act.party in out:
+            raise Refused(f"{act.party} was not left out by an operator: {out[act.party]}")
+        case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.party not in tx.clients:
+            raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
+        case ShardDeed():
+            resharding.act(tx, act)
+            drained = what is ShardDeed.DRAIN and act.party not in known.scaled.drained
+            if drained and tx.plan.section.scaling is not None:
+                tx.write(act)  # the load has drained it: by this word it comes back by another one
+        case _:
+            pass  # it is so already
+
+
+def _deed(act: Act) -> Deed | ShardDeed:
+    known: dict[str, Deed | ShardDeed] = {deed.value: deed for deed in (*Deed, *ShardDeed)}
+    if (what := known.get(act.what)) is None:
+        raise Malformed(f"{act.what!r:.40} is no act: it is one of {', '.join(known)}")
+    role = "shard" if isinstance(what, ShardDeed) else "client" if what in OF_A_CLIENT else ""
+    if bool(role) != bool(act.party):
+        whom = f"a {role}: name one" if role else "no client: name none"
+        raise Malformed(f"{what.value} is of {whom}")
+    return what
+
+
+def _leave_out(tx: Transaction, act: Act) -> None:
+    federation, client = tx.federation, act.party
+    if client not in tx.clients:
+        raise UnknownParty(f"no client that trains in this run is called {client!r:.80}")
+    left = tx.clients - federation.isolated.keys() - federation.retired - {client}
+    for group in federation.groups.values():
+        least = tx.plan.bounds(group.name).minimum
+        if len(left) < least:
+            cohort = f"a cohort{tx.plan.of(group.name)} needs {least}"
+            raise Refused(f"without {client} {len(left)} clients are left, and {cohort}")
+    tx.write(act)
+    for group in federation.groups.values():
+        if group.phase is Phase.COLLECTING and client in group.invited:
+            termination.leave_out(tx, group)
+
+
+# --- repeats to a party that (re)subscribes all orders that still concern it -------
+
+
+def repeat_orders(
+    tx: Transaction,
+    party: str,
+    unsettled: tuple[SubmissionId, ...],
+    located: Located | None = None,
+) -> None:
+    """Repeats what still concerns `party`, in the order of the steps.
+
+    Args:
+        unsettled: submissions whose fate it does not know: a client's own that lie in its outbox,
+            those of which a shard has blocks.
+        located: where a client was told that shards are, and blocks, when it joined.
+    """
+    federation, pinned = tx.federation, tx.federation.pinned
+    if pinned is None:
+        return
+    if party in federation.moving.removed:
+        resharding.dismiss(tx, party)
+        return
+    spare = tx.spare(party)  # it hears which run it is part of, and no more
+    if spare or party in federation.placed or party in tx.holders:
+        tx.order(party, make_configure(tx))
+    if party in federation.placed:
+        for group in federation.groups.values():
+            _repeat_to_shard(tx, group, party)
+        past = tuple(id for id in unsettled if federation.past(id))
+        if past:
+            tx.order(party, Discard(federation.incarnation, past))
+    elif party in tx.holders:
+        if federation.released(party):
+            tx.order(party, envelopes.make_erase(tx, party))
+        for group in federation.groups.values():
+            if opening.wanted(tx.plan):
+                _repeat_to_committee(tx, group, party)
+            elif group.phase is Phase.OPENING:
+                tx.order(party, commit.make_open(tx, group))
+            elif group.phase is Phase.PREPARING:
+                commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
+    elif not spare:
+        for committee in opening.used_committees(tx):
+            tx.order(party, opening.make_seal_for(tx, committee))
+        now = (federation.addresses, pinned.placement.epoch)
+        if located != now:  # a shard or a block moved after its client had joined
+            tx.order(party, make_configure(tx))
+        for id in unsettled:
+            if federation.settled.of(id) is not None:
+                tx.tell_fates((id,))
+            elif not federation.known(id):
+                commit.send_again(tx, (id,))
+        for group in federation.groups.values():
+            _repeat_to_client(tx, group, party)
+    if party in checkpointing.parts_due(tx):
+        checkpointing.order_part(tx, party)
+    if federation.finished:
+        termination.tell_finish(tx, party)
+
+
+def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
+    if coming := commit.make_coming(tx, group, shard):
+        tx.order(shard, coming)
+    blocks = tx.federation.owners(group.name).get(shard)
+    if blocks is None:
+        return
+    if group.phase is Phase.FOUNDING:
+        for receipt in commit.founded_from(tx, group) if shard not in group.coming else ():
+            tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
+        return
+    tx.order(shard, commit.make_known(tx, group, shard, blocks))
+    if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
+        # It may have lost its journal, whatever it said before: what follows, follows its answer.
+        if shard in group.coming:
+            tx.sessions.unconfirmed.add((group.name, shard))
+        tx.order(shard, commit.make_hold(tx, group, blocks))
+
+
+def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
+    if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
+        for receipt in opening.unexamined(tx, group, holder):
+            tx.order(holder, envelopes.make_examine(tx, receipt))
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
+        tx.order(holder, commit.make_open(tx, group))
+
+
+def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
+    if group.version >= 0:
+        tx.order(client, commit.make_published(tx, group))
+    for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
+        commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
+    if group.awaits(client):
+        tx.order(client, recovery.make_invite(tx, group, client))
+    founder = client == tx.federation.founder and not tx.plan.given(group.name)
+    if group.phase is Phase.FOUNDING and founder and not group.receipts:
+        tx.order(client, recovery.make_invite(tx, group, client))

@@ -21,9 +21,9 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
+    EnvelopeKeyAnnounced,
     EraseKeys,
     Examine,
     GroupVersion,
@@ -31,7 +31,7 @@ from secureps.messages.orders import (
 )
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
-from secureps.policy.cohorts.accusations import BELIEVED, believed, missable, told, unsupported
+from secureps.policy.cohorts.suspicion import BELIEVED, believed, missable, told, unsupported
 from secureps.roles.coordinator import opening, recovery, termination
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -8,7 +8,7 @@ that cannot begin or comes to nothing is skipped, on record, and holds nobody up
 from __future__ import annotations
 
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
-from secureps.policy.early_stopping import best
+from secureps.policy.checks.evaluation import best
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening
 from secureps.roles.coordinator.group import GroupState, Phase

@@ -29,8 +29,7 @@ from secureps.messages.coordinator_records import FounderChosen, ShardLocated
 from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import Noted, Register
-from secureps.messages.run import COORDINATOR, Placement, RunInfo, ShardAddress, other_run
-from secureps.messages.schema import Schema
+from secureps.messages.run import COORDINATOR, Placement, RunInfo, Schema, ShardAddress, other_run
 from secureps.messages.submission import cohort_digest
 from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, opening, recovery, reign

@@ -16,7 +16,6 @@ from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Base, Member, Receipt
-from secureps.policy.cohorts.overlap import uneven
 from secureps.policy.cohorts.suspicion import (
     Choice,
     Clients,
@@ -25,6 +24,7 @@ from secureps.policy.cohorts.suspicion import (
     choose,
     closing,
     halves,
+    uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import evaluation, opening, termination

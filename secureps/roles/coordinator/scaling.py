@@ -22,20 +22,20 @@ from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import CohortSteps, Submit, Telemetry
-from secureps.messages.run import Placement
-from secureps.messages.scaling import (
+from secureps.messages.requests import (
     BlockAssigned,
+    CohortSteps,
     ScalingDecided,
     ScalingStatus,
     ScalingStep,
     ShardLoad,
+    Submit,
+    Telemetry,
 )
+from secureps.messages.run import Placement
 from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.memory import room_to_make
 from secureps.policy.rules.registry import staleness_power
-from secureps.policy.scaling.balance import balance
-from secureps.policy.scaling.fitted import decide_by_model
 from secureps.policy.scaling.policies import (
     Action,
     Limits,
@@ -43,6 +43,8 @@ from secureps.policy.scaling.policies import (
     Round,
     ScalingPolicy,
     Waits,
+    balance,
+    decide_by_model,
     decide_by_thresholds,
     decide_nothing,
     deed,

@@ -21,7 +21,7 @@ from secureps.messages.requests import Figure, Holding, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
-from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported
+from secureps.policy.cohorts.suspicion import BELIEVED, missable, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.roles.coordinator import (

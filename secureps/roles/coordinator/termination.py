@@ -20,7 +20,7 @@ from secureps.messages.coordinator_records import (
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
-from secureps.policy.early_stopping import stop
+from secureps.policy.checks.evaluation import stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact
 from secureps.roles.coordinator import evaluation

@@ -17,8 +17,7 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.submission import BlockHeader
-from secureps.roles.holder.holder import Holder, Name, name_of
-from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
 from secureps.roles.machine import (
     WORKER,
     Answered,

@@ -16,14 +16,19 @@ from dataclasses import dataclass
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
 from secureps.errors import SecurepsError
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
+from secureps.messages.orders import (
+    Configure,
+    EnvelopeKeyAnnounced,
+    EraseKeys,
+    Examine,
+    Finish,
+    Open,
+)
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
-from secureps.roles.holder.holder import Holder, Name, name_of
-from secureps.roles.holder.ledger import HolderLedger, HolderRules
+from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
 from secureps.roles.machine import (
     WORKER,
     Answered,

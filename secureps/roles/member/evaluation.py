@@ -17,8 +17,8 @@ from secureps.messages.requests import Decline
 from secureps.messages.submission import Base, model_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt, Say, Step
+from secureps.roles.member.outbox import Desk
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import DECLINES, Aim, Evaluate
 from secureps.roles.member.terms import Budget
 from secureps.roles.pinned_run import Pinned

@@ -2,6 +2,8 @@
 
 It decides nothing of its own: it takes in blocks that are signed, of the right size and
 for this run, and obeys the coordinator's orders, each of which may come twice.
+
+Which blocks a shard takes in, and of whom: all that can be said of one without its payload.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NoReturn, assert_never
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
+    Conflict,
     Fenced,
     InternalError,
     Malformed,
@@ -37,8 +40,9 @@ from secureps.messages.submission import (
     Cohort,
     Held,
     SubmissionId,
+    signing_bytes,
 )
-from secureps.policy.cohorts.overlap import check_clients, check_members
+from secureps.policy.cohorts.suspicion import check_clients, check_members
 from secureps.roles import permissions
 from secureps.roles.machine import (
     WORKER,
@@ -66,27 +70,30 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import LATER, behind, check_run
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard import intake
-from secureps.roles.shard.fetcher import Fetcher
-from secureps.roles.shard.forwarding import Forwarding
-from secureps.roles.shard.keys import model_key, name_under, state_key, submission_of, sum_key
-from secureps.roles.shard.memory_limit import UNLIMITED, Limit
-from secureps.roles.shard.noise_copies import NoiseCopies
-from secureps.roles.shard.peers import Peers
-from secureps.roles.shard.state import ShardFold, ShardState
-from secureps.roles.shard.tasks import (
+from secureps.roles.shard.peers import Fetcher, Forwarding, NoiseCopies, Peers
+from secureps.roles.shard.state import (
+    UNLIMITED,
     ComingDamaged,
     DoesNotOpen,
     DrawNoise,
     GatherState,
+    Limit,
     MakeState,
     NoiseDamaged,
     PayloadsDamaged,
+    ShardFold,
+    ShardState,
     StepState,
     SumCohort,
     WritePart,
+    block_name,
+    model_key,
+    name_under,
+    state_key,
+    submission_of,
+    sum_key,
 )
-from secureps.roles.validation import check_divisor, check_key_sum
+from secureps.roles.validation import check_divisor, check_header, check_key_sum
 
 IDLE = "holds nothing of this run"
 """What the log of a shard says last that the coordinator had end; then its exit status is 0."""
@@ -213,7 +220,7 @@ class Shard:
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         self._check_run(message.header.run)
-        return intake.wanted(self._name, self.state, self._roster, sender, message.header)
+        return takes_in(self._name, self.state, self._roster, sender, message.header)
 
     @property
     def _roster(self) -> Roster:
@@ -318,8 +325,8 @@ class Shard:
     # --- blocks in and out --------------------------------------------------------
 
     def _put(self, sender: str, header: BlockHeader) -> Step:
-        step, known = Step(), intake.known(self.state, header)
-        others = intake.holders(self.state, header)[1:] if sender == header.author else ()
+        step, known = Step(), is_stored(self.state, header)
+        others = takers_of(self.state, header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
         if not known:
             self._write(step, header)
@@ -659,3 +666,72 @@ class Shard:
         if (name := work_name(task)) not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
+
+
+# --- intake ------------------------------------------------------------------------
+
+
+def takes_in(own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader) -> bool:
+    """Whether a block is to be stored; it need not be if it is here.
+
+    Its author brings it to the primary, and who takes it in to all others that do.
+
+    Raises:
+        Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's fault.
+        NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
+            hold it, or by its author to one that is its primary no more, or not yet.
+    """
+    role, placed = roster.find(sender).role, takers_of(state, header)
+    if role == "shard" and not {own, sender} <= {*placed}:
+        raise NotReady(
+            f"{sender} passes on block {header.block} of {header.group}, and one of {sender} and "
+            f"{own} does not hold it: by another placement than here",
+            LATER,
+        )
+    if sender != header.author and sender not in placed:
+        raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+    if not placed:
+        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
+    if own not in placed:
+        raise NotReady(  # a client that was refused would drop its update
+            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
+            f"it knows: {placed[0]} takes it in",
+            LATER,
+        )
+    if sender == header.author and own != placed[0]:
+        raise NotReady(  # a client that was refused would drop its update
+            f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
+            f"that it knows {placed[0]} takes it in and passes it on",
+            LATER,
+        )
+    author, pinned = roster.find(header.author), state.pinned
+    check_header(pinned.plan, pinned.layout.group(header.group), header, author.role)
+    author.identity.verify(*signing_bytes(header), header.signature)
+    new = not is_stored(state, header)
+    founded = state.group(header.group).committed >= 0
+    if new and header.purpose == FOUNDING and founded:
+        raise WrongVersion(f"{header.group} has its founding model already")
+    return new
+
+
+def is_stored(state: ShardState, header: BlockHeader) -> bool:
+    """Whether a block is stored; Conflict if other bytes are under its name.
+
+    They would take the place of those that are summed. A client that lost its state may have sent
+    very many that came to nothing: it hears after which of its own to go on, and nobody else does.
+    """
+    found = state.spooled.get(block_name(header))
+    if found is not None and found.digest != header.digest:
+        free = state.free(header.author, header.group)
+        raise Conflict(f"{header.name} is known with other bytes; begin a new sequence", free)
+    return found is not None
+
+
+def takers_of(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
+    """The shards that take a block in, its primary first; empty for one that does not exist.
+
+    Malformed: no such group.
+    """
+    state.group(header.group)
+    there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
+    return state.pinned.takers(header.group, header.block) if there else ()

@@ -1,6 +1,10 @@
 """What a shard knows: the fold of its journal, and where its payloads lie.
 
 `ShardState.apply` takes one record; nothing else changes this state.
+
+The work that a shard's machine hands out, and the errors that say what it lacks.
+
+What a shard's process may hold of its versions, and whether that is enough for a run.
 """
 
 from __future__ import annotations
@@ -8,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from secureps.crypto.cipher import Opening
-from secureps.errors import InternalError, Malformed
+from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages import shard_records as records
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.submission import (
@@ -25,10 +29,9 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.block_deltas import block_delta
-from secureps.roles.machine import Record
+from secureps.policy.memory import room_to_make
+from secureps.roles.machine import Halt, Record, Task
 from secureps.roles.pinned_run import Pinned, founded
-from secureps.roles.shard.keys import BlockName, block_name, submission_of
-from secureps.roles.shard.tasks import MakeState, StepState
 
 UNSETTLED = 8
 """Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
@@ -409,3 +412,181 @@ class ShardState:
         if digests is not None and tuple(found[b].digest for b in own) != digests:
             return None
         return tuple(found[b].key for b in own)
+
+
+# --- under which keys a shard's payloads lie, and of what a payload is -------------
+
+
+BlockName = tuple[str, str, str, int, int]
+"""(purpose, author, group, sequence, block): one payload, for ever."""
+
+
+def block_name(header: BlockHeader) -> BlockName:
+    return (header.purpose, header.author, header.group, header.sequence, header.block)
+
+
+def name_under(key: str) -> BlockName:
+    purpose, author, group, sequence, block, _ = key.split("/")
+    return (purpose, author, group, int(sequence), int(block))
+
+
+def submission_of(name: BlockName) -> SubmissionId | None:
+    """The submission that a block is part of; None for an opened sum."""
+    purpose, author, group, sequence, _ = name
+    return None if purpose == OPENED else SubmissionId(author, group, sequence)
+
+
+def sum_key(group: str, cohort: int, block: int) -> str:
+    """Where a shard keeps the ciphertext sum of a block of a cohort."""
+    return f"sum/{group}/{cohort}/{block}"
+
+
+def noise_key(group: str, cohort: int, block: int, about: bytes) -> str:
+    """Where it keeps what shards add to that sum themselves, sealed.
+
+    Args:
+        about: the `cohort_digest`. Noise of another cohort of that number would be the same in two
+            sums, and cancel in their difference.
+    """
+    return f"{sum_key(group, cohort, block)}/noise/{about.hex()}"
+
+
+def cohort_under(key: str) -> tuple[tuple[str, int], str | None]:
+    """The (group, cohort) of a sum's key; for noise also what it is about, in hex."""
+    _, group, number, _, *noise = key.split("/")
+    return (group, int(number)), noise[-1] if noise else None
+
+
+def state_key(group: str, version: int, block: int) -> str:
+    """Where a shard finds a block's values and optimizer, its own or fetched from another."""
+    return f"state/{group}/{version}/{block}"
+
+
+def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
+    """Where a shard's worker finds a published block, or its differences `since` a version."""
+    return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
+
+
+# --- tasks -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MakeState(Task):
+    """Makes version 0 of a group's own blocks, from these spool keys (or from the plan's file)."""
+
+    group: str
+    keys: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GatherState(Task):
+    """Makes a version's state file of these blocks, with the digests that the order names, if any.
+
+    It is made of `copies`, spool keys of what other shards gave, and of what is on record here; a
+    version that is not on record, and has no copies, comes from a part of a checkpoint. `epoch` is
+    the coming placement's, if the file is for that.
+    """
+
+    order: Commit
+    blocks: tuple[int, ...]
+    copies: tuple[str, ...] = ()
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawNoise(Task):
+    """Draws and seals the noise of these blocks of a cohort, but for what lies there already."""
+
+    cohort: Cohort
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SumCohort(Task):
+    """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
+
+    cohort: Cohort
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepState(Task):
+    """Opens, averages and steps.
+
+    `opened` are spool keys of opened sums, None unless a holder decrypts them; `key` is the sum of
+    the members' one-time keys, int32 little-endian, None unless a committee gives it.
+    """
+
+    cohort: Cohort
+    opened: tuple[str, ...] | None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart(Task):
+    """Writes this shard's file of a checkpoint; deletes those of others, as `WriteCheckpoint`."""
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    kept: tuple[int, ...] = ()
+
+
+class PayloadsDamaged(DamagedStore):
+    """Raised where the payloads under these spool keys are gone or damaged, and may come again."""
+
+    def __init__(self, keys: frozenset[str]) -> None:
+        super().__init__(f"gone or damaged: {', '.join(sorted(keys))}")
+        self.keys = keys
+
+
+class NoiseDamaged(DamagedStore):
+    """Raised where noise that a cohort's sum is to have is gone or damaged."""
+
+
+class ComingDamaged(DamagedStore):
+    """Raised where these groups' files for the coming placement are damaged."""
+
+    def __init__(self, groups: tuple[str, ...]) -> None:
+        super().__init__(f"files for the coming placement are damaged: {', '.join(groups)}")
+        self.groups = groups
+
+
+class DoesNotOpen(Refused):
+    """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""
+
+
+# --- memory limit ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Bytes that a shard's process may hold of versions (None: all), and the threads that work."""
+
+    memory: int | None = None
+    threads: int = 1
+
+    def room(self, name: str, pinned: Pinned) -> int | None:
+        """Bytes for a version that is made by the shard of this name; None if there is no limit.
+
+        Raises:
+            ConfigError: it is too little.
+        """
+        if self.memory is None:
+            return None
+        groups, placement = pinned.layout.all_groups, pinned.placement
+        own = {group.name: placement.blocks_of(group.name, name) for group in groups}
+        return room_to_make(pinned.plan, groups, own, self.memory, self.threads)
+
+    def refuses(self, name: str, record: RunPinned) -> list[Halt]:
+        if self.memory is None:
+            return []
+        try:
+            known = Pinned.of(record)
+            for placement in filter(None, (record.placement, record.coming)):
+                self.room(name, replace(known, placement=placement))
+        except ConfigError as error:
+            return [Halt(f"{name}: {error}", ConfigError)]
+        return []
+
+
+UNLIMITED = Limit()

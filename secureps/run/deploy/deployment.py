@@ -19,9 +19,8 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, manifests
 from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
-from secureps.run.deploy.pods import DATA, Needs
+from secureps.run.deploy.pods import DATA, Needs, Store, refuse_meaningless, refuse_unreachable
 from secureps.run.deploy.slurm import Batch, batch_files
-from secureps.run.deploy.stores import Store, refuse_meaningless, refuse_unreachable
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text
 from secureps.wording import named

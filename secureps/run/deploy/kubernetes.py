@@ -29,6 +29,7 @@ from secureps.run.deploy.pods import (
     Manifest,
     Needs,
     Pod,
+    Store,
     config_map,
     disruption_budget,
     job,
@@ -42,7 +43,6 @@ from secureps.run.deploy.pods import (
     stateful_set,
     until_over,
 )
-from secureps.run.deploy.stores import Store
 
 Folder = dict[str, list[Manifest]]
 """Files of a folder, by name."""

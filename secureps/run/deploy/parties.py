@@ -13,13 +13,18 @@ from pathlib import Path
 
 from secureps.config.sections import toml_value
 from secureps.crypto.identity import Role
-from secureps.crypto.passphrase import under_passphrase
 from secureps.crypto.roster import Certificate
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan
-from secureps.store.keyring import IDENTITY, PublicKit, check_fits, load_private, load_public
-from secureps.store.kit_files import read
-from secureps.store.tls_files import load_credentials
+from secureps.store.keyring import (
+    IDENTITY,
+    PublicKit,
+    check_fits,
+    load_credentials,
+    load_private,
+    load_public,
+)
+from secureps.store.kit_files import read, under_passphrase
 from secureps.wording import named
 
 

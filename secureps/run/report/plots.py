@@ -18,7 +18,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
 from secureps.roles.coordinator.status import UP
-from secureps.run.report.group_labels import fold, runs
+from secureps.run.report.terminal import fold, runs
 from secureps.run.report.version_metrics import DOWN, Line, Wait
 
 CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"

@@ -1,4 +1,10 @@
-"""Prints a status as tables or as JSON, whole or as much as fits."""
+"""Prints a status as tables or as JSON, whole or as much as fits.
+
+Between words a cell goes on in the next line, a word is never cut. Where whole words do not fit
+beside each other either, cells stand below each other.
+
+Every number was measured in this run.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,13 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,16 +28,15 @@ from secureps.messages.records import starts
 from secureps.messages.requests import (
     Holding,
     MemberStatus,
+    ScalingStatus,
     ServerStatus,
     Status,
 )
 from secureps.messages.run import STANDBY
-from secureps.messages.scaling import ScalingStatus
-from secureps.policy.cohorts import accusations
+from secureps.policy.cohorts import suspicion
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
-from secureps.run.report.group_labels import line, table
-from secureps.run.report.tables import filled
-from secureps.run.report.terminal import move_text
+from secureps.run.report.terminal import folded, line, move_text, table
+from secureps.run.script.scoring import Baselines, Score
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -211,7 +217,7 @@ def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
-    state += f"; {accusations.told(server.accuses)}" if server.accuses else ""
+    state += f"; {suspicion.told(server.accuses)}" if server.accuses else ""
     return f"{state}; {server.trouble}" if server.trouble else state
 
 
@@ -279,3 +285,187 @@ def spent(member: MemberStatus) -> str:
     if member.unsafe:
         return NO_PRIVACY
     return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
+
+
+# --- tables for a terminal, which lose nothing where it is narrow ------------------
+
+_BORDER, _AROUND = 1, 3
+"""Columns of a line at the left, and of what is around each cell."""
+
+
+class WholeTable(Table):
+    """A table whose words are whole at every width; the heading may be wider than it."""
+
+    def __init__(self, heading: str) -> None:
+        super().__init__()
+        self.heading = Text(heading, "table.title")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.heading
+        room = options.max_width - _BORDER - _AROUND * len(self.columns)
+        wide = options.update(width=1 << 20)
+        needs = [_need([c.header, *c.cells], console, wide) for c in self.columns]
+        if sum(need.minimum for need in needs) > room:
+            yield from self._listed(console)
+            return
+        for column, width in zip(self.columns, _shared(needs, room), strict=True):
+            column.width, column.overflow = width, "fold"
+        yield from super().__rich_console__(console, options)
+
+    def _listed(self, console: Console) -> Iterator[RenderableType]:
+        """The cells below each other, those of a row under its first one."""
+        heads = [_text(column.header, console) for column in self.columns]
+        for first, *cells in zip(*(column.cells for column in self.columns), strict=True):
+            yield Text.assemble(heads[0], ": " if heads[0] else "", _text(first, console))
+            for head, cell in zip(heads[1:], cells, strict=True):
+                if text := _text(cell, console):
+                    yield Text.assemble("  ", head, ": ", text)
+
+
+def _need(
+    cells: Iterable[RenderableType], console: Console, options: ConsoleOptions
+) -> Measurement:
+    """The width of the longest word of a column, and that of its longest line."""
+    found = [Measurement.get(console, options, cell) for cell in cells]
+    return Measurement(max(m.minimum for m in found), max(m.maximum for m in found))
+
+
+def _shared(needs: Sequence[Measurement], room: int) -> list[int]:
+    """Widths of columns: at least their words, and what is left for those first that need least."""
+    widths, rest = [need.minimum for need in needs], room - sum(need.minimum for need in needs)
+    order = sorted(range(len(needs)), key=lambda k: needs[k].maximum - needs[k].minimum)
+    for place, k in enumerate(order):
+        more = min(needs[k].maximum - needs[k].minimum, rest // (len(order) - place))
+        widths[k], rest = widths[k] + more, rest - more
+    return widths
+
+
+def _text(cell: RenderableType, console: Console) -> Text:
+    assert isinstance(cell, str | Text)
+    return console.render_str(cell) if isinstance(cell, str) else cell
+
+
+def filled(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = False
+) -> Table:
+    """Makes a table; with `numbers` all its columns but the first are aligned to the right."""
+    table = WholeTable(title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and place else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+# --- summarizes a run: the tables at its end, and the same as JSON for programs ----
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of a finished run.
+
+    Args:
+        finished: why it ended.
+        score: of the federation's model; baselines: of the others.
+        delta: None without privacy; budget: the epsilon at which each client stops; adjacency: what
+            every epsilon is of, empty without privacy.
+        updates: how many of each client arrived, be they part of a version or not; counted: of how
+            many the costs are.
+        bytes_up, bytes_down: of all clients together; the ratios are per update, to the
+            same values as plain fp32; None if there was no update.
+        seconds: by stage, summed over parties.
+        failure: names the error that it ended with; empty if the plan foresees this end.
+    """
+
+    name: str
+    finished: str
+    wall_seconds: float
+    versions: dict[str, int]
+    score: Score | None
+    baselines: Baselines
+    delta: float | None
+    adjacency: str
+    budget: float | None
+    members: tuple[MemberStatus, ...]
+    bytes_up: float
+    bytes_down: float
+    ratio_up: float | None
+    ratio_down: float | None
+    seconds: dict[str, float]
+    updates: dict[str, int]
+    counted: int
+    unsafe: bool
+    evaluation: EvaluationStatus | None = None
+    failure: str = ""
+
+    def record(self) -> dict[str, Any]:
+        members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
+        note = {"privacy": NO_PRIVACY} if self.unsafe else {}
+        return asdict(self) | {"members": members} | note
+
+
+def summary_tables(summary: Summary) -> Iterable[Table | Text]:
+    if summary.unsafe:
+        yield Text(NO_PRIVACY, "bold red")
+    yield _models(summary)
+    own = summary.evaluation
+    if own is not None and (own.results or own.skipped):
+        yield from evaluations(own)
+    yield _holders(summary)
+    yield _costs(summary)
+    for note in summary.baselines.notes:
+        yield Text(f"note: {note}", "yellow")
+    if summary.unsafe:
+        yield Text(NO_PRIVACY, "bold red")
+
+
+def _models(summary: Summary) -> Table:
+    baselines = summary.baselines
+    scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
+    others = sorted({name for score in scores for name in score.others})
+    measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
+    models: dict[str, Collection[Score | None]] = {
+        f"federation (version {folded(summary.versions)})": [summary.score]
+    }
+    how = ", without noise" if baselines.noiseless else ""
+    for which, score in baselines.outer.items():
+        models[f"one holder alone{how}, {which}"] = [score]
+    if baselines.alone:
+        models[f"one holder alone{how}, on average"] = baselines.alone.values()
+    if baselines.central is not None:
+        models["all data at one party, no privacy"] = [baselines.central]
+
+    def mean(each: str, of: Collection[Score | None]) -> str:
+        values = [score.metrics[each] for score in of if score and each in score.metrics]
+        return f"{sum(values) / len(values):.4f}" if values else "-"
+
+    heads = ("model", *(f"held-out {each}" for each in measures))
+    rows = [(model, *(mean(each, of) for each in measures)) for model, of in models.items()]
+    return filled(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
+
+
+def _holders(summary: Summary) -> Table:
+    private = summary.delta is not None
+    rows = []
+    for member in summary.members:
+        alone = summary.baselines.alone.get(member.name)
+        score, arrived = f"{alone.value:.4f}" if alone else "-", summary.updates.get(member.name, 0)
+        charged = (spent(member), f"{summary.budget:g}") if private else ()
+        rows.append((member.name, score, str(arrived), *charged))
+    heads = ("holder", "alone", "arrived", *(("epsilon", "budget") if private else ()))
+    title = f"data holders{ofwhat(summary.adjacency, summary.delta)}"
+    return filled(title, heads, rows, numbers=True)
+
+
+def _costs(summary: Summary) -> Table:
+    title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
+    count, rows = max(summary.counted, 1), []
+    for label, total, ratio in (
+        ("bytes up", summary.bytes_up, summary.ratio_up),
+        ("bytes down", summary.bytes_down, summary.ratio_down),
+    ):
+        times = "-" if ratio is None else f"{ratio:.2f} x"
+        rows.append((label, size(total), size(total / count), times))
+    for stage, seconds in summary.seconds.items():
+        rows.append((f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", ""))
+    return filled(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)

@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.returned import taken_evaluation, taken_fit, taken_tensors
-from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
     EvaluateResult,
     FitConfig,
@@ -30,6 +28,10 @@ from secureps.client.trainer import (
     RecordPrivacy,
     Setting,
     Trainer,
+    blamed,
+    taken_evaluation,
+    taken_fit,
+    taken_tensors,
 )
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure

@@ -20,18 +20,22 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
-from secureps.client.local_tensors import LocalTensors
+from secureps.client.initial_model import LocalTensors
 from secureps.client.runner import counted
 from secureps.client.script import Script
-from secureps.client.script_errors import blamed, entering
-from secureps.client.trainer import RecordPrivacy, Setting, Trainer, record_privacy
+from secureps.client.trainer import (
+    RecordPrivacy,
+    Setting,
+    Trainer,
+    blamed,
+    entering,
+    record_privacy,
+)
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.baselines import Race, run_baselines
 from secureps.run.script.channel import Channel, Record, Tensors, failure
-from secureps.run.script.rehearsal import rehearse
-from secureps.run.script.scoring import Judge, Look
+from secureps.run.script.scoring import Judge, Look, Race, rehearse, run_baselines
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
 

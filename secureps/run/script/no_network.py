@@ -42,7 +42,7 @@ def leave_network() -> None:
 
 def serve(channel: Channel) -> None:
     from secureps.client.script import Script
-    from secureps.client.script_errors import blamed
+    from secureps.client.trainer import blamed
     from secureps.run.script.channel import failure
     from secureps.run.script.cut_off import OPTIONAL, answer
 

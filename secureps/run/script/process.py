@@ -16,14 +16,13 @@ from pathlib import Path
 
 from secureps.client.trainer import Setting
 from secureps.errors import ScriptFailed, SecurepsError
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
-from secureps.run.script.baselines import Baselines, Say
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
-from secureps.run.script.scoring import Score
+from secureps.run.script.scoring import Baselines, Say, Score
 from secureps.tracebacks import crashed
 
 NAME = "script"

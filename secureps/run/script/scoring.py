@@ -1,38 +1,59 @@
 """Scores models on held-out records, also models with local tensors.
 
 A script that fails here is noted once and ends nothing.
+
+Trains the baselines of a federation: every holder alone, and one party with all data.
+
+Trainers come from the data holders' script.
+
+Trains and evaluates once for `secureps check --run-script`, before anything is sent.
+
+Only what a plan's numbers are held against comes back: lengths and metrics, and no tensor.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.evaluation import PooledEvaluation
-from secureps.client.initial_model import schema_of, with_ties
-from secureps.client.returned import taken_evaluation, taken_tensors
+from secureps.client.initial_model import conformed, schema_of, with_ties
 from secureps.client.runner import touched_rows
 from secureps.client.script import Script
-from secureps.client.script_errors import blamed
 from secureps.client.trainer import (
+    SECRET_BYTES,
     EvaluateResult,
     Evaluator,
+    FitConfig,
+    PooledEvaluation,
+    RecordPrivacy,
     Setting,
     Trainer,
+    blamed,
     kinds_of,
+    record_privacy,
+    said,
+    taken_evaluation,
+    taken_fit,
+    taken_tensors,
     ties_of,
 )
-from secureps.errors import NotFinite, SecurepsError, WrongShape
-from secureps.messages.schema import Schema
+from secureps.config.plan import ClientPrivacySection
+from secureps.crypto.sampling import Seed
+from secureps.errors import NotFinite, PlanRefused, SecurepsError, WrongShape
+from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.messages.run import Schema
+from secureps.policy.checks.evaluation import check_metrics
+from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.script.channel import Tensors
+from secureps.wording import meant, together
 
 Own = Callable[[str], Tensors | None]
 """A client's newest local tensors, by its name; None before its first training."""
@@ -277,3 +298,290 @@ def checked(what: str, result: object, plan: Plan) -> EvaluateResult:
             if value is not None and not math.isfinite(value):
                 raise NotFinite(f"{name} is {value}")
     return taken
+
+
+# --- baselines ---------------------------------------------------------------------
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """The scores of holders alone (by name) and of central training, and notes on missing ones.
+
+    `noiseless`: holders alone trained without the noise that the plan adds to their updates.
+    `goal`: whether more or less of the measure of holders alone is better; None where nothing
+    says it.
+    """
+
+    alone: Mapping[str, Score]
+    central: Score | None
+    notes: tuple[str, ...]
+    noiseless: bool = False
+    goal: Goal | None = None
+
+    @property
+    def outer(self) -> dict[str, Score]:
+        """The best holder's score alone; the lowest and the highest where no goal is known."""
+        scores = sorted(self.alone.values(), key=lambda score: score.value)
+        if not scores:
+            return {}
+        if self.goal is None:
+            return {"the lowest": scores[0], "the highest": scores[-1]}
+        return {"the best": scores[-1] if self.goal == "max" else scores[0]}
+
+
+def train_alone(
+    trainer: Trainer,
+    name: str,
+    start: Tensors,
+    versions: int,
+    plan: Plan,
+    seed: Seed,
+    records: int | None = None,
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yields a holder's model after each of as many local trainings as there are versions.
+
+    Each begins where the last ended, with the plan's settings and record-level privacy: the same
+    number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
+    privacy is of what is sent: who trains alone sends nothing, and has no noise.
+    """
+    ties = ties_of(trainer)
+    model = {tensor: array.copy() for tensor, array in start.items() if tensor not in ties}
+    schema = schema_of(model)
+    for version in range(versions):
+        stream = seed.derive("alone", name, version)
+        config = FitConfig(
+            versions=dict.fromkeys(plan.groups, version),
+            seed=stream.integer(63),
+            settings=plan.section.training,
+            privacy=record_privacy(plan, records),
+            secret=stream.words(SECRET_BYTES // 4).tobytes(),
+        )
+        with blamed("fit"):
+            returned = trainer.fit(with_ties(model, ties), config)
+        with blamed("what fit returned"):
+            model = conformed(taken_fit(returned), schema, ties).parameters
+        yield with_ties(model, ties)
+
+
+class Race:
+    """Trains every holder alone, in steps of one local training, from a common start.
+
+    Steps may be taken while the federation is still at work. A holder at which the script fails has
+    no score, and the others are trained all the same: the fault may lie in that holder's records.
+
+    Args:
+        versions: how many the federation made.
+        holders: the settings of every data holder, by name; pooled: of nobody in particular.
+        records: the public number that a holder counts by, by its name; empty for the plan's.
+        start: version 0; empty if it is not known.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        script: Script,
+        versions: int,
+        holders: Mapping[str, Mapping[str, Setting]],
+        pooled: Mapping[str, Setting],
+        records: Mapping[str, int],
+        start: Tensors,
+        seed: Seed,
+        judge: Judge,
+    ) -> None:
+        self.plan, self.script, self.versions = plan, script, versions
+        self.pooled, self.start, self.judge = pooled, start, judge
+        self.holders, self._records, self._seed = holders, records, seed
+        self.scores: dict[str, Score] = {}
+        self.failed: dict[str, str] = {}
+        self._steps = self._trained()
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether holders alone train without the noise that the plan adds to updates."""
+        return isinstance(self.plan.section.privacy, ClientPrivacySection)
+
+    def step(self) -> bool:
+        """Trains one step; returns whether there was one left."""
+        return next(self._steps, None) is not None
+
+    def finish(self, say: Say) -> None:
+        """Takes all steps that are left."""
+        how = ", without noise" if self.noiseless else ""
+        told = None
+        for name in self._steps:
+            if name != told:
+                say(f"for comparison, trains {name} alone{how}")
+            told = name
+
+    def _trained(self) -> Iterator[str]:
+        """The name of the holder that is trained next, before each step."""
+        for name, settings in self.holders.items():
+            yield name
+            try:
+                trainer, start = self.script.make(settings), dict(self.start)
+                if self.plan.section.local or self.plan.section.frozen:
+                    with blamed("parameters"):
+                        fresh = trainer.parameters(self._seed.derive("alone", name).integer(63))
+                    start = {**fresh, **start}
+                own = (self._seed, self._records.get(name))
+                models = train_alone(trainer, name, start, self.versions, self.plan, *own)
+                for model in models:  # noqa: B007  the last one is judged
+                    yield name
+                self.scores[name] = self.judge.alone(trainer, model)
+            except SecurepsError as error:
+                self.failed[name] = f"{name} failed alone, and is not compared: {error}"
+
+
+def run_baselines(race: Race, say: Say) -> Baselines:
+    """Trains all baselines that are left of a race; one that fails is left out, with a note."""
+    judge = race.judge
+    if not race.versions:
+        return Baselines({}, None, ("nothing is compared: no version was made",))
+    notes = list(judge.notes)
+    if not judge.note and not race.start:
+        notes.append("holders alone: left out, because version 0 is not in a checkpoint")
+    if race.script.own_code:
+        notes.append(f"holders alone: left out, {race.script.own_code}")
+    elif not judge.note and race.start:
+        race.finish(say)
+        notes += together(race.failed)
+    central, why = _central(race, say)
+    notes += [f"central training: left out{why}"] if why else []
+    measure = next((score.measure for score in race.scores.values()), "")
+    known = goal(measure, race.plan)
+    if measure and known is None:
+        notes.append(
+            f"nothing says whether more or less {measure} is better: best in the plan's "
+            "[evaluation] does"
+        )
+    return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
+
+
+def _central(race: Race, say: Say) -> tuple[Score | None, str]:
+    if why := race.script.not_central:
+        return None, f", {why}"
+    say("for comparison, trains centrally, without privacy")
+    try:
+        found = race.script.central(race.pooled)
+        if found is None:
+            return None, ", central(settings) returned None"
+        return Score.of(checked("central(settings)", found, race.plan), race.plan), ""
+    except SecurepsError as error:
+        return None, f": {error}"
+
+
+# --- rehearsal ---------------------------------------------------------------------
+
+HARDLY_ANY_NOISE = 1e-12
+"""A noise multiplier: a trainer refuses 0."""
+
+COARSE = 0.02
+"""The step of a metric, in parts of its value, above which a mean is told too coarsely."""
+
+
+def rehearse(
+    plan: Plan,
+    look: Look,
+    trainer: Trainer,
+    privacy: RecordPrivacy | None,
+    evaluator: Callable[[], Trainer],
+    start: Tensors,
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
+
+    Args:
+        trainer: of the first holder, and privacy its record-level mechanism; evaluator: gives the
+            trainer of the one who evaluates.
+        start: the plan's file of version 0; empty: the trainer's fresh model.
+
+    Returns the length of an update without noise (L2, before the clip) by group, empty where
+    nothing is private; and what is to be said of the metrics. ScriptFailed if the script fails,
+    PlanRefused if `evaluate` has no such metrics as the plan names.
+    """
+    model = {name: start.get(name, array) for name, array in look.initial.items()}
+    notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
+    private = plan.section.privacy is not None
+    return _lengths(plan, look, trainer, privacy, model) if private else {}, notes
+
+
+def _lengths(
+    plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
+) -> dict[str, float]:
+    """The length of one holder's update; running statistics are in no clip, and not in it."""
+    config = FitConfig(
+        versions=dict.fromkeys(plan.groups, 0),
+        seed=0,
+        settings=plan.section.training,
+        privacy=None if privacy is None else replace(privacy, noise_multiplier=HARDLY_ANY_NOISE),
+        secret=bytes(SECRET_BYTES),
+    )
+    with blamed("fit"):
+        result = trainer.fit(_copied(model), config)
+    with blamed("what fit returned"):
+        result = conformed(taken_fit(result), look.schema, look.schema.ties)
+    found = dict[str, float]()
+    for group in plan.layout(look.schema).groups:
+        pairs = zip(group.views(model), group.views(result.parameters), strict=True)
+        squares = (
+            float(np.sum(np.square(np.asarray(after, np.float64) - before)))
+            for (spec, before), (_, after) in pairs
+            if look.kinds.get(spec.name) != "statistics"
+        )
+        found[group.name] = math.sqrt(math.fsum(squares))
+    return found
+
+
+def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
+    section = plan.section.evaluation
+    assert section is not None
+    versions = dict.fromkeys(plan.groups, 0)
+    with blamed("evaluate"):
+        at = getattr(trainer, "evaluate_at", None)
+        result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
+    own = said("what evaluate returned", result, False, section.metrics)
+    values = own.metrics
+    lacking = sorted(section.metrics.keys() - values.keys())
+    if lacking:
+        raise PlanRefused(
+            f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
+            f"{meant(lacking[0], sorted(values))}: name one of these in the plan, or have evaluate "
+            "return it"
+        )
+    metrics = tuple(Metric(name, values[name]) for name in sorted(section.metrics))
+    with blamed("what evaluate returned"):
+        check_metrics(section, metrics)
+    yield from _coarse(plan, metrics, own.examples)
+    for metric in metrics:
+        most = section.metrics[metric.name]
+        if abs(metric.value) > most:
+            yield (
+                f"evaluation.metrics: {metric.name} of version 0 is {metric.value:.3g}, and a "
+                f"client sends {most:g} at most: raise {metric.name} to what it may come to"
+            )
+
+
+def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
+    """Says which metric a mean of clients tells worst, where that is too coarsely."""
+    if not plan.clients_evaluate:
+        return
+    group, members = plan.group(EVALUATION), plan.bounds(EVALUATION).minimum
+    (share,) = shares_of(group, [examples])
+    left = max(0.0, min(group.bits, bits_left(group.bits, share * members, members)))
+    most = plan.section.evaluation.metrics if plan.section.evaluation else {}
+    steps = {each: 2 * most[each.name] / 2**left for each in metrics if each.value}
+    worst = max(steps, key=lambda each: steps[each] / abs(each.value), default=None)
+    if worst is not None and steps[worst] > COARSE * abs(worst.value):
+        weighs = "" if share == 1 else f" a most_examples nearer to {examples:,},"
+        yield (
+            f"evaluation: a mean of {members} clients like the one tried keeps {left:.1f} of "
+            f"{group.bits} bits: {worst.name}, {worst.value:.3g} of version 0, is told in steps of "
+            f"{steps[worst]:.2g}; take{weighs} a magnitude smaller than {most[worst.name]:g}, or "
+            "more bits"
+        )
+
+
+def _copied(model: Tensors) -> dict[str, NDArray[Any]]:
+    return {name: np.array(array) for name, array in model.items()}

@@ -23,7 +23,7 @@ ROOM = 1024
 @contextmanager
 def last_words() -> Iterator[None]:
     """Watches this process while clients' code runs: if it dies, a line on stderr says in whose."""
-    from secureps.client.script_errors import entering, leaving
+    from secureps.client.trainer import entering, leaving
     from secureps.tracebacks import dump_crashes
 
     dump_crashes()

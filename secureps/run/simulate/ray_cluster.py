@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from secureps.client.script import Script
-from secureps.client.script_errors import blamed
-from secureps.client.trainer import FitConfig, Setting, Trainer
+from secureps.client.trainer import FitConfig, Setting, Trainer, blamed
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.extras import from_extras
 from secureps.messages.encoding import payload_digest

@@ -15,9 +15,9 @@ from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.party_names import client_names, shard_names
-from secureps.run.report.trackers import Heading
+from secureps.run.report.version_metrics import Heading
 from secureps.run.server_app import Founding, found
+from secureps.run.up.folder import client_names, shard_names
 from secureps.scenario.delays import Delays
 from secureps.wording import meant
 

@@ -8,34 +8,66 @@
     OUT/model.safetensors   the final model, by tensor name
 
 The same scenario gives the same metrics and the same model, bit for bit.
+
+Plays a scenario: clients train, drop out, come back and leave, with a line for every version.
+
+Clients keep millions of objects, and nearly every other one goes with its last reference.
 """
 
 from __future__ import annotations
 
+import gc
 import json
-from contextlib import nullcontext
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from secureps.crypto.sampling import NO_PRIVACY
+from secureps.client.initial_model import LocalTensors
+from secureps.client.trainer import Setting, Trainer
+from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
-from secureps.errors import ConfigError, DiskFailed, naming
+from secureps.errors import ConfigError, DiskFailed, ScriptFailed, naming
 from secureps.files.objects import ObjectStore
+from secureps.messages.requests import Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.policy.spending import adjacency
+from secureps.messages.submission import Outcome
+from secureps.policy.explain.explanation import row_block_words, touched_by_few
+from secureps.policy.plan import Plan
+from secureps.policy.spending import adjacency, spent
+from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
+from secureps.roles.coordinator.status import UP
+from secureps.roles.machine import Machine
+from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
-from secureps.run.report.trackers import Extras, Heading, open_sinks
-from secureps.run.report.version_metrics import Sinks
-from secureps.run.run_lock import METRICS, new_folder
+from secureps.run.report.terminal import folded
+from secureps.run.report.version_metrics import (
+    DOWN,
+    Extras,
+    Heading,
+    Metrics,
+    Sinks,
+    Tell,
+    open_sinks,
+)
+from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.simulate.last_words import last_words
-from secureps.run.simulate.play import Play, Say
-from secureps.run.simulate.ray_cluster import Cluster, ray_cluster
+from secureps.run.simulate.ray_cluster import Cluster, RayCalls, SpreadTrainer, ray_cluster
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.run.up.folder import METRICS, new_folder
 from secureps.run.warm import warm_once
+from secureps.scenario.delays import Links, message_bytes, sealed_bytes
 from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.service.environment import Meter
 from secureps.store.checkpoint import write_state
+from secureps.wording import together
 
 Engine = Literal["here", "ray"]
 """Where clients train."""
@@ -133,3 +165,307 @@ def _simulated(
     if left:
         raise DiskFailed(f"checkpoints are in {folder}, and not all of them at the store: {left}")
     return folder
+
+
+# --- play --------------------------------------------------------------------------
+
+
+Say = Callable[[str], None]
+
+REPEATABLE = (UP, DOWN, "network_seconds")
+"""The figures in virtual time: all others are seconds of this machine."""
+
+FIRST = 1
+"""The version that is made when all have joined who come at the beginning."""
+
+OFTEN = 1000
+"""Requests between two reads of the coordinator's window of reports, which must not overflow."""
+
+
+class CoordinatorWatch(Meter):
+    """Observes one coordinator, or those that follow each other.
+
+    Most events of a simulation are its clients': to look at the run after each of them would be to
+    look at the same millions of times. `changed`: the coordinator has handled something;
+    `requests`: how many came, each with two reports at most. Whoever looks sets both back.
+    """
+
+    def __init__(self) -> None:
+        self.changed = True
+        self.requests = 0
+
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
+        self.requests += 1
+
+    def stands(self, machine: Machine, now: float) -> None:
+        self.changed = True
+
+
+@dataclass
+class Play:
+    """A scenario being played: the drop-outs, and a line for every version.
+
+    Clients train on a `cluster`, if there is one. Where `charged` is another plan, bytes take the
+    time that they would take under its cipher.
+    """
+
+    scenario: Scenario
+    folder: Path
+    tell: Tell
+    cluster: Cluster | None = None
+    copies: CheckpointCopies | None = None
+    charged: Plan | None = None
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.metrics = Metrics(self.tell, True, REPEATABLE)
+        self._dropped: set[tuple[str, int]] = set()
+        self._gone: set[str] = set()
+        self._waited = 0
+        self._watch, self._finished = CoordinatorWatch(), False
+        self._away = {name for name, stay in scenario.stays.items() if stay.comes}
+        self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
+        script = scenario.script()
+        holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
+        with naming(f"{scenario.section.name}: settings", ConfigError, script.path):
+            trainers = {
+                name: self._spread(script.make(settings), settings, self.folder / name)
+                for name, settings in holders.items()
+            }
+        first = scenario.clients[0]
+        look = Look.at(trainers[first])
+        with naming(scenario.section.name):
+            refuse_statistics(scenario.plan, look.schema, look.kinds)
+            refuse_trained(scenario.plan, look.schema, look.kinds)
+            look.refuse_unusable(scenario.plan)
+            given = scenario.plan.section.initial
+            initial = None if given is None else founding_schema(scenario.plan, look.schema)
+            size: Callable[[Any], int] = message_bytes
+            if self.charged is not None:
+                own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
+                size = sealed_bytes(self.charged, own, clear)
+            asked = trainers if scenario.plan.section.tables else {}
+            touching = Counter(
+                block
+                for name, trainer in asked.items()
+                if name != scenario.plan.evaluator
+                for block in look.touched(scenario.plan, trainer)
+            )
+        few = touched_by_few(scenario.plan, touching)
+        self._remarks = tuple(row_block_words(scenario.plan, few))
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards, size)
+        self.judge = Judge(
+            *(scenario.plan, script, holders, holders[first], look),
+            lambda name: LocalTensors(self.folder / name).load(),
+            trainers,
+        )
+        self._score: Score | None = None
+        seed = UnsafeSeed(scenario.section.seed)
+        self.simulation = Simulation(
+            scenario.plan,
+            Cast(trainers, seed, self._cost, scenario.records),
+            self.folder,
+            Conditions(
+                delay=self._delay,
+                late=frozenset(self._away),
+                meter=lambda name: self._watch if name == COORDINATOR else Meter(),
+                adding=lambda shard, blocks: self._links.adding(
+                    shard, blocks, self.simulation.loop.now()
+                ),
+                idle=True,
+            ),
+            initial,
+        )
+        for name, stay in scenario.stays.items():
+            if stay.comes:
+                self.simulation.loop.call_later(stay.comes, partial(self._come, name))
+            if stay.leaves is not None:
+                self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
+
+    def _spread(self, own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
+        if self.cluster is None:
+            return own
+        return SpreadTrainer(own, RayCalls(self.cluster, self.scenario.source, settings, state))
+
+    def run(self, say: Say) -> None:
+        for remark in self._remarks:
+            say(remark)
+
+        def until() -> bool:
+            watch = self._watch
+            if watch.changed:
+                watch.changed, versions = False, self.simulation.versions()
+                if versions != self._seen:
+                    self._gather()
+                    say(self._publish(versions))
+                    if max(self._seen.values()) < FIRST:
+                        settled()
+                    self._seen = versions
+                    if self.copies is not None:
+                        self.copies.copy()  # what is in the way now is told at the end, if it is
+                elif watch.requests >= OFTEN:
+                    self.metrics.take(self.simulation.coordinator.telemetry)
+                    watch.requests = 0
+                self._finished = bool(self.simulation.coordinator.federation.finished)
+            return self._finished and self._nobody_plays()
+
+        with seldom_collected() as settled:
+            self.simulation.run(until)
+        self._gather()
+
+    def _gather(self) -> None:
+        coordinator = self.simulation.coordinator
+        self.metrics.take(coordinator.telemetry)
+        results = coordinator.federation.evaluations.newest
+        self.metrics.evaluated(results, self.scenario.plan.groups)
+        self.metrics.settle()
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest epsilon of a client, had its noise been secret; None without privacy."""
+        plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
+        if plan.section.privacy is None:
+            return None
+        return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
+
+    def summary(self) -> dict[str, Any]:
+        totals, clients = self.metrics.totals, self.scenario.clients
+        updates = totals.updates_by_party()
+        federation = self.simulation.coordinator.federation
+        return {
+            "name": self.scenario.section.name,
+            "finished": federation.finished,
+            "failure": federation.failure,
+            "virtual_seconds": self.simulation.loop.now(),
+            "versions": self.simulation.versions(),
+            "score": asdict(self._score) if self._score is not None else None,
+            "notes": [*self._failed(), *self.judge.notes],
+            "evaluations": [asdict(result) for result in federation.evaluations.newest],
+            "bytes_up": totals.total(UP),
+            "bytes_down": totals.total(DOWN),
+            "updates": {name: updates[name] for name in clients},
+            "epsilon": self.epsilon,
+            "adjacency": adjacency(self.scenario.plan),
+            "unsafe": True,
+            "privacy": NO_PRIVACY,
+        }
+
+    def _failed(self) -> list[str]:
+        """Which clients' scripts failed, without whom the run went on."""
+        left = self.simulation.left.items()
+        return together({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
+
+    def _nobody_plays(self) -> bool:
+        names = self.scenario.clients
+        for _ in names:  # on from whoever was waited for last: nobody looks at all at every event
+            if self._plays(names[self._waited]):
+                return False
+            self._waited = (self._waited + 1) % len(names)
+        return True
+
+    def _plays(self, name: str) -> bool:
+        here = name not in self._gone and name not in self._away
+        return here and not self.simulation.parties[name].halted.done()
+
+    def _publish(self, versions: Mapping[str, int]) -> str:
+        """Adds lines for the groups with a new version; returns them in words."""
+        simulation, now = self.simulation, self.simulation.loop.now()
+        fates, included = simulation.coordinator.federation.fates, 0
+        for group, version in versions.items():
+            if version == self._seen[group]:
+                continue
+            included = sum(
+                fate.outcome in (Outcome.INCLUDED, Outcome.DURABLE)
+                and (id.group, fate.version) == (group, version)
+                for id, fate in fates.items()
+            )
+            figures = {"clients": included, "gone": len(self._gone | self._away)}
+            self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
+        score = ""
+        if not self.judge.note and min(versions.values()) >= 0:
+            found = self.judge.score(simulation.model())
+            if found is not None:
+                self._score = found
+                self.metrics.judged(versions, found.metrics)
+                score = f", {self._score.measure} {self._score.value:.3f}"
+        return (
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
+            f"{len(self._gone | self._away)} away, {self.metrics.totals.total(UP) / 1e6:.1f} MB up"
+        )
+
+    # --- what goes wrong ----------------------------------------------------------
+
+    def _cost(self, name: str, task: Any) -> float:
+        """Virtual seconds of a client's task; a drop-out is planned here."""
+        aims = getattr(task, "aims", None)
+        if not aims:
+            return 0.0
+        version = int(aims[0].version)
+        delays, seed = self.scenario.delays, self.scenario.section.seed
+        seconds = float(task.work) * delays.train_seconds(seed, name, version)
+        if delays.drops(seed, name, version) and (name, version) not in self._dropped:
+            self._dropped.add((name, version))
+            loop, downtime = self.simulation.loop, self.scenario.section.downtime
+            loop.call_later(seconds / 2, lambda: self._drop(name))
+            loop.call_later(seconds / 2 + downtime, lambda: self._come_back(name))
+        return seconds
+
+    def _come(self, name: str) -> None:
+        self._away.discard(name)
+        self.simulation.start(name)
+
+    def _leave(self, name: str) -> None:
+        self._away.add(name)
+        self._gone.discard(name)
+        self._kill(name)
+
+    def _drop(self, name: str) -> None:
+        if name not in self._away and not self.simulation.parties[name].halted.done():
+            self._gone.add(name)
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        self.simulation.kill(name)
+        self._links.cut(name)
+
+    def _come_back(self, name: str) -> None:
+        if name in self._gone:
+            self._gone.discard(name)
+            self.simulation.start(name)
+
+    def _delay(self, sender: str, to: str, message: Any) -> float:
+        if isinstance(message, Prepared):
+            own = self.scenario
+            return own.delays.version_seconds(own.section.seed, message.group, message.version)
+        return self._links.between(sender, to, message, self.simulation.loop.now())
+
+
+# --- how seldom Python looks for cycles of objects while a simulation plays --------
+
+SELDOM = (50_000, 10, 10)
+"""Objects that have come since the last look at the youngest, and looks at these, and at those that
+outlived one, before older ones are looked at too (`gc.set_threshold`; in Python 3.11 by default
+700, 10, 10)."""
+
+
+@contextmanager
+def seldom_collected() -> Iterator[Callable[[], None]]:
+    """Looks for cycles seldom, and never among what is in memory at its beginning or at a call of
+    what it gives: once all clients are there, which stay, that is nearly all.
+
+    In a process that holds objects back already (`gc.freeze`) seldom is all: Python gives back
+    all that is held or nothing, and what others hold stays held.
+    """
+    before, held = gc.get_threshold(), gc.get_freeze_count()
+    gc.set_threshold(*SELDOM)
+    try:
+        if held:
+            yield lambda: None
+        else:
+            gc.freeze()
+            yield gc.freeze
+    finally:
+        gc.set_threshold(*before)
+        if not held:
+            gc.unfreeze()

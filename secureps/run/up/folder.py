@@ -10,6 +10,10 @@ RUN/logs/NAME.log        its stdout and stderr; script.log has those of the scri
                          for the model, scores and baselines, and up.log why a play failed
 RUN/checkpoints/         written by coordinator and shards
 RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
+
+Claims a folder for a run: refuses one that holds another, and locks it while it is played.
+
+A run is played by one process at a time, with nothing left of an earlier one.
 """
 
 from __future__ import annotations
@@ -17,27 +21,158 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.run.party_names import (
-    OBSERVER,
-    client_names,
-    holder_names,
-    shard_names,
-    site_holder,
-)
-from secureps.run.run_lock import ORIGIN, new_folder
+from secureps.store import atomic_file
 from secureps.store.atomic_file import replace_text
 from secureps.wording import named
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
     from secureps.policy.plan import Plan
+
+
+# --- run lock ----------------------------------------------------------------------
+
+ORIGIN, STUDY, METRICS = "origin.json", "study.json", "metrics.jsonl"
+
+HOLDS = {
+    ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",
+    STUDY: "a study, which `secureps study` of the same scenario goes on with",
+    METRICS: "a report of `secureps simulate` already",
+}
+"""Files that mark a folder as taken, and what each says of it."""
+
+PATIENCE = 1.0
+"""Seconds to wait for the lock: a command that only looks holds it for an instant."""
+
+
+def new_folder(root: Path) -> None:
+    """Makes a folder for a run, a report or a study; ConfigError says what it holds."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        there = {path.name for path in root.iterdir()}
+    except FileExistsError:
+        raise ConfigError(f"{root} is a file: name a folder by --out") from None
+    except OSError as error:
+        raise OperatorError(f"{root}: cannot make the folder: {error}") from None
+    if there:
+        held = [what.format(root) for mark, what in HOLDS.items() if mark in there]
+        text = f"holds {held[0]}" if held else "is not empty"
+        raise ConfigError(f"{root} {text}: name a folder of its own by --out, or remove this one")
+
+
+@contextmanager
+def claimed(root: Path) -> Iterator[None]:
+    """Locks a run's folder while the `with` lasts: two plays would write the same journals.
+
+    Raises OperatorError if somebody plays it, an earlier party still runs, or there are no locks.
+    """
+    handle = atomic_file.open_lock(root / "lock")
+    try:
+        until = time.monotonic() + PATIENCE
+        while not _ask_lock(root, atomic_file.take, handle):
+            if time.monotonic() > until:
+                raise OperatorError(f"{root}: this run is being played now")
+            time.sleep(0.02)
+        refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
+        atomic_file.note(handle, str(os.getpid()))
+        yield
+    finally:
+        os.close(handle)
+
+
+def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.0) -> None:
+    """Raises OperatorError if a party of an earlier start still writes its state folder.
+
+    Args:
+        where: the folder to name.
+        states: by the party's name.
+        patience: seconds in which they may end.
+    """
+    until = time.monotonic() + patience
+    for name, state in states.items():
+        lock = state / "journal.db.lock"
+        while lock.exists() and _is_held(lock):
+            if time.monotonic() > until:
+                raise OperatorError(
+                    f"{where}: {name} still runs, although what started it is gone: "
+                    "end the processes that name this folder, then try again"
+                )
+            time.sleep(0.02)
+
+
+def is_claimed(root: Path) -> bool:
+    """Whether a process plays the run in a folder; OperatorError if its disk has no locks."""
+    return (root / "lock").exists() and _is_held(root / "lock")
+
+
+def player(root: Path) -> int | None:
+    """The id of the process that plays the run; None if there is none, or not yet.
+
+    The id in a lock may be that of an earlier play, which the kernel has since given to another
+    process: it counts only if that process has the lock open, so `stop` never ends a stranger.
+    """
+    if not is_claimed(root):
+        return None
+    import psutil  # by `secureps stop` alone
+
+    lock = (root / "lock").resolve()
+    with suppress(ValueError, psutil.Error):
+        number = int(lock.read_text())
+        if str(lock) in (file.path for file in psutil.Process(number).open_files()):
+            return number
+    return None
+
+
+def _is_held(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return _ask_lock(path, atomic_file.is_held, handle)
+    finally:
+        os.close(handle)
+
+
+def _ask_lock(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
+    try:
+        return ask(handle)
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot lock: {error.strerror}") from None
+
+
+# --- names of parties, where one command names several of them ---------------------
+
+OBSERVER = "observer"
+"""The party that reads the status of a run of `up`."""
+
+
+def shard_names(count: int) -> tuple[str, ...]:
+    """shard-0, shard-1, ..."""
+    return tuple(f"shard-{i}" for i in range(count))
+
+
+def holder_names(count: int) -> tuple[str, ...]:
+    """holder-0, ..."""
+    return tuple(f"holder-{i}" for i in range(count))
+
+
+def site_holder(client: str) -> str:
+    """The key holder that a data holder's site runs beside its client: CLIENT-holder."""
+    return f"{client}-holder"
+
+
+def client_names(count: int) -> tuple[str, ...]:
+    """client-00, client-01, ...: with leading zeros, so that they sort by number."""
+    digits = max(2, len(str(count - 1)))
+    return tuple(f"client-{i:0{digits}d}" for i in range(count))
+
 
 RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
 """Names that mean one party in every run of `up`."""

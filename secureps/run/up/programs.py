@@ -1,12 +1,18 @@
-"""The programs of a run's processes: the order in which they start, what they import, who died."""
+"""The programs of a run's processes: the order in which they start, what they import, who died.
+
+Brings another shard into a run of `up`: its keys, and the file that its process reads.
+
+Whoever plays the run sees the file, and starts the process as those of the plan's shards.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,9 +20,11 @@ from secureps.client.runner import LOCAL
 from secureps.client.script import speaks_flower
 from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
-from secureps.config.sections import toml_text
+from secureps.config.sections import read_toml, toml_text
 from secureps.crypto.cipher import Opening
-from secureps.errors import InternalError
+from secureps.crypto.identity import check_name
+from secureps.errors import InternalError, OperatorError, PeerError, UnknownParty
+from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.roles.shard.shard import IDLE
@@ -30,16 +38,21 @@ from secureps.run.processes.spawning import (
 )
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
-from secureps.run.report.trackers import Extras
+from secureps.run.report.version_metrics import Extras
 from secureps.run.script.process import Assignment
+from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import (
     LISTEN,
+    RESERVED,
     Cast,
     RunFolder,
+    write_config,
     write_coordinator,
     write_servers,
 )
 from secureps.service.process import settled
+from secureps.store.issuing import issue
+from secureps.store.keyring import load_public
 from secureps.wording import named, numberless
 
 START_SECONDS = 60.0
@@ -329,3 +342,88 @@ def _words(script: Path) -> set[str]:
     text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
     found = set(re.findall(r"\w+", text))
     return found | ({"torch"} if "TorchTrainer" in found else set())
+
+
+# --- further shards ----------------------------------------------------------------
+
+EVERY_LOOK = 0.5
+"""Seconds between two looks at whether the run knows it."""
+WITHIN = 60.0
+"""Seconds in which its coordinator has to read the new roster, and then the shard has to come."""
+
+
+def demand_shard(root: Path, name: str) -> None:
+    """Refuses a name that no party can have, or that is another party's of the run.
+
+    Raises:
+        Malformed: no party can have it.
+        UnknownParty: another party has it, in this run or in every one.
+    """
+    check_name(name)
+    if name in RESERVED:
+        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
+    roster = load_public(RunFolder(root.resolve()).kit).roster
+    if name in roster and (role := roster.find(name).role) != "shard":
+        raise UnknownParty(f"{name} is a {role} of this run, and no shard")
+
+
+def bring(
+    root: Path,
+    name: str,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Status:
+    """Has a shard come to a run that is being played; returns when it is there, or the run is over.
+
+    Said again, it goes on where it was. Of a run that is over no process is begun.
+
+    Args:
+        pause: between two looks, for EVERY seconds.
+        clock: seconds.
+
+    Raises:
+        OperatorError: the shard does not come, or the disk refuses.
+    """
+    folder = RunFolder(root.resolve())
+    roster = load_public(folder.kit).roster
+    if name not in roster:
+        issue(folder.kit, "shard", name)
+    wait = partial(_await, pause=pause, clock=clock)
+
+    def here(status: Status) -> bool:
+        return name in [shard.name for shard in status.shards]
+
+    # who asks is on the coordinator's roster
+    with closing(StatusClient(folder.kit, name, folder.server)) as own:
+        status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
+        if status.finished:
+            return status
+        if not folder.config(name).exists():  # started earlier, it would be refused, and end
+            shards = [each.name for each in roster.certificates if each.role == "shard"]
+            like = next(each for each in shards if folder.config(each).exists())
+            settings = read_toml(folder.config(like))
+            write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
+        log = folder.logs / f"{name}.log"
+        return wait(own.status, here, f"it has not come; see {log}")
+
+
+def _await(
+    ask: Callable[[], Status],
+    done: Callable[[Status], bool],
+    otherwise: str,
+    pause: Callable[[float], None],
+    clock: Callable[[], float],
+) -> Status:
+    """Asks until it is so, or the run is over; OperatorError says what is not after WITHIN seconds.
+
+    A coordinator that cannot be reached may take long to be asked.
+    """
+    last, until = otherwise, clock() + WITHIN
+    while clock() < until:
+        try:
+            if done(status := ask()) or status.finished:
+                return status
+        except (PeerError, UnknownParty) as error:
+            last = f"{otherwise}: {error}"
+        pause(EVERY_LOOK)
+    raise OperatorError(f"the run was given {WITHIN:g} seconds: {last}")

@@ -45,18 +45,27 @@ from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
-from secureps.run.report.summary import Summary, tables
+from secureps.run.report.status_tables import Summary, summary_tables
 from secureps.run.report.terminal import Progress
-from secureps.run.report.trackers import Extras, Heading, open_sinks
-from secureps.run.report.version_metrics import DOWN, SECONDS, Line, Metrics, Sinks
-from secureps.run.run_lock import METRICS, claimed
-from secureps.run.script.baselines import Baselines
+from secureps.run.report.version_metrics import (
+    DOWN,
+    SECONDS,
+    Extras,
+    Heading,
+    Line,
+    Metrics,
+    Sinks,
+    open_sinks,
+)
 from secureps.run.script.process import ScriptProcess, script_process
+from secureps.run.script.scoring import Baselines
 from secureps.run.server_app import found
 from secureps.run.up.folder import (
+    METRICS,
     Cast,
     Origin,
     RunFolder,
+    claimed,
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
@@ -64,7 +73,7 @@ from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
-from secureps.store.journal_height import NO_SPACE
+from secureps.store.journal_rows import NO_SPACE
 from secureps.wording import one_line
 
 
@@ -201,7 +210,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         outcome, baselines = _federate(programs, metrics, before.seconds, console)
         summary = _summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
         sinks.close(summary.record())
-    for part in tables(summary):
+    for part in summary_tables(summary):
         console.print(part)
     for cut in outcome.cuts:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)

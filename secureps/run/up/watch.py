@@ -30,15 +30,14 @@ from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
-from secureps.run.report.group_labels import folded
-from secureps.run.report.terminal import Progress, View
+from secureps.run.report.terminal import Progress, View, folded
 from secureps.run.report.version_metrics import DOWN, Gathered, Metrics, Totals
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Score
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.party_logs import LogReader
 from secureps.run.up.programs import Deaths, Programs
+from secureps.run.up.runs import LogReader
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
 from secureps.tracebacks import TEXT_LIMIT

@@ -2,14 +2,21 @@
 
 A version comes from memory, from its state file, from a part of a checkpoint, or is computed again
 from the version before it; its state file then has the digest on record.
+
+Decides whether a shard has a version in memory too, or in its file alone; and names its folders.
+
+A version's state file is durable, with its digest on record, before anybody hears of it. So memory
+is a copy that a killed shard does not miss. The system decides which pages of files are in memory.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +25,23 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
+from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed, Figure, Prepared
-from secureps.roles.shard.memory_limit import UNLIMITED, Limit
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import GatherState, MakeState, StepState
-from secureps.service.shard.group_values import (
-    GroupValues,
-    digest_of,
-    from_tensors,
-    only,
-    published,
-    to_tensors,
-    together,
+from secureps.model.optimizer import OptimizerState, Values
+from secureps.policy.block_deltas import Codes
+from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
+from secureps.roles.shard.state import (
+    UNLIMITED,
+    GatherState,
+    Limit,
+    MakeState,
+    ShardState,
+    StepState,
 )
-from secureps.service.shard.tiers import ShardFolders, Tiers
 from secureps.store.checkpoint import (
     Filed,
+    Scratch,
     Tensors,
     checkpoint_directories,
     checkpoint_path,
@@ -48,6 +55,114 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
+
+# --- A group's own blocks at one version, and as the tensors of a state file -------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """A group's own blocks at one version: values and optimizer state by block.
+
+    `codes` are the differences from the version before, where clients pull those. `mapped` arrays
+    lie in a file, and are read-only.
+    """
+
+    version: int
+    values: Mapping[int, Values]
+    optimizer: Mapping[int, OptimizerState]
+    codes: Mapping[int, Codes] = field(default_factory=dict)
+    mapped: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        slots = (each for state in self.optimizer.values() for each in state.slots.values())
+        floats: int = sum(each.nbytes for each in (*self.values.values(), *slots))
+        return floats + sum(each.nbytes for each in self.codes.values())
+
+
+Allocate = Callable[[int], Values]
+"""Makes a float32 vector of so many values, whatever they are."""
+
+
+def in_memory(values: int) -> Values:
+    return np.empty(values, np.float32)
+
+
+def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
+    """Makes vectors of these sizes, one after another: of much memory pages are huge."""
+    whole, made, start = allocate(sum(sizes.values())), dict[int, Values](), 0
+    for block, size in sizes.items():
+        made[block] = whole[start : start + size]
+        start += size
+    return made
+
+
+def published(values: Values) -> memoryview:
+    """The bytes of a block that clients pull, and that have its digest: float32 LE."""
+    return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
+
+
+def digest_of(values: Values) -> bytes:
+    """The digest of a block as it is published."""
+    return payload_digest(published(values))
+
+
+def together(version: int, parts: Iterable[GroupValues]) -> GroupValues:
+    """Joins blocks of a version; of a block that is in several parts the last one counts."""
+    every = tuple(parts)
+    return GroupValues(
+        version,
+        {block: each for part in every for block, each in part.values.items()},
+        {block: each for part in every for block, each in part.optimizer.items()},
+        {block: each for part in every for block, each in part.codes.items()},
+    )
+
+
+def only(made: GroupValues, own: Iterable[int]) -> GroupValues:
+    """Takes these blocks, in their order."""
+    blocks = tuple(own)
+    return GroupValues(
+        made.version,
+        {block: made.values[block] for block in blocks},
+        {block: made.optimizer[block] for block in blocks},
+        {block: made.codes[block] for block in blocks if block in made.codes},
+    )
+
+
+def to_tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
+    """The tensors of a state file."""
+    tensors: dict[str, NDArray[np.generic]] = {}
+    for block, values in made.values.items():
+        state = made.optimizer[block]
+        tensors[tensor_name(group, block)] = values
+        tensors[tensor_name(group, block, "step")] = np.array([state.step], dtype=np.int64)
+        for slot, array in state.slots.items():
+            tensors[tensor_name(group, block, slot)] = array
+    for block, codes in made.codes.items():
+        tensors[tensor_name(group, block, "codes")] = codes
+    return tensors
+
+
+def from_tensors(version: int, tensors: Tensors, mapped: bool = False) -> GroupValues:
+    """Reads the tensors that `to_tensors` made; a float32 is no copy."""
+    values: dict[int, Values] = {}
+    slots: dict[int, dict[str, Values]] = {}
+    steps: dict[int, int] = {}
+    codes: dict[int, Codes] = {}
+    for name, array in tensors.items():
+        _, number, *slot = name.split("/")
+        block = int(number)
+        if not slot:
+            values[block] = array.astype(np.float32, copy=False)
+        elif slot == ["step"]:
+            steps[block] = int(array[0])
+        elif slot == ["codes"]:
+            codes[block] = array
+        else:
+            slots.setdefault(block, {})[slot[0]] = array.astype(np.float32, copy=False)
+    optimizer = {b: OptimizerState(steps[b], slots.get(b, {})) for b in values}
+    return GroupValues(version, values, optimizer, codes, mapped)
+
 
 log = logging.getLogger("secureps")
 
@@ -413,3 +528,127 @@ class States:
         path = self._file(group, version)
         self._mapped.pop(path, None)  # it would be of the file that is replaced
         return write_state(path, tensors, {"version": str(version)})
+
+
+# --- tiers -------------------------------------------------------------------------
+
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+SHORT = 1 << 20
+"""Bytes of a version that is made in memory although its tier is mapped."""
+
+
+def nowhere() -> Iterator[Path]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolders:
+    """The folders of a shard: its states, and its parts of checkpoints.
+
+    `initial` is its own path or URL of the file of version 0; None: the plan's. `elsewhere` brings
+    its parts of a store's checkpoints, newest first, each for a moment; it raises DiskFailed.
+    """
+
+    states: Path
+    checkpoints: Path
+    elsewhere: Callable[[], Iterator[Path]] = nowhere
+    initial: str | None = None
+
+    def state(self, group: str, version: int, epoch: int) -> Path:
+        """The path of a version's file; with another placement's blocks it has another name."""
+        name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
+        return self.states / f"{name}.safetensors"
+
+    def state_files(self, group: str) -> Iterator[tuple[Path, int, int]]:
+        """The files of a group's versions that there are, with version and epoch."""
+        for path in self.states.glob(f"{group}-*.safetensors"):
+            name, _, number = path.stem.rpartition("-")
+            if name == group:
+                version, epoch = map(int, [*number.split("."), "0"][:2])
+                yield path, version, epoch
+
+
+def _disk_reads() -> int:
+    """How often the system has read the disk for this thread; 0 where it does not say."""
+    if resource is None:
+        return 0
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_inblock
+
+
+class Tiers:
+    """Decides where versions lie and where the next one is made; counts what waited for the disk.
+
+    Args:
+        folder: in whose file system versions are made that are too long for memory.
+        limit: without one all versions are resident, but those of groups whose tier is mapped.
+    """
+
+    def __init__(self, name: str, state: ShardState, folder: Path, limit: Limit) -> None:
+        self._name = name
+        self._state = state
+        self._limit = limit
+        self._scratch = Scratch(folder)
+        self._epoch = -1
+        self._room: int | None = None
+        self._hits = self._waits = 0
+        self._waited = 0.0
+
+    @property
+    def bounded(self) -> bool:
+        return self._limit.memory is not None
+
+    def is_resident(self, group: str, version: int) -> bool:
+        """Whether a version is held in memory; within a limit, only a group's newest is."""
+        tier = self._tier(group)
+        if not self.bounded:
+            return tier != "mapped"
+        newest = max(list(self._state.group(group).states), default=version)
+        return tier == "resident" and version >= newest
+
+    def allocate(self, group: str, size: int) -> Allocate:
+        """Chooses where a version of so many bytes is made: in memory, or in a nameless file."""
+        tier = self._tier(group)
+        if tier == "resident" or (tier is None and not self.bounded):
+            return in_memory
+        return in_memory if size <= self._making() else self._scratch.vector
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Counts a use of a version, and whether it waited for the disk."""
+        reads, began = _disk_reads(), time.perf_counter()
+        yield
+        if _disk_reads() == reads:
+            self._hits += 1
+        else:
+            self._waits += 1
+            self._waited += time.perf_counter() - began
+
+    def figures(self, held: int) -> tuple[Figure, ...]:
+        """The memory figures for status, with `held` bytes of versions; none without a limit."""
+        if self._limit.memory is None:
+            return ()
+        known = {
+            MEMORY: self._limit.memory,
+            RESIDENT: held,
+            HITS: self._hits,
+            WAITS: self._waits,
+            WAIT_SECONDS: self._waited,
+        }
+        return tuple(Figure(name, float(value)) for name, value in known.items())
+
+    def _tier(self, group: str) -> str | None:
+        return self._state.pinned.plan.group(group).tier
+
+    def _making(self) -> int:
+        if not self.bounded:
+            return SHORT
+        pinned = self._state.pinned
+        if self._room is None or self._epoch != pinned.placement.epoch:
+            self._room = self._limit.room(self._name, pinned)
+            self._epoch = pinned.placement.epoch
+        return self._room or 0

@@ -3,25 +3,47 @@
 It takes as many blocks at a time as it has threads, so that memory does not grow with the number of
 members. It trusts nothing on the disk: a payload without the digest on record is made again from
 others, or asked for again.
+
+Steps blocks of a group from a cohort's opened sums: their mean, and the optimizer's step.
+
+It works on pieces that stay in the processor's cache. Of a large block neither the integers nor
+intermediate values are in memory as a whole.
+
+Draws the aggregator's own noise, keeps it sealed, and gives it to a sum and to other shards.
+
+It protects clients against everyone who sees the opened sum or the model, but not against
+anybody who knows this shard's seed.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
-from secureps.crypto.cipher import Cipher, Opener
-from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
+from secureps.codec.chain import BlockCode
+from secureps.crypto.cipher import Cipher, Opener, Opening
+from secureps.crypto.sampling import Seed
+from secureps.errors import (
+    ClientError,
+    DamagedStore,
+    InternalError,
+    KitError,
+    Malformed,
+    Refused,
+    SecurepsError,
+)
 from secureps.files.objects import initial_path, shown
-from secureps.messages.encoding import DIGEST_BYTES, file_hasher, payload_digest
+from secureps.messages.encoding import DIGEST_BYTES, canonical, file_hasher, payload_digest
 from secureps.messages.requests import (
     Checkpointed,
     Figure,
@@ -33,39 +55,47 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.shard_records import SumsMade
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import Values
-from secureps.policy.block_deltas import FLOAT_BYTES
-from secureps.privacy.adaptive import FIRST
+from secureps.model.optimizer import OptimizerState, Values
+from secureps.policy.block_deltas import FLOAT_BYTES, Codes, block_code, block_delta
+from secureps.policy.counting import shares_in
+from secureps.policy.groups import moved
+from secureps.policy.plan import Plan
+from secureps.policy.rules.supports import common_version
+from secureps.privacy.client_level import FIRST
 from secureps.roles.machine import Done, Prune, Sweep, Task
-from secureps.roles.shard.keys import noise_key, state_key, sum_key
-from secureps.roles.shard.memory_limit import UNLIMITED, Limit
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import (
+from secureps.roles.shard.state import (
+    UNLIMITED,
     ComingDamaged,
     DoesNotOpen,
     DrawNoise,
     GatherState,
+    Limit,
     MakeState,
+    NoiseDamaged,
     PayloadsDamaged,
+    ShardState,
     StepState,
     SumCohort,
     WritePart,
+    cohort_under,
+    noise_key,
+    state_key,
+    sum_key,
 )
 from secureps.service.environment import Worker
-from secureps.service.parallel import in_order
-from secureps.service.shard.group_values import (
+from secureps.service.loop import in_order
+from secureps.service.shard.states import (
+    Allocate,
     GroupValues,
+    ShardFolders,
+    States,
     digest_of,
     in_memory,
     laid_out,
     together,
 )
-from secureps.service.shard.noise import ShardNoise, found_whole
-from secureps.service.shard.states import States
-from secureps.service.shard.stepping import Stepping
-from secureps.service.shard.tiers import ShardFolders
 from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
 
@@ -467,3 +497,231 @@ class ShardWorker(Worker):
 
     def _layout(self, group: str) -> GroupLayout:
         return self._state.pinned.layout.group(group)
+
+
+# --- stepping ----------------------------------------------------------------------
+
+PIECE = 1 << 15
+"""Values that are stepped at a time."""
+
+Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
+"""Opens a block's sums, from the beginning, piece by piece."""
+
+
+class Stepping:
+    """Makes the version of one cohort; several threads may step blocks of it at once."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        layout: GroupLayout,
+        cohort: Cohort,
+        before: GroupValues,
+        allocate: Allocate = in_memory,
+    ) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._cohort = cohort
+        self._before = before
+        sizes = {block: values.size for block, values in before.values.items()}
+        self._values = laid_out(sizes, allocate)
+        names = {name for state in before.optimizer.values() for name in state.slots}
+        self._slots = {name: laid_out(sizes, allocate) for name in names}
+
+    def step(self, block: int, opening: Opened) -> GroupValues:
+        """Steps a block, as a pure function of its sums and of the version before.
+
+        Returns:
+            the next version of this block alone.
+
+        Raises:
+            Malformed, NotFinite: no members who keep to the plan can have sent these sums.
+        """
+        opened = opening()
+        try:
+            return self._stepped(block, opened)
+        except SecurepsError:
+            for _ in opened:  # whether they open at all is known after the last, and told first
+                pass
+            raise
+
+    def _stepped(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
+        plan, cohort = self._plan, self._cohort
+        optimizer = plan.optimizer(cohort.group)
+        mover = moved(plan, cohort.group, self._layout.sent)
+        scale = None if mover is None else float(np.float32(mover.check(cohort.scale)))
+        scaled = bool(self._layout.apart(block))
+        values, before = self._before.values[block], self._before.optimizer[block]
+        made, state = self._values[block], before
+        slots = {name: blocks[block] for name, blocks in self._slots.items()}
+        at, measured = 0, 0.0
+        code = None if plan.chain(cohort.group).plain else self._code(block)
+        for mean in self._means(opened, code):
+            here = slice(at, at + len(mean))
+            last = scaled and here.stop == values.size
+            if last:
+                measured = float(mean[-1])
+            if scale is not None:
+                mean *= scale
+            if last:
+                mean[-1] = 0  # no step of the optimizer's
+            part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
+            made[here], state = optimizer.apply(mean, values[here], part)
+            for name, vector in state.slots.items():
+                slots[name][here] = vector
+            at = here.stop
+        if mover is not None and scaled:
+            made[-1] = mover.after(float(values[-1]), measured)
+        codes, difference = dict[int, Codes](), block_delta(plan, self._layout, block)
+        if difference is not None:
+            codes[block] = difference.publish(made, values, code)
+        stepped = OptimizerState(state.step, slots)
+        return GroupValues(cohort.version, {block: made}, {block: stepped}, codes)
+
+    def _means(
+        self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
+    ) -> Iterator[Values]:
+        """Yields the mean change of a block's values, a few values at a time."""
+        means = self._sent(opened)
+        if code is None:
+            yield from means
+            return
+        mean = code.decode(np.concatenate(tuple(means)))
+        yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
+
+    def _sent(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
+        """The mean, or in a sum group the total, of what members sent of a block, in pieces."""
+        plan, cohort, layout = self._plan, self._cohort, self._layout
+        grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
+        shares = shares_in(plan.group(cohort.group), cohort)
+        if plan.is_sum(cohort.group):
+            shares = Fraction(1)
+        for sums in opened:
+            for start in range(0, sums.size, PIECE):
+                yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
+
+    def _code(self, block: int) -> BlockCode:
+        base = digest_of(self._before.values[block])
+        version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
+        return block_code(self._plan, self._layout, block, version, base)
+
+
+# --- noise -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShardNoise:
+    """The noise of cohorts on the disk of one shard, until their versions are made.
+
+    It is there before a sum, and no record has its digest: so the digest stands behind it, in its
+    file and on its way to another shard. It is sealed under the key that clients seal under, of the
+    kit's `holder_keys`. The shard's own `seed` gives a repeated sum the same noise, and two cohorts
+    never.
+    """
+
+    name: str
+    state: ShardState
+    spool: Spool
+    seed: Seed
+    holder_keys: Mapping[str, bytes]
+
+    def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
+        """Draws and keeps the missing noise of a cohort."""
+        about = cohort_digest(self.state.run, cohort)
+
+        def drawn(block: int) -> None:
+            key = noise_key(cohort.group, cohort.number, block, about)
+            if self.served(key) is None:
+                noise = self.seal(cohort, block)
+                self.spool.put(key, noise, payload_digest(noise))
+
+        for _ in in_order(threads, drawn, blocks):
+            pass
+
+    def seal(self, cohort: Cohort, block: int) -> bytes:
+        """Draws and seals a block of noise, as a client of weight 1 would send it.
+
+        KitError if the cipher needs a holder's key, and the kit has none or several.
+        """
+        plan, layout = self.state.pinned.plan, self.state.pinned.layout.group(cohort.group)
+        mechanism = plan.mechanism(cohort.group, layout.sent)
+        if mechanism is None:
+            raise InternalError("noise is added where the plan protects whole clients, only there")
+        # Bound to the members too: if a cohort's number were used twice, by whatever mistake,
+        # the same noise would cancel in the difference of two sums. It is that of every cipher.
+        stream = self.seed.derive(
+            "aggregator-noise", canonical(replace(cohort, committee=None)), block
+        )
+        values = mechanism.noise(layout.slots(block), stream.words)
+        kind = plan.cipher_of(layout)
+        key = None
+        if kind.opening is Opening.HOLDER:
+            if len(self.holder_keys) != 1:
+                raise KitError("noise on encrypted sums needs one holder's key in the shard's kit")
+            (key,) = self.holder_keys.values()
+        return kind.noise_sealer(key).seal(block, values)
+
+    def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
+        """By block, the noise that is added to a cohort's sum; None where the plan has none.
+
+        It raises NoiseDamaged if it is gone: the block's other holders have what was drawn first.
+        """
+        if not self.state.pinned.plan.noisy_shards:
+            return lambda block: None
+        return partial(self._of, cohort, cohort_digest(self.state.run, cohort))
+
+    def _of(self, cohort: Cohort, about: bytes, block: int) -> memoryview:
+        noise = self.served(noise_key(cohort.group, cohort.number, block, about))
+        if noise is None:
+            what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
+            raise NoiseDamaged(f"{self.name}: {what} is gone")
+        return noise[:-DIGEST_BYTES]
+
+    def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
+        """The noise in a sum on record, with whose digest the new sum is compared.
+
+        If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
+        may have drawn it. Encrypted it would be another ciphertext: NoiseDamaged.
+        """
+        try:
+            return self.of(cohort)(block)
+        except NoiseDamaged:
+            if self.state.opened_by_holder or self.state.others(cohort.group, block):
+                raise
+            return self.seal(cohort, block)
+
+    def served(self, key: str) -> memoryview | None:
+        return found_whole(self.spool, key)
+
+    def take(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps what another shard served; Malformed if it is no noise with its digest."""
+        if not _whole(memoryview(payload)):
+            raise Malformed(f"{self.name}: noise came without its digest, or with another")
+        if self.served(key) is None:  # what came first may be in a sum already
+            self.spool.put(key, payload)
+
+    def forget(self, group: str = "") -> None:
+        """Deletes sums and noise of cohorts that are over: of all groups, or of one."""
+        names: dict[tuple[str, int], str] = {}
+        for key in self.spool.keys(f"sum/{group}/" if group else "sum/"):
+            at, about = cohort_under(key)
+            made = self.state.summed(*at)
+            if made is not None and about is not None and at not in names:
+                names[at] = cohort_digest(self.state.run, made.cohort).hex()
+            another = about is not None and about != names.get(at, about)
+            if another or (made is None and self.state.over(*at)):
+                self.spool.delete(key)
+
+
+def found_whole(spool: Spool, key: str) -> memoryview | None:
+    """What is kept under a key with its digest behind it; None if it is gone, or damaged."""
+    try:
+        kept = memoryview(spool.get(key))
+    except (KeyError, OSError):
+        return None
+    return kept if _whole(kept) else None
+
+
+def _whole(kept: memoryview) -> bool:
+    noise, digest = kept[:-DIGEST_BYTES], kept[-DIGEST_BYTES:]
+    return payload_digest(noise) == digest

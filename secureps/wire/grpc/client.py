@@ -46,10 +46,8 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.run import COORDINATOR, each_address
-from secureps.wire.grpc import authentication, framing
-from secureps.wire.grpc.authentication import Metadata
-from secureps.wire.grpc.links import Link
-from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.framing import LANES, Lanes, Link, Metadata, Pace, Progress, Stalls
 from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
@@ -433,7 +431,7 @@ class GrpcTransport:
             watch.drop()
 
     def _metadata(self, to: str, method: str, envelope: bytes) -> Metadata:
-        return authentication.sign_request(self._party, to, self._sign, method, self._run, envelope)
+        return framing.sign_request(self._party, to, self._sign, method, self._run, envelope)
 
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:

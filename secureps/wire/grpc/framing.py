@@ -16,6 +16,23 @@ the envelope, so that a shard judges it before it takes any payload; a Get's fir
 the beginning of the payload. The payload is sent from its message's offset to its end.
 
 A request's metadata names its sender, signed (`wire.grpc.authentication`).
+
+A claim names the asking party, the server and the run. Its signature covers these, the method, and
+the digest of the envelope that follows. So a recorded request is useless at another server, and in
+another run once its sender knows its own. Nobody records one on the way: TLS 1.3 hides it, and
+rejects a record that is sent again (RFC 8446, E.2; 0-RTT data is not used). Without TLS, on the
+loopback of one machine, a process that may listen there can send one again: it counts as the
+aggregator (docs/threat-model.md).
+
+Measures a link: sets the length of pieces and the number of payloads at once, and finds stalls.
+
+Nothing here limits how long a payload takes while it moves.
+
+Makes connections: by mutual TLS 1.3, or in the clear between processes of one machine.
+
+Under TLS both ends show a certificate of the kit's CA. The dialling party knows the server's
+certified name; the server compares the name in the caller's certificate with the signer of the
+request. References: RFC 8446; gRPC's authentication guide.
 """
 
 from __future__ import annotations
@@ -23,14 +40,22 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import grpc
 
 from secureps.buffers import Buffers
+from secureps.crypto.identity import check_name
+from secureps.crypto.tls import Credentials, tls_name
 from secureps.errors import (
     Busy,
+    ConfigError,
     Conflict,
     InternalError,
     Malformed,
@@ -38,8 +63,11 @@ from secureps.errors import (
     PeerError,
     SecurepsError,
     Unreachable,
+    Unsigned,
     from_wire,
 )
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskRun,
@@ -54,10 +82,290 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.wire.grpc.authentication import Claim, Metadata
-from secureps.wire.grpc.pacing import LONGEST, Pace
+from secureps.messages.run import on_loopback
 from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
+
+# --- the signed claim in the metadata of every request: it says who asks whom ------
+
+REQUEST_DOMAIN = b"secureps-request"
+
+_PARTY = "secureps-party"
+_TO = "secureps-to"
+_FORMAT = "secureps-format"
+_RUN = "secureps-run-bin"
+_DIGEST = "secureps-digest-bin"
+_SIGNATURE = "secureps-signature-bin"
+_FORMAT_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The sender's statement about a request.
+
+    Args:
+        run: id of the run that `party` takes part in; empty before it knows.
+        digest: of the envelope to come.
+        format: the party's FORMAT. It is not signed: a change of it only has the request refused.
+    """
+
+    party: str
+    to: str
+    run: bytes
+    digest: bytes
+    signature: bytes = b""
+    format: int = UNNUMBERED
+
+    def signed(self, method: str) -> bytes:
+        """The signed bytes: each part after its length, so that no part runs into another.
+
+        `method` is gRPC's: no claim on one method holds for another.
+        """
+        names = (method.encode(), self.party.encode(), self.to.encode())
+        parts = (*names, self.run, self.digest)
+        return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+    def envelope(self, data: bytes) -> bytes:
+        """Returns the envelope; Unsigned if it is another than was signed."""
+        if payload_digest(data) != self.digest:
+            raise Unsigned(f"these are not the bytes that {self.party} signed")
+        return data
+
+
+def sign_request(
+    party: str, to: str, sign: Callable[[bytes], bytes], method: str, run: bytes, envelope: bytes
+) -> Metadata:
+    """Makes the metadata of a request; `sign` signs bytes under REQUEST_DOMAIN (Ed25519)."""
+    claim = Claim(party, to, run, payload_digest(envelope))
+    return (
+        (_PARTY, party),
+        (_TO, to),
+        (_FORMAT, str(FORMAT)),
+        (_RUN, run),
+        (_DIGEST, claim.digest),
+        (_SIGNATURE, sign(claim.signed(method))),
+    )
+
+
+def claim_of(metadata: Iterable[Any] | None) -> Claim:
+    """Reads the claim in a request's metadata; Unsigned if it names nobody, else Malformed."""
+    found: dict[str, Any] = dict(metadata or ())
+    party, to = found.get(_PARTY), found.get(_TO)
+    binary: list[Any] = [found.get(key) for key in (_RUN, _DIGEST, _SIGNATURE)]
+    if not (
+        isinstance(party, str)
+        and isinstance(to, str)
+        and all(isinstance(part, bytes) for part in binary)
+    ):
+        raise Unsigned("a request without a party's name and signature")
+    run, digest, signature = binary
+    if len(digest) != DIGEST_BYTES:
+        raise Malformed(f"a request's digest has {len(digest)} bytes, not {DIGEST_BYTES}")
+    if len(run) not in (0, DIGEST_BYTES):
+        raise Malformed(f"the id of a request's run has {len(run)} bytes, not {DIGEST_BYTES}")
+    format = found.get(_FORMAT, str(UNNUMBERED))
+    if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
+        raise Malformed(f"{format!r:.80} is no number of a format")
+    check_name(party)
+    check_name(to)
+    return Claim(party, to, run, digest, signature, int(format))
+
+
+# --- pacing ------------------------------------------------------------------------
+
+SHORTEST, LONGEST = 32 << 10, 1 << 20
+"""Bytes of the first piece on a link, and of the longest: measured best on a fast link."""
+FAST, SLOW = 0.25, 2.0
+"""Seconds: a piece that takes less is followed by a longer one, after SLOW by a shorter one."""
+REMEMBERED = 256
+"""Connections whose pace a server remembers: those of the newest payloads."""
+LANES, FIRST_LANES = 8, 4
+"""Payloads at once: the most, and the number before anything is known of the link."""
+
+
+def next_length(length: int, seconds: float) -> int:
+    """Bytes of the piece after one of `length` bytes that took so many seconds."""
+    if seconds < FAST:
+        return min(LONGEST, 2 * length)
+    return length if seconds < SLOW else max(SHORTEST, length // 2)
+
+
+class Pace:
+    """Chooses the length of the pieces of one party's payloads.
+
+    The first piece is short, so that something arrives on any link. A payload begins with the last
+    length of the one before it, or short if that one broke.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._length = SHORTEST
+        self._clock = clock
+
+    def cut(self, payload: memoryview) -> Iterator[memoryview]:
+        length, start = self._length, 0
+        while start < len(payload):
+            began = self._clock()
+            yield payload[start : start + length]
+            start += length
+            length = next_length(length, self._clock() - began)
+        self._length = length
+
+    def broke(self) -> None:
+        self._length = SHORTEST
+
+
+class Paces:
+    """The paces of a server's connections."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Pace] = OrderedDict()
+
+    @contextmanager
+    def of(self, peer: str) -> Iterator[Pace]:
+        """Yields a connection's pace for one payload; an error in the `with` counts as a break."""
+        pace = self._known.setdefault(peer, Pace())
+        self._known.move_to_end(peer)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        try:
+            yield pace
+        except BaseException:
+            pace.broke()
+            raise
+
+
+class Lanes:
+    """Limits how many payloads are on their way at once; the others wait.
+
+    On a slow link more would only share it. A fixed limit would be too low for a fast link to
+    several shards, or higher than what one shard takes at once: the rest would wait there.
+    """
+
+    def __init__(self) -> None:
+        self.open = FIRST_LANES
+        self._taken = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Waits for a lane and holds it; `close` ends the wait."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._taken < self.open)
+            self._taken += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= 1
+                self._changed.notify()  # one lane is free, for one of those that wait
+
+    def saw(self, seconds: float) -> None:
+        """Closes a lane if a payload waited this long for its next piece, and it was long."""
+        if seconds > SLOW:
+            with self._changed:
+                self.open = max(1, self.open - 1)
+
+    def done(self, longest: float) -> None:
+        """Opens a lane after a payload whose longest wait was short."""
+        if longest < FAST:
+            with self._changed:
+                self.open = min(LANES, self.open + 1)
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class Stalls:
+    """Calls off payloads of which nothing has moved for so many seconds.
+
+    One thread watches all of them, and sleeps until the oldest would be late: a payload neither
+    starts one nor, but for the first after a rest, wakes it.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self.clock = seconds, clock
+        self._watched: set[Progress] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._rests = self._closed = False
+
+    def watch(self, progress: Progress) -> None:
+        """Calls a payload off when it stalls, until `over`; RuntimeError if no thread can start."""
+        with self._changed:
+            if not (self._closed or (self._thread is not None and self._thread.is_alive())):
+                self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
+                self._thread.start()
+            self._watched.add(progress)
+            if self._rests:
+                self._changed.notify()
+
+    def over(self, progress: Progress) -> None:
+        with self._changed:
+            self._watched.discard(progress)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def late(self) -> tuple[list[Progress], float | None]:
+        """Returns the stalled payloads, and the seconds until another may stall, or None."""
+        with self._changed:
+            now = self.clock()
+            late = [each for each in self._watched if each.last + self.seconds <= now]
+            self._watched.difference_update(late)
+            first = min((each.last for each in self._watched), default=None)
+            return late, None if first is None else first + self.seconds - now
+
+    def _run(self) -> None:
+        while not self._closed:
+            late, seconds = self.late()
+            for each in late:
+                each.stall()
+            with self._changed:
+                if self._closed or (seconds is None and self._watched):
+                    continue  # one came meanwhile
+                self._rests = seconds is None
+                self._changed.wait(seconds)
+                self._rests = False
+
+
+class Progress:
+    """Watches one payload: calls `stalled` once if nothing moves, and `saw` with steps' seconds."""
+
+    def __init__(
+        self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
+    ) -> None:
+        self.over = False
+        self.longest = 0.0
+        self.last = stalls.clock()
+        self._stalls = stalls
+        self._stalled = stalled
+        self._saw = saw
+
+    def __enter__(self) -> Progress:
+        self._stalls.watch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stalls.over(self)
+
+    def moved(self) -> None:
+        now = self._stalls.clock()
+        seconds, self.last = now - self.last, now
+        self.longest = max(self.longest, seconds)
+        self._saw(seconds)
+
+    def stall(self) -> None:
+        self.over = True
+        self._stalled()
+
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
 SHARD_SERVICE = "secureps.Shard"
@@ -359,3 +667,114 @@ def error_in(refusal: Refusal) -> SecurepsError:
     if isinstance(error, Conflict):
         error.free = refusal.free
     return error
+
+
+# --- links -------------------------------------------------------------------------
+
+
+Option = tuple[str, Any]
+
+
+class Link(Protocol):
+    """The connections of one party, at both ends."""
+
+    def identity(self) -> object:
+        """The identity of new connections: another object after a change."""
+
+    def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
+        """A channel to a party at HOST:PORT; it connects by itself."""
+
+    def bind(self, server: Any, listen: str) -> int:
+        """Makes a server listen; returns its port, 0 if it cannot."""
+
+    def check(self, party: str, context: Any) -> None:
+        """Raises Unsigned unless the caller's connection is this party's."""
+
+
+class Plaintext:
+    """Connections without TLS on loopback alone, because anybody between reads all.
+
+    Raises:
+        ConfigError: on use, for an address that is not on loopback.
+    """
+
+    def identity(self) -> object:
+        return None
+
+    def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
+        _demand_loopback(address)
+        return grpc.insecure_channel(address, options)
+
+    def bind(self, server: Any, listen: str) -> int:
+        _demand_loopback(listen)
+        port: int = server.add_insecure_port(listen)
+        return port
+
+    def check(self, party: str, context: Any) -> None:
+        """Accepts every caller: without TLS the connection says nothing about its other end."""
+
+
+PLAINTEXT = Plaintext()
+
+
+class Tls:
+    """Mutual TLS 1.3.
+
+    Args:
+        credentials: returns the newest, and the very same object if nothing changed.
+    """
+
+    def __init__(self, credentials: Callable[[], Credentials]) -> None:
+        self._credentials = credentials
+
+    def identity(self) -> object:
+        return self._credentials()
+
+    def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
+        """Makes a channel on which `to` must show its own certificate, whatever its address is."""
+        own = self._credentials()
+        shown = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+        name = ("grpc.ssl_target_name_override", tls_name(to))
+        return grpc.secure_channel(address, shown, (*options, name))
+
+    def bind(self, server: Any, listen: str) -> int:
+        """Listens; once the credentials have changed, new connections use the new ones."""
+        used = self._credentials()
+
+        def fetch() -> Any:
+            nonlocal used
+            now = self._credentials()
+            if now is used:
+                return None
+            used = now
+            return _configuration(now)
+
+        shown = grpc.dynamic_ssl_server_credentials(_configuration(used), fetch, True)
+        port: int = server.add_secure_port(listen, shown)
+        return port
+
+    def check(self, party: str, context: Any) -> None:
+        known = context.auth_context()
+        version = _first(known, "ssl_tls_version")
+        if version != "TLSv1.3":
+            raise Unsigned(f"this connection speaks {version or 'no TLS'}, and not TLS 1.3")
+        name = _first(known, "x509_common_name")
+        if name != party:
+            raise Unsigned(f"the connection is {name[:80]}'s, and the request {party}'s")
+
+
+def _configuration(own: Credentials) -> Any:
+    return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
+
+
+def _first(known: Any, key: str) -> str:
+    found = list(known.get(key, ()))
+    return found[0].decode(errors="replace") if len(found) == 1 else ""
+
+
+def _demand_loopback(address: str) -> None:
+    if not on_loopback(address):
+        raise ConfigError(
+            f"without TLS nothing goes beyond this machine, and {address} is not on loopback: "
+            "leave insecure out"
+        )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.run.health import take_over
+from secureps.run.preflight import take_over
 from secureps.run.status_client import StatusClient
 from tests.chaos.operator import AGAINST
 from tests.chaos.real.takeover import taken_over

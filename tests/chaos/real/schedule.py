@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.run.party_names import client_names, holder_names, shard_names
+from secureps.run.up.folder import client_names, holder_names, shard_names
 from tests.chaos import schedule
 from tests.chaos.schedule import (
     ADDED,

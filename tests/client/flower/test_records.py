@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 
-from secureps.client.flower.records import KEPT, FlowerModel, States, single_bytes
+from secureps.client.flower.trainer import KEPT, FlowerModel, States, single_bytes
 from secureps.errors import DamagedStore, WrongShape
 
 

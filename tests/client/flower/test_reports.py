@@ -13,8 +13,8 @@ from secureps.client.script import Script
 from secureps.client.trainer import EvaluateResult, FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
 from tests.kits.evaluations import metrics_of
 from tests.kits.federations import small_plan

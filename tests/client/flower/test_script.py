@@ -18,8 +18,8 @@ from secureps.client.trainer import FitConfig, Setting
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, Malformed, NotFinite, ScriptFailed, WrongShape
 from secureps.roles.member.tasks import Contribute
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
 from tests.kits.federations import Tensors, same, small_plan
 from tests.kits.flower_apps import (
@@ -428,7 +428,7 @@ def refuse(*arguments, **more): raise SystemExit(f"dials out: {arguments}")
 for name in ("connect", "connect_ex", "sendto"): setattr(socket.socket, name, refuse)
 socket.getaddrinfo = socket.create_connection = refuse
 
-from secureps.client.flower.served import write_served
+from secureps.client.initial_model import write_served
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 for path in sys.argv[1:]:

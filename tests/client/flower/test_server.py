@@ -13,9 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from secureps.client.flower.served import Founded, Told
 from secureps.client.flower.server import MEANS, take
 from secureps.client.flower.trainer import message
+from secureps.client.initial_model import Founded, Told
 from secureps.config.plan import OptimizerSection
 from secureps.errors import ConfigError
 from secureps.model.optimizer import build_optimizer

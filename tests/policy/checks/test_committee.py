@@ -14,11 +14,9 @@ from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.sharing import Committee
 from secureps.errors import Oversized, PlanRefused
 from secureps.messages.charge import Release
-from secureps.messages.envelope_keys import MOST_KEYS
-from secureps.messages.orders import MESSAGE_LIMIT, Open
+from secureps.messages.orders import MESSAGE_LIMIT, MOST_KEYS, Open
 from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
-from secureps.policy.envelope_size import order_bytes
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, order_bytes
 from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan
 

@@ -14,7 +14,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.local_work import Pace, portion
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered
-from secureps.roles.member.schedule import REMEMBERED, Timing
+from secureps.roles.member.outbox import REMEMBERED, Timing
 from secureps.roles.member.tasks import Contribute
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import PRIVACY, make_plan, works

@@ -13,8 +13,8 @@ import pytest
 
 from secureps.messages.requests import GetBlock, PutBlock
 from secureps.run.export import newest_model
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.up.folder import client_names
 from tests.kits.federations import same
 from tests.kits.shoppers import BLOCK, BUFFERED, ENDS, SYNC, TASTES, cohorts, shopping, sparse_plan
 

@@ -14,7 +14,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.explain.committee_cost import committee_cost
 from secureps.policy.plan import Plan
 from tests.kits.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan

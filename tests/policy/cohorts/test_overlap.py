@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.messages.submission import Cohort, Member, SubmissionId
-from secureps.policy.cohorts.overlap import may_both_open, uneven
-from secureps.policy.cohorts.suspicion import halves, leaves
+from secureps.policy.cohorts.suspicion import halves, leaves, may_both_open, uneven
 
 RUN = b"r" * 32
 LEAST = 3

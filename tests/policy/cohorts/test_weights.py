@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from secureps.messages.submission import SubmissionId
-from secureps.policy.cohorts.overlap import uneven
-from secureps.policy.rules.buffered import LARGEST, declared, even_out, fade, superseded
+from secureps.policy.cohorts.suspicion import uneven
+from secureps.policy.rules.registry import LARGEST, declared, even_out, fade, superseded
 from secureps.policy.rules.rule import Arrival
 
 

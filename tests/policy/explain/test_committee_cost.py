@@ -17,14 +17,13 @@ from secureps.messages.charge import Charge
 from secureps.messages.orders import Examine
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId, rooted
 from secureps.model.layout import GroupLayout
-from secureps.policy.envelope_size import value_bytes
 from secureps.policy.explain.committee_cost import (
     RECEIPT_BYTES,
     CommitteeCost,
     advice,
     committee_cost,
 )
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, value_bytes
 from secureps.wire.msgpack import encode
 from tests.kits.committee_plans import committee_plan
 from tests.kits.roles_kit import make_plan

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, PlanRefused
-from secureps.policy.explain.privacy_choice import HUNDREDTHS, choose, refuse_epsilon
 from secureps.policy.plan import Plan
-from secureps.policy.spending import planned
+from secureps.policy.spending import HUNDREDTHS, choose, planned, refuse_epsilon
 from tests.kits.privacy_kit import private_plan as client_plan
 from tests.kits.roles_kit import make_plan, private_plan
 

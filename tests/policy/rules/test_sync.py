@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from secureps.config.plan import SyncSection
 from secureps.messages.submission import Member, SubmissionId
-from secureps.policy.rules.registry import build_rule
+from secureps.policy.rules.registry import Sync, build_rule
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, Extend, RuleState, Wait
-from secureps.policy.rules.sync import Sync
 
 ABC = frozenset({"a", "b", "c"})
 

@@ -17,8 +17,7 @@ from secureps.config.sections import parse
 from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.policy.rules.buffered import even_out, fade
-from secureps.policy.rules.registry import refuse_close
+from secureps.policy.rules.registry import even_out, fade, refuse_close
 from secureps.policy.rules.rule import (
     Admit,
     Arrival,

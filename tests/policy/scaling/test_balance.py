@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.policy.scaling.balance import EVEN, MOST, UNEVEN, WORTH, balance
+from secureps.policy.scaling.policies import EVEN, MOST, UNEVEN, WORTH, balance
 
 TWO = {"shard-0": 1.0, "shard-1": 1.0}
 

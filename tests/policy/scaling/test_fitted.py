@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from secureps.policy.scaling.fitted import STAYS, Model, decide_by_model
-from secureps.policy.scaling.policies import Round, Waits
+from secureps.policy.scaling.policies import STAYS, Model, Round, Waits, decide_by_model
 from tests.kits.loads import LIMITS, decided, observed
 
 STRAGGLERS = (Round(10, (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 18.0, 19.0), 19.0),) * 4

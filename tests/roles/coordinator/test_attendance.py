@@ -14,9 +14,9 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import Base, SubmissionId
-from secureps.roles.coordinator import attendance
-from secureps.roles.coordinator.attendance import Attendance, Changes
+from secureps.roles.coordinator import transaction
 from secureps.roles.coordinator.group import GroupState, Members, Phase
+from secureps.roles.coordinator.transaction import Attendance, Changes
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import make_plan
@@ -126,7 +126,7 @@ def test_whoever_is_asked_while_others_are_looked_at_changes_no_order() -> None:
 def test_a_reader_that_was_away_for_too_long_looks_at_everybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attendance, "KEPT", 3)
+    monkeypatch.setattr(transaction, "KEPT", 3)
     changes = Changes()
     for client in "ab":
         changes.add(client)

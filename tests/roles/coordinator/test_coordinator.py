@@ -20,8 +20,7 @@ from secureps.errors import (
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Prepared, Submit
-from secureps.messages.run import ShardAddress
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import Schema, ShardAddress, TensorSpec
 from secureps.messages.submission import Held, SubmissionId
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase

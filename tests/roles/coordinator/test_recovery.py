@@ -22,8 +22,8 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator import scheduler
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
-from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.up.folder import client_names
 from secureps.service.log_lines import LogLines
 from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
 from tests.kits.committee_parties import CommitteeWorld

@@ -11,7 +11,7 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Follow, JournalRow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.standby import AGAIN, TAKES_OVER, Keep, RowsKept, Standby
+from secureps.roles.coordinator.reign import AGAIN, TAKES_OVER, Keep, RowsKept, Standby
 from secureps.roles.machine import (
     WORKER,
     Answer,

@@ -29,7 +29,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.submissions import check_receipt
+from secureps.roles.coordinator.membership import check_receipt
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
     IDENTITIES,

@@ -28,13 +28,12 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.cohorts.overlap import uneven
-from secureps.policy.cohorts.suspicion import halves, leaves
+from secureps.policy.cohorts.suspicion import halves, leaves, uneven
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
-from secureps.roles.holder import ledger as ledgers
-from secureps.roles.holder.ledger import CLOCKS, REMEMBERED, HolderFold, HolderLedger, HolderRules
+from secureps.roles.holder import holder as ledgers
+from secureps.roles.holder.holder import CLOCKS, REMEMBERED, HolderFold, HolderLedger, HolderRules
 from secureps.roles.machine import Fold, KitRead, Step
 from tests.kits.roles_kit import ADDRESSES, CA, _identity, make_placement, make_plan, make_run
 

@@ -7,7 +7,7 @@ import pytest
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Noted, Retire
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
-from secureps.roles.member.leaving import LEFT, PAUSED, Departure
+from secureps.roles.member.member import LEFT, PAUSED, Departure
 from tests.kits.member_kit import Client
 
 

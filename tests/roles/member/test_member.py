@@ -19,8 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, member_records, orders, records, requests
 from secureps.messages.orders import GroupVersion
-from secureps.messages.run import COORDINATOR, ShardAddress
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.run import COORDINATOR, Schema, ShardAddress, TensorSpec
 from secureps.policy.counting import publication
 from secureps.policy.plan import Plan
 from secureps.roles.machine import (
@@ -37,9 +36,8 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
-from secureps.roles.member.terms import Terms
+from secureps.roles.member.terms import MemberSettings, Terms
 from secureps.roles.pinned_run import Pinned
 from tests.kits.member_kit import PLAN, TWO, Client, asked, puts, said
 from tests.kits.roles_kit import (

@@ -34,9 +34,8 @@ from secureps.roles.machine import (
     Tick,
     Work,
 )
-from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contributed, Offer, Reseal, SealOn
-from secureps.roles.member.terms import Terms
+from secureps.roles.member.terms import MemberSettings, Terms
 from tests.kits.member_kit import Client, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,

@@ -21,8 +21,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import GatherState, PayloadsDamaged, WritePart
+from secureps.roles.shard.state import GatherState, PayloadsDamaged, WritePart, state_key
 from tests.kits.roles_kit import SHARDS, configure, make_placement, model_blocks, works
 from tests.kits.shard_kit import NEW_FILE, STATE, Desk, called, doubled, refused
 

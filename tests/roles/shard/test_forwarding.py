@@ -11,7 +11,7 @@ from secureps.messages import orders, requests
 from secureps.messages.run import Placement
 from secureps.messages.submission import FOUNDING, OPENED
 from secureps.roles.machine import Answer, Answered, Call, Defer, Effect, Failed, Locate, Step
-from secureps.roles.shard.forwarding import Forwarding
+from secureps.roles.shard.peers import Forwarding
 from tests.kits.roles_kit import HOLDER, SHARDS, configure, opened_header
 from tests.kits.shard_kit import DOUBLED, ID, Desk
 

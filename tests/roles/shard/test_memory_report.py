@@ -7,7 +7,6 @@ import math
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.run import ShardAddress
 from secureps.roles.machine import Halt
-from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import (
     HITS,
     MEMORY,
@@ -18,6 +17,7 @@ from secureps.roles.shard.memory_report import (
     memory_used,
 )
 from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import Limit
 from tests.kits.roles_kit import ROSTER, SHARDS, configure
 from tests.kits.shard_kit import Desk
 

@@ -16,10 +16,8 @@ from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
 from secureps.roles.machine import WORKER, Answer, Call, Done, Prune, Say, Step, Work, WorkFailed
-from secureps.roles.shard.keys import noise_key
-from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import DrawNoise, NoiseDamaged, SumCohort
+from secureps.roles.shard.peers import AGAIN, NoiseCopies
+from secureps.roles.shard.state import DrawNoise, NoiseDamaged, ShardState, SumCohort, noise_key
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 from tests.kits.shard_kit import Desk
 

@@ -12,7 +12,7 @@ from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING
 from secureps.roles.machine import Answer, Answered, CallOff, Defer, Failed, Step
-from secureps.roles.shard.tasks import SumCohort
+from secureps.roles.shard.state import SumCohort
 from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks, works
 from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled
 

@@ -9,7 +9,7 @@ import pytest
 from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
 from secureps.roles.machine import Answer
-from secureps.roles.shard.keys import model_key, state_key
+from secureps.roles.shard.state import model_key, state_key
 from tests.kits.roles_kit import SHARDS, configure, model_blocks, works
 from tests.kits.shard_kit import STATE, Desk
 

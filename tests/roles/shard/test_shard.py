@@ -40,10 +40,8 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import IDLE
-from secureps.roles.shard.state import UNSETTLED
-from secureps.roles.shard.tasks import DoesNotOpen, StepState
+from secureps.roles.shard.state import UNSETTLED, DoesNotOpen, StepState, model_key, sum_key
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import refusal
 from secureps.wire.msgpack import decode

@@ -36,13 +36,13 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.shard import shard as machine
-from secureps.roles.shard.keys import sum_key
-from secureps.roles.shard.tasks import (
+from secureps.roles.shard.state import (
     MakeState,
     PayloadsDamaged,
     StepState,
     SumCohort,
     WritePart,
+    sum_key,
 )
 from tests.kits.roles_kit import (
     CLIENTS,

@@ -19,7 +19,6 @@ from typer.main import get_command
 
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
-from secureps.crypto.passphrase import Passphrase
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
@@ -28,6 +27,7 @@ from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
 from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
+from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.run.deploy.kits import PARTIES, deployed, parsed

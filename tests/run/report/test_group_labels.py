@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.messages.requests import GroupStatus
-from secureps.run.report.group_labels import Row, folded, line, rows, table
+from secureps.run.report.terminal import Row, folded, line, rows, table
 
 
 def block(number: int, version: int, step: str = "collecting", why: str = "waits") -> GroupStatus:

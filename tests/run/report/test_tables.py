@@ -11,8 +11,7 @@ from rich.console import RenderableType
 
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import MemberStatus
-from secureps.run.report.summary import Summary, tables
-from secureps.run.report.tables import filled
+from secureps.run.report.status_tables import Summary, filled, summary_tables
 from tests.run.report.test_status_tables import displayed
 from tests.run.report.test_terminal import SUMMARY
 
@@ -41,10 +40,10 @@ def words(text: str) -> set[str]:
 @pytest.mark.parametrize("width", range(36, 140, 4))
 @pytest.mark.parametrize("summary", [SUMMARY, LONG], ids=["usual", "long"])
 def test_the_end_of_a_run_is_whole_at_every_width(summary: Summary, width: int) -> None:
-    text = shown(tables(summary), width)
+    text = shown(summary_tables(summary), width)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
-    assert words(shown(tables(summary), 1000)) <= words(text)
+    assert words(shown(summary_tables(summary), 1000)) <= words(text)
 
 
 def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from secureps.errors import ConfigError
 from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus
 from secureps.messages.requests import GroupStatus, MemberStatus, Move, Status
-from secureps.run.report.summary import Summary, tables
+from secureps.run.report.status_tables import Summary, summary_tables
 from secureps.run.report.terminal import (
     QUIET,
     QUIET_MOVE,
@@ -25,8 +25,7 @@ from secureps.run.report.terminal import (
     plain,
     show_moves,
 )
-from secureps.run.script.baselines import Baselines
-from secureps.run.script.scoring import Score
+from secureps.run.script.scoring import Baselines, Score
 from secureps.wording import size
 from tests.run.report.test_status_tables import displayed
 
@@ -83,7 +82,7 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 
 def lines(summary: Summary) -> list[str]:
-    return displayed(*tables(summary), width=120).splitlines()
+    return displayed(*summary_tables(summary), width=120).splitlines()
 
 
 LINE = (

@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.run.report.trackers import Extras, Heading, MLflow, TensorBoard, leaves, open_sinks
-from secureps.run.report.version_metrics import JsonLines, Sink
+from secureps.run.report.version_metrics import (
+    Extras,
+    Heading,
+    JsonLines,
+    MLflow,
+    Sink,
+    TensorBoard,
+    leaves,
+    open_sinks,
+)
 from tests.kits import extras_kit
 from tests.run.report.test_version_metrics import line
 

@@ -14,8 +14,16 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
-from secureps.run.script.baselines import Race, run_baselines, train_alone
-from secureps.run.script.scoring import OF_THEIR_OWN, Judge, Look, Score, goal
+from secureps.run.script.scoring import (
+    OF_THEIR_OWN,
+    Judge,
+    Look,
+    Race,
+    Score,
+    goal,
+    run_baselines,
+    train_alone,
+)
 
 RAW: dict[str, Any] = {
     "name": "p",

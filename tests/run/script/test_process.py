@@ -48,7 +48,7 @@ MODEL: Tensors = {"w": np.full(2, 0.25, np.float32), "n": np.array(3)}
 
 @pytest.fixture(autouse=True)
 def _quickly_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    supervise_children(monkeypatch, "secureps.run.script.baselines")
+    supervise_children(monkeypatch, "secureps.run.script.scoring")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.run.simulate.garbage import SELDOM, seldom_collected
+from secureps.run.simulate.simulate import SELDOM, seldom_collected
 
 THRESHOLDS = (2_000, 20, 20)
 """Other ones than a play's, which are those of all tests."""

@@ -18,19 +18,24 @@ from secureps.config.sections import parse
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, sign_roster
 from secureps.messages.coordinator_records import MemberAsked
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import Configure, Finish, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.orders import (
+    Configure,
+    EnvelopeKeyAnnounced,
+    Finish,
+    Invite,
+    KeyCommittee,
+    Published,
+    SealFor,
+)
 from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answered, Halt, Step
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import MemberSettings
-from secureps.run.party_names import client_names
-from secureps.run.simulate.idle_client import MOST_HEARD, IdleClient, ToldOfHolders
-from secureps.run.simulate.simulation import Conditions
-from secureps.scenario.delays import Delays
-from secureps.scenario.links import Links
+from secureps.roles.member.terms import MemberSettings
+from secureps.run.simulate.simulation import MOST_HEARD, Conditions, IdleClient, ToldOfHolders
+from secureps.run.up.folder import client_names
+from secureps.scenario.delays import Delays, Links
 from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
 from tests.kits.federations import same

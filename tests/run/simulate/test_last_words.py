@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.client.script_errors import blamed
+from secureps.client.trainer import blamed
 from secureps.compiled import kernel_folder
 from secureps.run.processes.signals import Terminated
 from secureps.run.simulate.last_words import last_words

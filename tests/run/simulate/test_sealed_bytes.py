@@ -12,7 +12,7 @@ from secureps.client.initial_model import schema_of
 from secureps.messages.requests import GetBlock, PutBlock, Submit
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Conditions
-from secureps.scenario.links import message_bytes, sealed_bytes
+from secureps.scenario.delays import message_bytes, sealed_bytes
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.walker import Walker
 

@@ -14,10 +14,9 @@ from secureps.errors import ConfigError
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.requests import Submit
 from secureps.run.api import RunResult
-from secureps.run.report.trackers import Extras
-from secureps.run.simulate.play import Play
+from secureps.run.report.version_metrics import Extras
 from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.simulate.simulate import simulate
+from secureps.run.simulate.simulate import Play, simulate
 from secureps.store.checkpoint import read_state
 from tests.kits import extras_kit
 from tests.kits.nursery import ROOT

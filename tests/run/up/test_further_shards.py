@@ -12,9 +12,9 @@ from secureps.config.sections import read_toml
 from secureps.errors import Malformed, OperatorError, SecurepsError, UnknownParty, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import ShardAddress
-from secureps.run.up import further_shards
+from secureps.run.up import programs
 from secureps.run.up.folder import RunFolder, write_config
-from secureps.run.up.further_shards import EVERY, WITHIN, bring, demand_shard
+from secureps.run.up.programs import EVERY_LOOK, WITHIN, bring, demand_shard
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.keyring import load_public
 from tests.kits.federations import small_plan
@@ -57,7 +57,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Status | SecurepsError]:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(further_shards, "StatusClient", Client)
+    monkeypatch.setattr(programs, "StatusClient", Client)
     return found
 
 
@@ -68,7 +68,7 @@ def test_it_has_keys_and_then_a_file_and_then_it_is_there(
     seen = list[bool]()
 
     def pause(seconds: float) -> None:
-        assert seconds == EVERY
+        assert seconds == EVERY_LOOK
         seen.append(folder.config(NEW).exists())
         if seen[-1]:
             answers[:] = [status("shard-0", NEW)]

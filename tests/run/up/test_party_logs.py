@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.run.run_lock import claimed
-from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.party_logs import log
+from secureps.run.up.folder import Origin, RunFolder, claimed
+from secureps.run.up.runs import log
 from tests.kits.command import typed
 
 SHARD = """2026-11-23 03:49:43,338 shard-0: listens on 127.0.0.1:45225

@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.run.run_lock import claimed, is_claimed, player
-from secureps.run.up.folder import Origin, RunFolder
+from secureps.run.up.folder import Origin, RunFolder, claimed, is_claimed, player
 from secureps.run.up.runs import STOPPED, UNREPORTED, stop
 from tests.kits.processes import PLAN
 
 PLAYER = """
 import signal, sys, time
 from pathlib import Path
-from secureps.run.run_lock import claimed
+from secureps.run.up.folder import claimed
 from secureps.run.processes.signals import terminable
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from secureps.errors import ConfigError, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
-from secureps.run.report.trackers import Extras
+from secureps.run.report.version_metrics import Extras
 from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs

@@ -24,9 +24,8 @@ from secureps.messages.requests import GetSum, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import Fate
-from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.state import ShardState, model_key, sum_key
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal

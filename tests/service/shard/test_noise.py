@@ -18,10 +18,8 @@ from secureps.messages.requests import Prepared
 from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, cohort_digest
 from secureps.policy.plan import Plan
-from secureps.roles.shard.keys import noise_key, sum_key
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import NoiseDamaged
-from secureps.service.shard.noise import ShardNoise
+from secureps.roles.shard.state import NoiseDamaged, ShardState, noise_key, sum_key
+from secureps.service.shard.worker import ShardNoise
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import (
     ADDRESSES,

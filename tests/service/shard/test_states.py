@@ -20,12 +20,15 @@ from secureps.messages.shard_records import StateCommitted, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.plan import Plan
-from secureps.roles.shard.memory_limit import UNLIMITED, Limit
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import GatherState, MakeState, StepState
-from secureps.service.shard.group_values import GroupValues, digest_of
-from secureps.service.shard.states import States
-from secureps.service.shard.tiers import ShardFolders
+from secureps.roles.shard.state import (
+    UNLIMITED,
+    GatherState,
+    Limit,
+    MakeState,
+    ShardState,
+    StepState,
+)
+from secureps.service.shard.states import GroupValues, ShardFolders, States, digest_of
 from secureps.store.checkpoint import checkpoint_path, read_metadata, read_state
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
 

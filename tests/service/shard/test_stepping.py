@@ -21,8 +21,8 @@ from secureps.model.layout import SCALE, GroupLayout
 from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.service.shard.group_values import GroupValues, laid_out
-from secureps.service.shard.stepping import PIECE, Stepping
+from secureps.service.shard.states import GroupValues, laid_out
+from secureps.service.shard.worker import PIECE, Stepping
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
 

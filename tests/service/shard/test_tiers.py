@@ -12,11 +12,10 @@ import pytest
 from secureps.errors import DamagedStore
 from secureps.messages.requests import Telemetry
 from secureps.policy.plan import Plan
-from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
-from secureps.service.shard import states, tiers
-from secureps.service.shard.group_values import in_memory, published
-from secureps.service.shard.tiers import SHORT, ShardFolders, nowhere
+from secureps.roles.shard.state import Limit
+from secureps.service.shard import states
+from secureps.service.shard.states import SHORT, ShardFolders, in_memory, nowhere, published
 from secureps.store.checkpoint import digest_of_file, filed_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
@@ -88,7 +87,7 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
     disk, reads = limited(tmp_path, TIGHT), iter([5, 5, 5, 7, 7, 8])
     disk.keep("a", 0)
     disk.keep("a-b", 0, 1)
-    monkeypatch.setattr(tiers, "_disk_reads", lambda: next(reads))
+    monkeypatch.setattr(states, "_disk_reads", lambda: next(reads))
     disk.states.published("a", 0, 0)
     assert counted(disk) == (1, 0)
     disk.states.values("a-b", 0)
@@ -102,9 +101,9 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
 def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     (tmp_path / "file").read_bytes()
-    before = tiers._disk_reads()
+    before = states._disk_reads()
     (tmp_path / "file").read_bytes()
-    assert tiers._disk_reads() == before
+    assert states._disk_reads() == before
 
 
 def test_what_the_process_holds_is_told(tmp_path: Path) -> None:

@@ -24,12 +24,17 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Sweep
-from secureps.roles.shard.keys import noise_key, state_key, sum_key
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import GatherState, MakeState, PayloadsDamaged
-from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.tiers import ShardFolders
-from secureps.service.shard.worker import ShardWorker
+from secureps.roles.shard.state import (
+    GatherState,
+    MakeState,
+    PayloadsDamaged,
+    ShardState,
+    noise_key,
+    state_key,
+    sum_key,
+)
+from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
 

@@ -12,8 +12,8 @@ import pytest
 from secureps.errors import ConfigError, Malformed, SecurepsError, Unreachable, Unsigned, WrongRun
 from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
-from secureps.wire.grpc import authentication, framing
-from secureps.wire.grpc.authentication import Claim, claim_of, sign_request
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.framing import Claim, claim_of, sign_request
 from secureps.wire.msgpack import encode
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, sign_as
 
@@ -163,7 +163,7 @@ def test_a_peer_of_another_format_is_refused_at_its_first_request(
     transport = world.transport("a")
     said = rf"a has format {theirs} of secureps, and .* format {FORMAT}: .* install the coord"
     with monkeypatch.context() as other:
-        other.setattr(authentication, "FORMAT", theirs)
+        other.setattr(framing, "FORMAT", theirs)
         for name in ("shard-0", "coordinator"):
             with pytest.raises(ConfigError, match=said):
                 world.result(transport.call(name, Heartbeat("a")))

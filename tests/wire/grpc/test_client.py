@@ -32,10 +32,9 @@ from secureps.exhaustion import exhaustion
 from secureps.messages.orders import MESSAGE_LIMIT, Commit
 from secureps.messages.requests import AskBlock, Heartbeat, Missing, Noted, Stored, Subscribe
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc import client, framing, pacing, servers
-from secureps.wire.grpc.authentication import sign_request
+from secureps.wire.grpc import client, framing, servers
 from secureps.wire.grpc.client import LATE, TURN, Addresses, GrpcTransport, Liveness
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.framing import PLAINTEXT, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import running
@@ -149,7 +148,7 @@ class TestGrpc(TransportContract):
 
         transport, message = world.transport("a"), put(b"x")
         with monkeypatch.context() as context:
-            context.setattr(pacing.Progress, "__enter__", full)
+            context.setattr(framing.Progress, "__enter__", full)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:

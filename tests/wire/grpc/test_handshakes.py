@@ -13,8 +13,8 @@ import pytest
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing, servers
-from secureps.wire.grpc.authentication import sign_request
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.framing import sign_request
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.fuzz.attempt import resident
 from tests.kits.half_open import HalfOpen

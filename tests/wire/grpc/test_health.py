@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.wire.grpc import health
+from secureps.wire.grpc import servers
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc
 
@@ -71,7 +71,7 @@ def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
 
 
 def test_there_are_only_so_many_watchers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "WATCHERS", 1)
+    monkeypatch.setattr(servers, "WATCHERS", 1)
     with grpc.insecure_channel(at(server)) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         first = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
@@ -82,7 +82,7 @@ def test_there_are_only_so_many_watchers(server: Server, monkeypatch: pytest.Mon
 
 
 def test_what_is_stopping_is_never_ready_again() -> None:
-    one = health.Health("secureps.Shard")
+    one = servers.Health("secureps.Shard")
     one.set_ready(True)
     assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == SERVING
     one.end()

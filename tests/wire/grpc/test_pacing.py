@@ -9,23 +9,30 @@ from functools import partial
 
 import pytest
 
-from secureps.wire.grpc import pacing
+from secureps.wire.grpc import framing
 from tests.kits.transport_kit import PATIENCE
 
 
 def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
     took = iter(
-        [pacing.FAST / 2, pacing.FAST / 2, pacing.FAST, pacing.SLOW, pacing.SLOW, pacing.FAST / 2]
+        [
+            framing.FAST / 2,
+            framing.FAST / 2,
+            framing.FAST,
+            framing.SLOW,
+            framing.SLOW,
+            framing.FAST / 2,
+        ]
     )
-    now, lengths, unit = [0.0], [], pacing.SHORTEST
-    for piece in pacing.Pace(lambda: now[0]).cut(memoryview(bytes(14 * unit))):
+    now, lengths, unit = [0.0], [], framing.SHORTEST
+    for piece in framing.Pace(lambda: now[0]).cut(memoryview(bytes(14 * unit))):
         lengths.append(len(piece))
         now[0] += next(took)
     assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
 
 
 def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> None:
-    pace, unit = pacing.Pace(lambda: 0.0), pacing.SHORTEST
+    pace, unit = framing.Pace(lambda: 0.0), framing.SHORTEST
 
     def lengths(units: int) -> list[int]:
         return [len(piece) // unit for piece in pace.cut(memoryview(bytes(units * unit)))]
@@ -41,7 +48,7 @@ def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> Non
 
 
 def test_a_server_goes_on_at_the_pace_of_each_connection_until_one_breaks() -> None:
-    paces, unit = pacing.Paces(), pacing.SHORTEST
+    paces, unit = framing.Paces(), framing.SHORTEST
 
     def first(peer: str) -> int:
         with paces.of(peer) as pace:
@@ -55,39 +62,39 @@ def test_a_server_goes_on_at_the_pace_of_each_connection_until_one_breaks() -> N
 
 
 def test_a_server_forgets_the_pace_of_connections_of_long_ago() -> None:
-    paces, unit = pacing.Paces(), pacing.SHORTEST
-    for number in range(pacing.REMEMBERED + 1):
+    paces, unit = framing.Paces(), framing.SHORTEST
+    for number in range(framing.REMEMBERED + 1):
         with paces.of(str(number)) as pace:
             assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == 2
-    for peer, pieces in ((str(pacing.REMEMBERED), 1), ("0", 2)):
+    for peer, pieces in ((str(framing.REMEMBERED), 1), ("0", 2)):
         with paces.of(peer) as pace:
             assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == pieces
 
 
 def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
-    assert pacing.next_length(pacing.SHORTEST, pacing.SLOW) == pacing.SHORTEST
-    assert pacing.next_length(pacing.LONGEST, 0.0) == pacing.LONGEST
+    assert framing.next_length(framing.SHORTEST, framing.SLOW) == framing.SHORTEST
+    assert framing.next_length(framing.LONGEST, 0.0) == framing.LONGEST
 
 
 def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
-    lanes = pacing.Lanes()
-    assert lanes.open == pacing.FIRST_LANES
+    lanes = framing.Lanes()
+    assert lanes.open == framing.FIRST_LANES
     for _ in range(10):
-        lanes.saw(pacing.SLOW + 1)
+        lanes.saw(framing.SLOW + 1)
     assert lanes.open == 1
-    lanes.done(pacing.FAST + 0.1)
+    lanes.done(framing.FAST + 0.1)
     lanes.saw(0.1)
     assert lanes.open == 1
     for _ in range(10):
         lanes.done(0.1)
-    assert lanes.open == pacing.LANES
+    assert lanes.open == framing.LANES
 
 
 def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
     now, stalls = [0.0], list[float]()
-    watch = pacing.Stalls(1000.0, lambda: now[0])
+    watch = framing.Stalls(1000.0, lambda: now[0])
     watch.close()  # no thread looks
-    progress = pacing.Progress(watch, lambda: stalls.append(now[0]), lambda seconds: None)
+    progress = framing.Progress(watch, lambda: stalls.append(now[0]), lambda seconds: None)
     with progress:
         now[0] = 900.0
         progress.moved()
@@ -103,17 +110,17 @@ def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
 
 
 def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
-    watch, stalled = pacing.Stalls(0.05), queue.Queue[str]()
+    watch, stalled = framing.Stalls(0.05), queue.Queue[str]()
     before = set(threading.enumerate())
-    quick = pacing.Stalls(3600.0)
+    quick = framing.Stalls(3600.0)
     with ExitStack() as stack:
         for name in ("a", "b"):
             call_off = partial(stalled.put, name)
-            stack.enter_context(pacing.Progress(watch, call_off, lambda seconds: None))
-            stack.enter_context(pacing.Progress(quick, call_off, lambda seconds: None))
+            stack.enter_context(framing.Progress(watch, call_off, lambda seconds: None))
+            stack.enter_context(framing.Progress(quick, call_off, lambda seconds: None))
         assert {stalled.get(timeout=PATIENCE), stalled.get(timeout=PATIENCE)} == {"a", "b"}
         assert len(set(threading.enumerate()) - before) == 2  # others may end meanwhile
-        with pacing.Progress(watch, partial(stalled.put, "after a rest"), lambda seconds: None):
+        with framing.Progress(watch, partial(stalled.put, "after a rest"), lambda seconds: None):
             assert stalled.get(timeout=PATIENCE) == "after a rest"
     assert stalled.empty()
     for each in (watch, quick):
@@ -121,9 +128,9 @@ def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
 
 
 def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
-    lanes = pacing.Lanes()
+    lanes = framing.Lanes()
     for _ in range(10):
-        lanes.saw(pacing.SLOW + 1)
+        lanes.saw(framing.SLOW + 1)
     entered: queue.Queue[int] = queue.Queue()
 
     def enter() -> None:

@@ -25,11 +25,10 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
-from secureps.wire.grpc import pacing, servers, uploads
+from secureps.wire.grpc import admission, framing, servers
+from secureps.wire.grpc.admission import HUGE, LARGE, SILENT, UNFINISHED, Gathering, Upload, Uploads
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.framing import Collected, part
-from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.uploads import HUGE, LARGE, SILENT, UNFINISHED, Gathering, Upload, Uploads
+from secureps.wire.grpc.framing import PLAINTEXT, Collected, part
 from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
@@ -112,9 +111,9 @@ def test_a_push_through_a_link_that_is_cut_again_and_again(
 def test_a_push_begins_as_the_last_one_ended(
     world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch, taken: list[int]
 ) -> None:
-    monkeypatch.setattr(pacing, "FAST", PATIENCE)
+    monkeypatch.setattr(framing, "FAST", PATIENCE)
     transport = world.transport("a")
-    for first in (pacing.SHORTEST, pacing.LONGEST):
+    for first in (framing.SHORTEST, framing.LONGEST):
         taken.clear()
         transport.call("shard-0", put(bytes(SIZE))).result(PATIENCE)
         assert taken[0] == first
@@ -173,7 +172,7 @@ def test_a_push_that_was_given_up_goes_on_in_another_process(
 def test_what_moves_may_take_longer_than_the_timeout(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "LONGEST", pacing.SHORTEST)
+    monkeypatch.setattr(framing, "LONGEST", framing.SHORTEST)
     _, transport = link(timeout=0.5, rate=256 << 10)
     message = put(os.urandom(256 << 10))
     assert until_answered(transport, message) == Stored(message.header.digest)
@@ -215,7 +214,7 @@ def test_more_blocks_than_there_is_memory_for_come_one_after_another(
     world: Grpc, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Side by side none would be whole: what came of one would go for the next, and come again."""
-    monkeypatch.setattr(uploads, "SILENT", PATIENCE)
+    monkeypatch.setattr(admission, "SILENT", PATIENCE)
     relay = Relay(world.address("shard-0"), rate=8 << 20)
     world.ports["shard-0"] = int(relay.address.rpartition(":")[2])
     data, senders = os.urandom(BLOCK_LIMIT), "abcdef"  # there is memory for three
@@ -228,7 +227,7 @@ def test_more_blocks_than_there_is_memory_for_come_one_after_another(
 def test_a_block_that_stops_coming_keeps_others_out_for_a_moment_alone(
     world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "SILENT", 0.3)
+    monkeypatch.setattr(admission, "SILENT", 0.3)
     for number in range(3):
         silent = Relay(world.address("shard-0"), silent=100_000)
         name, way = f"s{number}", {"shard-0": silent.address}

@@ -22,9 +22,9 @@ from secureps.service.executor import Watchers
 from secureps.service.process import authenticator
 from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
-from secureps.wire.grpc import framing, health
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, sign_request
+from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.framing import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.half_open import HalfOpen
 from tests.kits.handshakes import hasten, kit_of_two, secured
@@ -139,7 +139,7 @@ def test_who_is_honest_goes_on_over_another_connection(world: World) -> None:
 def test_no_stream_that_nobody_signs_for_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "WATCH_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "WATCH_SECONDS", 0.5)
     with tls_of(world.kit, "eve").channel(COORDINATOR, world.address, []) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(
             health_pb2.HealthCheckRequest(), timeout=PATIENCE

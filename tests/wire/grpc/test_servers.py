@@ -33,10 +33,9 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.wire.grpc import framing, servers
-from secureps.wire.grpc.authentication import sign_request
-from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.admission import Upload
+from secureps.wire.grpc.framing import PLAINTEXT, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer, _answer
-from secureps.wire.grpc.uploads import Upload
 from secureps.wire.msgpack import encode
 from tests.kits.polling import until
 from tests.kits.transport_kit import (

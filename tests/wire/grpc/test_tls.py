@@ -30,17 +30,17 @@ from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, OpenRefused, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import approve, create_kit, issue, make_keys, renew, rotate
-from secureps.store.keyring import load_public
-from secureps.store.tls_files import (
+from secureps.store.keyring import (
     LOOK,
     SOON,
     TlsFiles,
     certificate_end,
     certificate_file,
     load_credentials,
+    load_public,
 )
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.party_kits import give
 from tests.kits.processes import Recorder
@@ -194,7 +194,7 @@ def test_what_is_over_is_refused_at_both_ends(
     renew(kit, ["eve", "shard-0"])
     with pytest.raises(KitError, match=r"eve.pem: it ended on .*secureps keys renew"):
         tls_of(kit, "eve")
-    monkeypatch.setattr("secureps.store.tls_files.check_certificate", lambda *_: None)
+    monkeypatch.setattr("secureps.store.keyring.check_certificate", lambda *_: None)
     with pytest.raises(Unreachable):
         ask(tls_of(kit, "eve"), serve(good), "eve")
     renew(kit, [COORDINATOR])

@@ -14,8 +14,7 @@ from secureps.messages.requests import Heartbeat, Noted, PutBlock, Refusal, Subm
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.service.loop import VirtualLoop
 from secureps.wire.msgpack import decode, encode
-from secureps.wire.waves.batch import Entry, Kind
-from secureps.wire.waves.relay import Relay
+from secureps.wire.waves.batch import Entry, Kind, Relay
 from tests.kits.transport_kit import EchoServer, ask, never, put
 
 

@@ -25,13 +25,19 @@ from secureps.messages.requests import (
     Subscribe,
     Telemetry,
 )
-from secureps.messages.run import COORDINATOR
-from secureps.messages.schema import Schema
+from secureps.messages.run import COORDINATOR, Schema
 from secureps.messages.submission import SubmissionId
 from secureps.wire.msgpack import encode
-from secureps.wire.waves.batch import Entry, Kind, about
-from secureps.wire.waves.relay import answering
-from secureps.wire.waves.transport import REPEATED, WaveTransport, due, foreseen
+from secureps.wire.waves.batch import (
+    REPEATED,
+    Entry,
+    Kind,
+    WaveTransport,
+    about,
+    answering,
+    due,
+    foreseen,
+)
 from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
 from tests.kits.waves_kit import Pumped
 
