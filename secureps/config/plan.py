@@ -34,7 +34,7 @@ class RoundSection(Table):
     """The grid's range is so many standard deviations of a rotated update of one length.
 
     `length` is which: the clip, or the mean norm of the updates of the cohort before, which moves
-    the range (`codec.moving_range`).
+    the range (`codec.grid`).
     """
 
     name: Literal["round"]
@@ -177,7 +177,7 @@ class StreamSection(TimedSection):
 
 
 class SyncSection(CohortSection):
-    """Rounds: who is invited together is summed together (`policy.rules.sync`).
+    """Rounds: who is invited together is summed together (`policy.rules.registry`).
 
     `start` members must be live before a round opens (default: the quorum). Invited are the
     `fraction` of those who are live, at least the quorum and at most `most`; every version draws
@@ -192,7 +192,7 @@ class SyncSection(CohortSection):
 
 
 class SspSection(CohortSection):
-    """Stale synchronous parallel (`policy.rules.ssp`); `slack` is s, `deadline` D."""
+    """Stale synchronous parallel (`policy.rules.registry`); `slack` is s, `deadline` D."""
 
     name: Literal["ssp"]
     slack: int = Field(ge=0, le=64)
@@ -207,7 +207,7 @@ class QueueSection(StreamSection, GatheredSection):
 
 
 class BufferedSection(QueueSection):
-    """FedBuff (`policy.rules.buffered`); `buffer` is K."""
+    """FedBuff (`policy.rules.registry`); `buffer` is K."""
 
     name: Literal["buffered"]
 
@@ -230,7 +230,7 @@ class AsyncSection(StreamSection):
 
 
 class PrioritySection(QueueSection):
-    """The best `buffer` of `pool` updates (`policy.rules.buffered`).
+    """The best `buffer` of `pool` updates (`policy.rules.registry`).
 
     `score` is "freshness", "magnitude", or "package.module:function"; `pool` is how many must wait
     before any are chosen (default: twice the buffer).
@@ -289,7 +289,7 @@ def _spelled(rule: Any) -> Any:
 
 
 class AdaptiveSection(Table):
-    """A clip that follows the updates' norms (`privacy.adaptive`); the group's `clip` is the first.
+    """A clip that follows the updates' norms (`privacy.client_level`); `clip` is the first.
 
     `quantile` is the share of updates that shall be shorter than the clip; `rate` how fast the
     clip follows, 0 for never; `weight` how large the count of short updates is in the sum, in

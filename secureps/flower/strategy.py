@@ -4,7 +4,7 @@
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
 Flower's own loop runs, and logs what it always logs; its train messages become waves of sealed
-updates (`flower.waves`).
+updates (`flower.strategy`).
 
 Carries waves between a Grid and the relay: asks nodes that are due, and performs their replies.
 

@@ -665,7 +665,7 @@ class ScalingStatus:
         deadline, buffer: factors of the plan's that are in force.
         steps: the newest decisions, oldest first.
         reward, lost: what was measured before the newest of them, as its record has it
-            (`messages.scaling`).
+            (`messages.requests`).
     """
 
     policy: str

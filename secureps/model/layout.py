@@ -40,7 +40,7 @@ _PIECE = 1 << 16
 """Values that are converted at a time, so that they stay in the cache."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
-"""The last value of a group whose clip (`privacy.adaptive`) or range (`codec.moving_range`) moves:
+"""The last value of a group whose clip (`privacy.client_level`) or range (`codec.grid`) moves:
 its scale. It is no tensor of the model, and no model may have one of this name."""
 
 

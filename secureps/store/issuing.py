@@ -10,7 +10,7 @@
     KIT/ca/holds.json           seconds for which a roster holds after it was signed; 0: for ever
     KIT/ca/turn           0600  empty; locked by whoever signs
     KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
-    KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
+    KIT/public/                 what it signs, for everybody (`store.keyring`)
 
 A party's files are made where nothing is, with their mode, and links are refused: no step writes
 over a key that is in use. The issuer's appear whole or not at all, the roster last. Each step may

@@ -2,7 +2,7 @@
 
     Journal         the Protocol
     SqliteJournal   one file; every row's digest covers all rows before it, and a second one
-                    says how far it has come (`store.journal_height`)
+                    says how far it has come (`store.journal_rows`)
     MemoryJournal   for simulation and tests
     DatedJournal    around one of them: who writes it, what day it is, and what was refused
 

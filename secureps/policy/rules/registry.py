@@ -45,7 +45,7 @@ integers on the ciphertexts, and kept even enough to hide everybody (`even_out`)
 nothing hides.
 
 Weights that are too uneven let few members stand out, and no holder opens them
-(`policy.cohorts.overlap`): a rule makes them as even as it must.
+(`policy.cohorts.suspicion`): a rule makes them as even as it must.
 
 **Priority.** Of the waiting updates the K of the highest score make the next version.
 

@@ -4,7 +4,7 @@
 
 An update of staleness tau is worth (1 + tau)^-p, as a rule weighs it. `lost` is the part of what
 was asked for that came to nothing, late, stale or given up: clients that are always late are in no
-version, and nor is what they know. `policy.scaling.fitted` has the policy that fits a model.
+version, and nor is what they know. `policy.scaling.policies` has the policy that fits a model.
 
 The model, of the figures since the last decision, with S shards now and s instead:
 

@@ -1,6 +1,6 @@
 """What both kinds of key holder have in common: they obey one coordinator, and their own ledger.
 
-An order to open a cohort is checked against the ledger (`roles.holder.ledger`) and journalled
+An order to open a cohort is checked against the ledger (`roles.holder.holder`) and journalled
 before anything is done for it (`roles.holder.bfv`, `roles.holder.committee`).
 
 A key holder's ledger, and the conditions of its own under which it helps to open a cohort.
@@ -8,7 +8,7 @@ A key holder's ledger, and the conditions of its own under which it helps to ope
 It trusts nobody's word: receipts must be signed by clients of its own roster, and the cohort must
 be large enough by a plan that keeps to the holder's own minimum. A cohort counts as opened from the
 record that is written before anything is done for it, and no cohort is opened beside it from which
-it could be subtracted (`policy.cohorts.overlap`). In memory the ledger grows with clients and not
+it could be subtracted (`policy.cohorts.suspicion`). In memory the ledger grows with clients and not
 with what they send: a client with a submission in an opened cohort sends no earlier one, and a
 client with an opened update sends none from an earlier version.
 
@@ -615,7 +615,7 @@ class HolderLedger:
         return self.pinned.plan.bounds(group).minimum
 
     def _check_apart(self, cohort: Cohort) -> None:
-        """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.overlap`)."""
+        """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.suspicion`)."""
         for member in cohort.members:
             standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and member.base < standing.base:

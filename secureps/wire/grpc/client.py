@@ -6,7 +6,7 @@ A thread of its own begins the calls, so messages that a party sends at once go 
 message whose answer waits for other messages has a call of its own.
 
 A small pool of threads carries payloads in pieces, as many at once as the link allows
-(`wire.grpc.pacing`). A payload that moves may take its time, and continues where it was when its
+(`wire.grpc.framing`). A payload that moves may take its time, and continues where it was when its
 connection breaks. A watch has a daemon thread at the watcher, none at the coordinator.
 
 If memory or threads run out, threads that gRPC could not start are missing for good, without any

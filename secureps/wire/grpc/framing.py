@@ -15,7 +15,7 @@ A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payloa
 the envelope, so that a shard judges it before it takes any payload; a Get's first piece also has
 the beginning of the payload. The payload is sent from its message's offset to its end.
 
-A request's metadata names its sender, signed (`wire.grpc.authentication`).
+A request's metadata names its sender, signed (`wire.grpc.framing`).
 
 A claim names the asking party, the server and the run. Its signature covers these, the method, and
 the digest of the envelope that follows. So a recorded request is useless at another server, and in
