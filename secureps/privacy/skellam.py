@@ -7,7 +7,7 @@ v is a float, taken as the rational number that it is.
 The sampler is inversion. A uniform U in [0, 1) is read bit by bit from the stream of words; |X| is
 the k with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. 62 bits of U are looked up
 in a table whose entries are proven to within `slack` 2^-62; where these do not decide, more words
-are read and compared with probabilities as precise as it takes (`privacy.skellam`). So for uniform
+are read and compared with probabilities as precise as it takes (below). So for uniform
 words the law is met exactly: the statistical distance is 0, over any number of values. No float
 decides anything.
 

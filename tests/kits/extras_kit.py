@@ -1,7 +1,7 @@
 """Stand-ins for tensorboard and mlflow, which a development environment does not have.
 
-They have the few names that `run.report.version_metrics` uses, with the real ones' arguments, and keep
-what they are given; a manual trial against the real packages is all that can show more.
+They have the few names that `run.report.version_metrics` uses, with the real ones' arguments, and
+keep what they are given; a manual trial against the real packages is all that can show more.
 """
 
 from __future__ import annotations

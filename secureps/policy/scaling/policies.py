@@ -1,10 +1,10 @@
-"""Policies of `[scaling]`: what they see, may do and aim at, and the two that fit nothing.
+"""Policies of `[scaling]`: what they see, may do and aim at.
 
     reward = (updates that are part of versions, by what they are worth) / seconds * (1 - lost)
 
 An update of staleness tau is worth (1 + tau)^-p, as a rule weighs it. `lost` is the part of what
 was asked for that came to nothing, late, stale or given up: clients that are always late are in no
-version, and nor is what they know. `policy.scaling.policies` has the policy that fits a model.
+version, and nor is what they know. `decide_by_model` fits a model.
 
 The model, of the figures since the last decision, with S shards now and s instead:
 
@@ -336,7 +336,7 @@ class Model:
         self._rounds = _whole(seen.rounds)
 
     def reward(self, shards: int, deadline: float, buffer: float) -> float:
-        """The reward up to a factor (see `policy.scaling.policies`); 0 where no version is made."""
+        """The reward up to a factor (the module says how); 0 where no version is made."""
         share, waits = self.share(shards), self._seen.waits
         servers = waits.shards * share + waits.holders
         if self._rounds:

@@ -16,7 +16,7 @@ gets it at once.
 
 A wave costs seconds: a process, and two polls. So a party does not wait for foreseeable answers. It
 takes a block as stored that travels before its receipt; the server hands the receipt to the
-coordinator only once that is true (`wire.waves.batch`), and the party sends a lost block again
+coordinator only once that is true (`Relay`), and the party sends a lost block again
 after its next subscription, as after a crash.
 
 The servers' side of waves: performs the requests in parties' batches, and gathers their answers.
