@@ -21,8 +21,8 @@ from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
-from secureps.messages.requests import ScalingDecided
 from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names

@@ -41,8 +41,8 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.requests import ScalingDecided
 from secureps.messages.run import RunInfo
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
     Receipt,

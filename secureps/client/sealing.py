@@ -25,8 +25,9 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
 from secureps.errors import InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed, UpdateReleased
-from secureps.messages.orders import EnvelopeKeyAnnounced, KeyCommittee
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
     BlockHeader,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import EnvelopeKeyAnnounced, GroupVersion, KeyCommittee
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import (
     Checkpointed,
@@ -19,11 +20,11 @@ from secureps.messages.requests import (
     OpenRefused,
     Prepared,
     Retire,
-    ScalingDecided,
     Submit,
     Withdraw,
 )
 from secureps.messages.run import Placement, ShardAddress
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Held, SubmissionId
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.orders import EnvelopeKeyAnnounced
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import Cohort
 

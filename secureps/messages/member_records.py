@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from secureps.messages.charge import Charge, Release
-from secureps.messages.orders import EnvelopeKeyAnnounced, GroupVersion
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 

@@ -3,18 +3,13 @@
 Every order carries the coordinator's incarnation; a lower one than was seen is refused.
 Orders may be lost or repeated: all are idempotent, and a party that subscribes again is
 told again what still concerns it.
-
-A key holder's word that its envelopes are sealed for another key from now on.
-
-The kit's key has number 0, by the CA's certificate; each that follows has the holder's own
-signature, under the identity that the roster names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.messages.encoding import signed_part
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
 
@@ -289,34 +284,3 @@ ClientOrder = (Configure | RosterChanged | SealFor | Invite | Published) | (
 )
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
 """All may be told that the run is over; what else, by whom."""
-
-
-# --- envelope keys -----------------------------------------------------------------
-
-MOST_KEYS = 1 << 31
-"""Numbers of keys are below it: one a second, for 68 years."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvelopeKeyAnnounced:
-    """The newest public key of a holder: said to the coordinator, and on by it to clients.
-
-    Args:
-        run: run id, 32 bytes: it counts in no other run.
-        holder: whose; number: of the key, above those of all before it in this kit.
-        key: raw, 1216 bytes (`crypto.envelope`).
-        least: the keys below this number are erased; it is `number` at most.
-        signature: the holder's (Ed25519), over everything else.
-    """
-
-    run: bytes
-    holder: str
-    number: int
-    key: bytes
-    least: int
-    signature: bytes = b""
-
-
-def announcement_bytes(announced: EnvelopeKeyAnnounced) -> tuple[bytes, bytes]:
-    """Returns the domain and the bytes that the holder signs."""
-    return b"secureps-envelope-key", signed_part(announced)

@@ -13,8 +13,9 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
 from secureps.messages import requests
 from secureps.messages.acts import Act
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.orders import AnyOrder, EnvelopeKeyAnnounced, Finish, ShardOrder
+from secureps.messages.orders import AnyOrder, Finish, ShardOrder
 from secureps.messages.requests import Follow, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Held

@@ -28,7 +28,7 @@ from secureps.errors import (
     UnknownParty,
     WrongRun,
 )
-from secureps.messages.orders import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 

@@ -15,7 +15,7 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.requests import Examined, Figure, GetSum, KeyShare, Request, Telemetry
 from secureps.messages.submission import (
     OPENED,

@@ -7,18 +7,19 @@ from dataclasses import fields
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import TO_GO_ON, EnvelopeKeyAnnounced
+from secureps.messages.orders import TO_GO_ON
 from secureps.messages.requests import (
     FAILED,
     Examined,
     OpenRefused,
     Prepared,
     Retire,
-    ScalingDecided,
     Submit,
     Withdraw,
 )
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record

@@ -65,8 +65,8 @@ from secureps.messages import (
     shard_records,
 )
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, digest, from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import EnvelopeKeyAnnounced
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,

@@ -15,8 +15,9 @@ from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import AskStatus, Figure, ScalingDecided, Status, Submit, Telemetry
+from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.scaling import Load

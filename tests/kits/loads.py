@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from secureps.messages.requests import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from secureps.policy.scaling.policies import Limits, Observation, Round, Waits
 
 LIMITS = Limits(

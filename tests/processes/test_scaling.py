@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.acts import Act
-from secureps.messages.requests import ScalingDecided
+from secureps.messages.scaling import ScalingDecided
 from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import told
 from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text

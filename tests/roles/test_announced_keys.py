@@ -11,7 +11,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty, Unsigned, WrongRun
-from secureps.messages.orders import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.envelope_keys import MOST_KEYS, EnvelopeKeyAnnounced, announcement_bytes
 from secureps.roles.roster_follower import AnnouncedKeys
 
 CA, RUN = Identity.generate(), bytes(32)

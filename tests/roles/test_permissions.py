@@ -12,8 +12,8 @@ from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests, submission
 from secureps.messages.acts import Act
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.orders import EnvelopeKeyAnnounced
 from secureps.messages.requests import Follow, PutBlock, TakeOver
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions

@@ -25,8 +25,8 @@ from secureps.crypto.roster import (
 from secureps.crypto.tls import TlsKey, certify_tls, check_certificate, make_authority
 from secureps.errors import DamagedStore, Malformed, Refused, SecurepsError, UnknownParty, Unsigned
 from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.evaluation import Evaluated, Metric, evaluated_bytes
-from secureps.messages.orders import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, signing_bytes

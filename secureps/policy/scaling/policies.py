@@ -41,7 +41,7 @@ from statistics import NormalDist, fmean, linear_regression
 from typing import Protocol
 
 from secureps.messages.acts import ShardDeed
-from secureps.messages.requests import BlockAssigned, ScalingDecided
+from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.wording import counted, named
 
 KEPT = 5

@@ -16,8 +16,9 @@ from secureps.messages import requests
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
-from secureps.messages.orders import Discard, EnvelopeKeyAnnounced, Found
+from secureps.messages.orders import Discard, Found
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.requests import TakeOver
 from secureps.messages.run import COORDINATOR, RunInfo

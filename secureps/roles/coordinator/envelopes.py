@@ -21,9 +21,9 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
-    EnvelopeKeyAnnounced,
     EraseKeys,
     Examine,
     GroupVersion,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import BALANCE, BlockAssigned, ScalingDecided
+from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
+from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.group import (
     Evaluations,
     GroupState,

@@ -22,8 +22,9 @@ from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
 from secureps.messages.orders import Finish
-from secureps.messages.requests import BALANCE, BlockAssigned, Move, Prepared
+from secureps.messages.requests import BALANCE, Move, Prepared
 from secureps.messages.run import Placement
+from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import checkpointing, commit
 from secureps.roles.coordinator.founding import make_configure

@@ -22,17 +22,15 @@ from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import (
+from secureps.messages.requests import CohortSteps, Submit, Telemetry
+from secureps.messages.run import Placement
+from secureps.messages.scaling import (
     BlockAssigned,
-    CohortSteps,
     ScalingDecided,
     ScalingStatus,
     ScalingStep,
     ShardLoad,
-    Submit,
-    Telemetry,
 )
-from secureps.messages.run import Placement
 from secureps.messages.submission import UPDATE, Cohort, Held
 from secureps.policy.memory import room_to_make
 from secureps.policy.rules.registry import staleness_power

@@ -23,23 +23,18 @@ from secureps.messages import requests
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
     EVALUATION,
     EvaluationSkipped,
     VersionEvaluated,
     evaluated_digest,
 )
-from secureps.messages.orders import EnvelopeKeyAnnounced, GroupVersion, KeyCommittee
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import (
-    CohortSteps,
-    Examined,
-    KeyShare,
-    OpenRefused,
-    Prepared,
-    ScalingDecided,
-)
+from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
+from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger

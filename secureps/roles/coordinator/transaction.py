@@ -23,15 +23,9 @@ from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
 from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import (
-    AnyOrder,
-    ClientOrder,
-    Discard,
-    EnvelopeKeyAnnounced,
-    Settled,
-    ShardOrder,
-)
+from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId

@@ -16,15 +16,9 @@ from dataclasses import dataclass
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
 from secureps.errors import SecurepsError
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import (
-    Configure,
-    EnvelopeKeyAnnounced,
-    EraseKeys,
-    Examine,
-    Finish,
-    Open,
-)
+from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort, Receipt, SubmissionId

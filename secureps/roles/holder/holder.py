@@ -39,6 +39,7 @@ from secureps.errors import (
     WrongRun,
 )
 from secureps.messages.encoding import canonical, digest, from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
@@ -47,14 +48,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import (
-    Configure,
-    EnvelopeKeyAnnounced,
-    Finish,
-    GroupVersion,
-    Open,
-    RosterChanged,
-)
+from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, other_run

@@ -13,8 +13,8 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import (
-    EnvelopeKeyAnnounced,
     GroupVersion,
     Invite,
     KeyCommittee,

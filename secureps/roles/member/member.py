@@ -20,6 +20,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders, requests
 from secureps.messages.encoding import from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import (
     MemberRecord,
@@ -32,7 +33,6 @@ from secureps.messages.member_records import (
 from secureps.messages.orders import (
     TO_GO_ON,
     Configure,
-    EnvelopeKeyAnnounced,
     Finish,
     GroupVersion,
     Invite,

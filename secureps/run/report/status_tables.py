@@ -28,11 +28,11 @@ from secureps.messages.records import starts
 from secureps.messages.requests import (
     Holding,
     MemberStatus,
-    ScalingStatus,
     ServerStatus,
     Status,
 )
 from secureps.messages.run import STANDBY
+from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.terminal import folded, line, move_text, table

@@ -14,7 +14,8 @@ from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.sharing import Committee
 from secureps.errors import Oversized, PlanRefused
 from secureps.messages.charge import Release
-from secureps.messages.orders import MESSAGE_LIMIT, MOST_KEYS, Open
+from secureps.messages.envelope_keys import MOST_KEYS
+from secureps.messages.orders import MESSAGE_LIMIT, Open
 from secureps.messages.submission import UPDATE, Cohort, Member, Receipt, SubmissionId
 from secureps.policy.plan import Plan, order_bytes
 from secureps.wire.msgpack import encode

@@ -12,7 +12,8 @@ from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.errors import NotReady, WrongVersion
 from secureps.messages.coordinator_records import KeysReleased, RoundGivenUp, RoundOpened
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import EnvelopeKeyAnnounced, SealFor, announcement_bytes
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.orders import SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.submission import UPDATE, Base, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, opening

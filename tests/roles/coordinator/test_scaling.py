@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.messages.requests import BlockAssigned
+from secureps.messages.scaling import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import scaling
 from tests.kits.federations import small_plan

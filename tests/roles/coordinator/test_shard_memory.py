@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.messages.requests import BlockAssigned, Figure, Telemetry
+from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.scaling import BlockAssigned
 from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import resharding, scaling

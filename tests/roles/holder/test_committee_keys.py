@@ -9,8 +9,8 @@ import pytest
 from secureps.config.plan import CipherSection
 from secureps.messages import holder_records, orders
 from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import EnvelopeKeyAnnounced
 from secureps.messages.submission import signing_bytes
 from secureps.roles.holder.committee import AnnounceKey, Erase
 from secureps.roles.holder.holder import KEPT, KeyRotation

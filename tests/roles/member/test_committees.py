@@ -11,14 +11,13 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import Refused
 from secureps.messages.encoding import file_digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.orders import (
-    EnvelopeKeyAnnounced,
     GroupVersion,
     Invite,
     KeyCommittee,
     Published,
     SealFor,
-    announcement_bytes,
 )
 from secureps.messages.requests import Decline
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId

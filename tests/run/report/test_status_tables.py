@@ -29,14 +29,12 @@ from secureps.messages.requests import (
     MemberStatus,
     Move,
     Register,
-    ScalingStatus,
-    ScalingStep,
     ServerStatus,
-    ShardLoad,
     Status,
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.scaling import ScalingStatus, ScalingStep, ShardLoad
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer

@@ -18,15 +18,8 @@ from secureps.config.sections import parse
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, sign_roster
 from secureps.messages.coordinator_records import MemberAsked
-from secureps.messages.orders import (
-    Configure,
-    EnvelopeKeyAnnounced,
-    Finish,
-    Invite,
-    KeyCommittee,
-    Published,
-    SealFor,
-)
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.orders import Configure, Finish, Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
