@@ -304,19 +304,18 @@ def act_lines(folder: Path) -> Signed:
 
 
 SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
-    "audit/chained_file.py verify_end": (audit_file,),
+    "audit/entries.py verify_end": (audit_file,),
     "audit/ledger_statement.py verified": (ledger_statement,),
-    "crypto/key_request.py verify": (key_request,),
     "crypto/roster.py of_line": (followed_roster,),
-    "crypto/roster.py verify": (kits_roster, certificate),
+    "crypto/roster.py verify": (kits_roster, certificate, key_request),
     "crypto/tls.py _signed_by": (tls_certificate,),
     "crypto/tls.py verify_tls": (key_request,),
-    "flower/waves.py _verify": (),  # tests/flower/test_refusals.py, on a grid
+    "flower/strategy.py _verify": (),  # tests/flower/test_refusals.py, on a grid
     "roles/roster_follower.py _verify": (envelope_key,),
     "roles/coordinator/membership.py evaluated": (evaluation,),
-    "roles/coordinator/submissions.py submit": (receipt_at_the_coordinator,),
-    "roles/holder/ledger.py check_author": (receipt_at_a_holder,),
-    "roles/shard/intake.py wanted": (update_block, opened_block),
+    "roles/coordinator/membership.py submit": (receipt_at_the_coordinator,),
+    "roles/holder/holder.py check_author": (receipt_at_a_holder,),
+    "roles/shard/shard.py takes_in": (update_block, opened_block),
     "service/one_wave.py _verify": (wave,),
     "service/process.py authenticate": (request,),
     "store/act_lines.py read_acts": (act_lines,),
