@@ -486,6 +486,7 @@ class Executor:
         self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
+        self._unread = False
         self._calls = Calls(party, around, self)
         self._tick: float | None = None
         self._cancel_watch: Callable[[], None] | None = None
@@ -641,13 +642,14 @@ class Executor:
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log say so while the disk refuses."""
         payload = self._beside(partial(self.worker.fetch, key))
-
-        def read(done: Future[Any]) -> None:
-            if not done.cancelled():
-                self.later(partial(self._disk, "reads", done.exception()))
-
-        payload.add_done_callback(read)
+        payload.add_done_callback(self._read)
         return payload
+
+    def _read(self, done: Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if is_disk_fault(error) or self._unread:
+            self._unread = is_disk_fault(error)
+            self.later(partial(self._disk, "reads", error))
 
     def kept(
         self, request: Request, payload: bytes | memoryview, digest: bytes

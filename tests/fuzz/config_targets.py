@@ -52,8 +52,12 @@ def targets(folder: Path) -> list[Target]:
         load_plan(path).text.encode() for path in sorted((ROOT / "policies").glob("*.toml"))
     )
     # beside the plans and scripts that they name, which is where they are read from
-    read = ("config.sections:read_toml",)
-    told = ("policy.plan:Plan.from_text", "policy.canonical:different_keys")
+    read = (
+        "config.sections:read_toml",
+        "config.sections:Tables._ends",
+        "config.sections:Tables._has",
+    )
+    told = ("policy.plan:Plan.from_text", "policy.plan:different_keys")
     return [
         Target("plan", read, plans, _plan(folder / "plan.toml"), cost=60),
         Target("plan-told", told, texts, _told(texts), cost=60),

@@ -49,11 +49,11 @@ def targets(folder: Path) -> list[Target]:
         return encode(said)
 
     return [
-        Target("act", ("roles.coordinator.acts:do",), _encoded(acts), _act, cost=100),
+        Target("act", ("roles.coordinator.coordinator:do_act",), _encoded(acts), _act, cost=100),
         Target("follow", ("service.lead:Lead._hear_standby",), _encoded(follows), _follow, cost=5),
         Target(
             "take-over",
-            ("roles.coordinator.standby:Standby._take_over",),
+            ("roles.coordinator.reign:Standby._take_over",),
             _encoded([TakeOver()]),
             _take_over,
             cost=5,

@@ -117,7 +117,7 @@ def _sealed() -> list[Target]:
 
     return [
         Target("envelope", ("crypto.envelope:open",), envelopes, opened, True, cost=4),
-        Target("passphrase", ("crypto.passphrase:Passphrase.open",), (file,), unlock, True, cost=2),
+        Target("passphrase", ("store.kit_files:Passphrase.open",), (file,), unlock, True, cost=2),
         Target("seeds", ("crypto.sharing:HolderShare.check",), (shared.seeds_of(1),), seeds, True),
     ]
 

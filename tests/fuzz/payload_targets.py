@@ -110,10 +110,10 @@ def _cipher(
     cost = {"plain": 4, "rlwe": 60, "rlwe-wide": 200, "bfv": 400}[name]
     read = {
         "plain": (
-            "crypto.plain:PlainAdder._check_block",
-            "crypto.plain:PlainAdder._check_total",
-            "crypto.plain:PlainAdder._add",
-            "crypto.plain:PlainOpener.pieces",
+            "crypto.suite:PlainAdder._check_block",
+            "crypto.suite:PlainAdder._check_total",
+            "crypto.suite:PlainAdder._add",
+            "crypto.suite:PlainOpener.pieces",
         ),
         "bfv": ("crypto.bfv:BfvAdder._check_block", "crypto.bfv:BfvAdder._add"),
     }.get(name, ("crypto.rlwe:_frozen",))
@@ -168,7 +168,7 @@ def _models(folder: Path) -> list[Target]:
         ),
         Target(
             "served",
-            ("client.flower.served:_parsed", "client.flower.served:_records"),
+            ("client.initial_model:_parsed", "client.initial_model:_records"),
             (model, recorded),
             in_file(folder / "served.safetensors", read_served),
             cost=8,
@@ -260,7 +260,7 @@ def _apps(folder: Path) -> list[Target]:
     return [
         Target(
             "flower-state",
-            ("client.flower.records:from_plain", "client.flower.records:_from_scalars"),
+            ("client.flower.trainer:from_plain", "client.flower.trainer:_from_scalars"),
             (state.read_bytes(),),
             in_file(state, lambda _: states.newest()),
             cost=12,

@@ -129,7 +129,7 @@ def _journals(folder: Path) -> list[Target]:
         for make in (full, unset)
     )
     copies = ("store.backup:_find", "store.backup:_copy_journal")
-    writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
+    writes = ("store.journal:SqliteJournal._connect", "store.journal_rows:_parsed")
     parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
@@ -137,7 +137,7 @@ def _journals(folder: Path) -> list[Target]:
         Target("journal", reads, (base,), read, cost=30),
         Target("journal-opened", writes, (base,), opened, cost=120),
         Target("backup", copies, (base,), restored, cost=300),
-        Target("height", ("store.journal_height:_parsed",), (height,), high, cost=3),
+        Target("height", ("store.journal_rows:_parsed",), (height,), high, cost=3),
     ]
 
 
@@ -279,7 +279,7 @@ def _lists(folder: Path) -> list[Target]:
     return [
         Target(
             "served-runs",
-            ("store.served_runs:served_runs",),
+            ("store.envelope_keys:served_runs",),
             (runs,),
             in_file(folder / "served", served_runs),
             cost=3,
@@ -331,7 +331,7 @@ def _audit_log() -> Target:
         chained_file.verify_end(data, ME.public)
         return data
 
-    reads = ("audit.chained_file:_parsed", "audit.chained_file:verify_end")
+    reads = ("audit.entries:_parsed", "audit.entries:verify_end")
     return Target("audit-log", reads, (first, whole), verified, signed=True, mend=_chained, cost=3)
 
 

@@ -40,7 +40,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "buffers:Buffers._lent",
         "client.torch:derived",
         "client.torch:noise_generators",
-        "client.flower.records:to_plain",
+        "client.flower.trainer:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bound_seed",
         "client.torch_ranks:order",
@@ -74,7 +74,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "store.journal:MemoryJournal.take",
     ),
     FOLDER: (
-        "dashboard.scores:read_report",
+        "dashboard.observation:read_report",
         "store.act_lines:read_acts",
         "store.backup:folder_number",
         "run.api:RunResult.read",

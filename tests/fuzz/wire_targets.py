@@ -39,7 +39,7 @@ def targets() -> list[Target]:
         Target("bundle", ("wire.grpc.framing:unbundled",), bundles, _bundle),
         Target("frame", ("wire.grpc.framing:open_frame",), frames, _frame),
         Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),
-        Target("claim", ("wire.grpc.authentication:claim_of",), (_CLAIM,), _claim),
+        Target("claim", ("wire.grpc.framing:claim_of",), (_CLAIM,), _claim),
         Target("record", ("messages.encoding:_read",), records, _record),
         Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
         Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import functools
 import itertools
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.identity import Identity
+from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import SecurepsError
 from secureps.messages.encoding import canonical, field_types, from_plain, to_plain
 from secureps.messages.evaluation import Evaluated, evaluated_bytes
@@ -28,6 +29,10 @@ from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
 from secureps.wire.msgpack import decode, encode
 from tests.kits.unset import unset
+
+copyreg.pickle(
+    PublicIdentity, lambda known: (PublicIdentity, (known.key,))
+)  # not what OpenSSL made
 
 EXTREMES: dict[type, tuple[Any, ...]] = {
     int: (-(2**63), -1, 0, 1, 2**31, 2**63 - 1),

@@ -35,7 +35,7 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 STAYS = {
     "client/update._digest_of": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
-    "client/flower/records.from_plain": "bytes as an app gave them",
+    "client/flower/trainer.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.hear": "processes of one client, on machines of one kind",
     "client/worker.ClientWorker.prepare_fit": "words of this client's own seed",
@@ -45,7 +45,7 @@ STAYS = {
     "crypto/sampling.fill": "whoever asks has its array in a stated order",
     "device/encoding._steps": "bits are compared in one process",
     "roles/coordinator/opening.candidates": "sums are compared in one process",
-    "run/script/baselines.train_alone": "words of this process's own seed",
+    "run/script/scoring.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
     "run/study._compare": "models are compared in one process",
     "service/one_wave": "who calls, as the kernel says it",
