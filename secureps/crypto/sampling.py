@@ -108,8 +108,10 @@ def public_stream(*labels: Label) -> Stream:
 
 
 def _stream_of(key: bytes, person: bytes, labels: Iterable[Label]) -> Stream:
-    encoded = b"".join(map(_encode, labels))
-    return Stream(hashlib.blake2b(encoded, digest_size=SEED_BYTES, key=key, person=person).digest())
+    hasher = hashlib.blake2b(digest_size=SEED_BYTES, key=key, person=person)
+    for label in labels:  # one by one: a label may be as long as a model
+        hasher.update(_encode(label))
+    return Stream(hasher.digest())
 
 
 def _encode(label: Label) -> bytes:

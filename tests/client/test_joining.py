@@ -169,17 +169,21 @@ def client(
     return made
 
 
+def bounds(ledger: BudgetLedger) -> tuple[Path, float | None, int | None]:
+    return ledger.path, ledger.budget, ledger.updates_per_hour
+
+
 def test_what_its_data_holder_says_holds(client: Client, tmp_path: Path) -> None:
     client.joins(budget=2.5, threshold=2, ledger=tmp_path / "own.db", records=70)
     assert client.terms == Terms(2.5, 2)
-    assert client.ledger == BudgetLedger(tmp_path / "own.db", 2.5)
+    assert bounds(client.ledger) == (tmp_path / "own.db", 2.5, None)
     assert client.site.records == 70
 
 
 def test_without_a_word_it_has_tls_a_ledger_and_a_seed_of_its_own(client: Client) -> None:
     client.joins()
     assert client.terms == NO_TERMS
-    assert client.ledger == BudgetLedger(default_ledger(client.kit, NAME))
+    assert bounds(client.ledger) == (default_ledger(client.kit, NAME), None, None)
     assert isinstance(client.party.link, Tls)
     assert client.site.seed.private
 
@@ -191,10 +195,10 @@ def test_its_sites_policy_holds_and_of_two_limits_the_stricter(
     path.write_text(POLICY)
     client.joins(site=path)
     assert client.terms == ALLOWS
-    assert client.ledger == BudgetLedger(tmp_path / "site.db", 8.0, 4)
+    assert bounds(client.ledger) == (tmp_path / "site.db", 8.0, 4)
     client.joins(site=path, budget=2.0, threshold=2)
     assert client.terms == dataclasses.replace(ALLOWS, budget=2.0)
-    assert client.ledger == BudgetLedger(tmp_path / "site.db", 2.0, 4)
+    assert bounds(client.ledger) == (tmp_path / "site.db", 2.0, 4)
     client.joins(site=path, budget=9.0, threshold=4)
     assert client.terms == dataclasses.replace(ALLOWS, threshold=4)
     assert "counts for all runs of this" in client.refuses(site=path, ledger=tmp_path / "own.db")

@@ -147,7 +147,7 @@ def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
     chosen = group.suspicion.chosen
     silent = min(client for client in chosen - {"client-02"} if group.awaits(client))
     machine: Any = simulation.parties[silent].machine
-    machine._seal_again = lambda step: False
+    machine._seal_again = lambda step, desk: False
     reason = given_up(simulation)
     assert reason == f"given up: 2 of 3 have arrived, not {silent}; nothing was opened"
     assert not stands(simulation).suspicion.chosen & chosen
