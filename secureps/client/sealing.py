@@ -113,7 +113,7 @@ class OutboxSealer:
         self._committee = committee
         self._outbox = outbox
         self._threads = threads
-        self._kept: dict[str, OneTimeKey] = {}
+        self._kept: dict[str, tuple[OneTimeKey, KeyCommittee]] = {}
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
@@ -202,16 +202,19 @@ class OutboxSealer:
     ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
-        Without a one-time key the update gets only the other number. Raises InternalError if this
-        process no longer has the update's key.
+        The holders stay those that the update was sealed for before, whatever the coordinator says
+        meanwhile: a base version that two committees open could be opened in two cohorts. Without a
+        one-time key the update gets only the other number. Raises InternalError if this process no
+        longer has the update's key.
         """
-        old, group = self._kept.get(headers[0].key), receipt.id.group
+        kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.seals_again:
             same = ((h.block, iter([partial(self._outbox.get, h.key)])) for h in headers)
             return whole(self._put(pinned, anew, same))
-        if old is None:
+        if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
+        old, committee = kept
         layout = pinned.layout.group(group)
         kind = self._cipher(pinned, group)
         opener = kind.opener(pinned.place(group), old)
@@ -233,7 +236,7 @@ class OutboxSealer:
                 yield piece
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        return whole(self._put(pinned, anew, blocks, sealer.key))
+        return whole(self._put(pinned, anew, blocks, sealer.key, committee))
 
     def drop(self, keys: Iterable[str]) -> None:
         """Deletes payloads by their spool keys, and their one-time keys."""
@@ -268,11 +271,12 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
+        committee: KeyCommittee | None = None,
     ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        Under a one-time key it yields each block but the last, once it is in the outbox. If sealing
-        fails, it deletes them.
+        Under a one-time key, which it shares among the `committee` (None: the one that is due), it
+        yields each block but the last, once it is in the outbox. If sealing fails, it deletes them.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
@@ -294,14 +298,16 @@ class OutboxSealer:
                 receipt, blocks=digests, root=ciphertext_root(digests), size=size
             )
             if key is not None:
-                receipt = self._share_key(pinned, receipt, key)
-                self._kept[headers[0].key] = key
+                holders = committee or self._committee(id.group, receipt.version)
+                receipt = self._share_key(pinned, receipt, key, holders)
+                self._kept[headers[0].key] = key, holders
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
             return Sealed(receipt, tuple(headers))
 
-    def _share_key(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+    def _share_key(
+        self, pinned: Pinned, receipt: Receipt, key: OneTimeKey, sealed_for: KeyCommittee
+    ) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature."""
-        sealed_for = self._committee(receipt.id.group, receipt.version)
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)

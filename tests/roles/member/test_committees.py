@@ -142,18 +142,29 @@ def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> Non
     client.sealed(receipt(4, FIRST.committee))
     client.take(told(SECOND, 4))
     assert not client.seals(PLAN, "all", 4)
-    assert client.due("all", 3).committee == FIRST.committee
     assert client.due("all", 5).committee == SECOND.committee
     client.sealed(receipt(5, SECOND.committee))
-    with pytest.raises(Refused, match="it has sealed version 5 of all for other key holders"):
-        client.due("all", 3)
+    assert client.due("all", 5).committee == SECOND.committee
+
+
+def test_an_older_version_than_the_newest_is_sealed_for_nobody(client: Committees) -> None:
+    """A committee that is said to have begun earlier may not be the one that it was sealed for."""
+    client.sealed(receipt(4, FIRST.committee))
+    client.take(told(SECOND, 5))
+    client.sealed(receipt(5, SECOND.committee))
+    for since in (5, 0):
+        client.take(told(SECOND, since))
+        for version in (3, 4):
+            with pytest.raises(Refused, match="has sealed version 5 of all, and none before it"):
+                client.due("all", version)
+        assert client.due("all", 5).committee == SECOND.committee
 
 
 def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Committees) -> None:
     client.take(told(SECOND, 4))
     for version, of in ((5, SECOND), (3, FIRST)):
         client.sealed(receipt(version, of.committee))
-    with pytest.raises(Refused, match="sealed version 5 of all for other key holders"):
+    with pytest.raises(Refused, match="sealed version 5 of all"):
         client.due("all", 3)
 
 
