@@ -23,8 +23,9 @@ from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
-from secureps.errors import InternalError, KitError, Refused
+from secureps.errors import DamagedStore, InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.orders import KeyCommittee
@@ -204,13 +205,16 @@ class OutboxSealer:
 
         The holders stay those that the update was sealed for before, whatever the coordinator says
         meanwhile: a base version that two committees open could be opened in two cohorts. Without a
-        one-time key the update gets only the other number. Raises InternalError if this process no
-        longer has the update's key.
+        one-time key the update gets only the other number.
+
+        Raises:
+            InternalError: this process no longer has the update's key.
+            DamagedStore: a block in the outbox is not what was sent.
         """
         kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.seals_again:
-            same = ((h.block, iter([partial(self._outbox.get, h.key)])) for h in headers)
+            same = ((h.block, iter([partial(self._sent, h)])) for h in headers)
             return whole(self._put(pinned, anew, same))
         if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
@@ -223,7 +227,7 @@ class OutboxSealer:
         def sealed(header: BlockHeader) -> Iterator[Piece]:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
-            adder.add(sums, self._outbox.get(header.key), 1)
+            adder.add(sums, self._sent(header), 1)
             opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
             pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
             # A committee's cipher opens and seals in the same pieces. After the last one the opener
@@ -237,6 +241,15 @@ class OutboxSealer:
 
         blocks = ((header.block, sealed(header)) for header in headers)
         return whole(self._put(pinned, anew, blocks, sealer.key, committee))
+
+    def _sent(self, header: BlockHeader) -> bytes:
+        payload = self._outbox.get(header.key)
+        if payload_digest(payload) != header.digest:  # other integers would get the update's name
+            raise DamagedStore(
+                f"block {header.block} of {header.id} in this client's outbox is damaged, and is "
+                "not sealed again: look at the disk, and start the client again"
+            )
+        return payload
 
     def drop(self, keys: Iterable[str]) -> None:
         """Deletes payloads by their spool keys, and their one-time keys."""
