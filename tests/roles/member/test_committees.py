@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 
@@ -147,17 +148,31 @@ def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> Non
     assert client.due("all", 5).committee == SECOND.committee
 
 
-def test_an_older_version_than_the_newest_is_sealed_for_nobody(client: Committees) -> None:
-    """A committee that is said to have begun earlier may not be the one that it was sealed for."""
-    client.sealed(receipt(4, FIRST.committee))
-    client.take(told(SECOND, 5))
-    client.sealed(receipt(5, SECOND.committee))
-    for since in (5, 0):
-        client.take(told(SECOND, since))
-        for version in (3, 4):
-            with pytest.raises(Refused, match="has sealed version 5 of all, and none before it"):
-                client.due("all", version)
-        assert client.due("all", 5).committee == SECOND.committee
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_told_no_version_is_sealed_for_two_committees(seed: int) -> None:
+    """Also by a client that was restarted, and hears of another committee while it trains."""
+    chance, found = random.Random(seed), dict[int, bytes | None]()
+    follower = RosterFollower(FIRST)
+    follower.follow(Step(), SECOND.to_bytes().decode())
+    client, refused = Committees(follower, "c0"), 0
+    for _ in range(300):
+        if chance.random() < 0.1:
+            newest, client = client.newest, Committees(follower, "c0")
+            client.newest = newest
+        version = chance.randrange(12)
+        try:
+            client.due("all", version)
+            if chance.random() < 0.3:
+                client.take(told(chance.choice((FIRST, SECOND)), chance.randrange(12)))
+            made = client.due_for_made("all", version)
+        except Refused:
+            refused += 1
+            client.take(told(chance.choice((FIRST, SECOND)), chance.randrange(12)))
+            continue
+        assert found.setdefault(version, made.committee) == made.committee
+        client.sealed(receipt(version, made.committee))
+    assert refused
+    assert found
 
 
 def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Committees) -> None:
