@@ -23,8 +23,9 @@ from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share, vector_bytes
-from secureps.errors import InternalError, KitError, Refused
+from secureps.errors import DamagedStore, InternalError, KitError, Refused
 from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed, UpdateReleased
 from secureps.messages.orders import KeyCommittee
@@ -113,7 +114,7 @@ class OutboxSealer:
         self._committee = committee
         self._outbox = outbox
         self._threads = threads
-        self._kept: dict[str, OneTimeKey] = {}
+        self._kept: dict[str, tuple[OneTimeKey, KeyCommittee]] = {}
 
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
@@ -202,16 +203,22 @@ class OutboxSealer:
     ) -> Sealed:
         """Encrypts the integers of an update anew, under a fresh key and sequence number.
 
-        Without a one-time key the update gets only the other number. Raises InternalError if this
-        process no longer has the update's key.
+        The holders stay those that the update was sealed for before, whatever the coordinator says
+        meanwhile: a base version that two committees open could be opened in two cohorts. Without a
+        one-time key the update gets only the other number.
+
+        Raises:
+            InternalError: this process no longer has the update's key.
+            DamagedStore: a block in the outbox is not what was sent.
         """
-        old, group = self._kept.get(headers[0].key), receipt.id.group
+        kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.seals_again:
-            same = ((h.block, iter([partial(self._outbox.get, h.key)])) for h in headers)
+            same = ((h.block, iter([partial(self._sent, h)])) for h in headers)
             return whole(self._put(pinned, anew, same))
-        if old is None:
+        if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
+        old, committee = kept
         layout = pinned.layout.group(group)
         kind = self._cipher(pinned, group)
         opener = kind.opener(pinned.place(group), old)
@@ -220,7 +227,7 @@ class OutboxSealer:
         def sealed(header: BlockHeader) -> Iterator[Piece]:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
-            adder.add(sums, self._outbox.get(header.key), 1)
+            adder.add(sums, self._sent(header), 1)
             opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
             pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
             # A committee's cipher opens and seals in the same pieces. After the last one the opener
@@ -233,7 +240,16 @@ class OutboxSealer:
                 yield piece
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        return whole(self._put(pinned, anew, blocks, sealer.key))
+        return whole(self._put(pinned, anew, blocks, sealer.key, committee))
+
+    def _sent(self, header: BlockHeader) -> bytes:
+        payload = self._outbox.get(header.key)
+        if payload_digest(payload) != header.digest:  # other integers would get the update's name
+            raise DamagedStore(
+                f"block {header.block} of {header.id} in this client's outbox is damaged, and is "
+                "not sealed again: look at the disk, and start the client again"
+            )
+        return payload
 
     def drop(self, keys: Iterable[str]) -> None:
         """Deletes payloads by their spool keys, and their one-time keys."""
@@ -268,11 +284,12 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
+        committee: KeyCommittee | None = None,
     ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        Under a one-time key it yields each block but the last, once it is in the outbox. If sealing
-        fails, it deletes them.
+        Under a one-time key, which it shares among the `committee` (None: the one that is due), it
+        yields each block but the last, once it is in the outbox. If sealing fails, it deletes them.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
@@ -294,14 +311,16 @@ class OutboxSealer:
                 receipt, blocks=digests, root=ciphertext_root(digests), size=size
             )
             if key is not None:
-                receipt = self._share_key(pinned, receipt, key)
-                self._kept[headers[0].key] = key
+                holders = committee or self._committee(id.group, receipt.version)
+                receipt = self._share_key(pinned, receipt, key, holders)
+                self._kept[headers[0].key] = key, holders
             receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
             return Sealed(receipt, tuple(headers))
 
-    def _share_key(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
+    def _share_key(
+        self, pinned: Pinned, receipt: Receipt, key: OneTimeKey, sealed_for: KeyCommittee
+    ) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature."""
-        sealed_for = self._committee(receipt.id.group, receipt.version)
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)

@@ -19,9 +19,10 @@ from secureps.client.trainer import FitResult
 from secureps.client.update import UpdateIntegers, clip_update, magnitude
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import DiskFailed, Malformed, Refused
+from secureps.errors import DamagedStore, DiskFailed, Malformed, Refused
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
+from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
@@ -373,6 +374,31 @@ def test_a_block_is_in_the_outbox_when_it_may_leave_and_none_after_it_is() -> No
         assert len(outbox.keys("")) == len(found)
         assert outbox.has(header.key)
     assert found == [3, 2, 1], "the last one goes with the receipt"
+
+
+def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sealed) -> str:
+    """What a sealer says of an update of which one bit in the outbox is another one."""
+    again = sealer.seal_again(pinned, sent.receipt, sent.headers, 8)
+    assert again.receipt.update == sent.receipt.update
+    key = sent.headers[2].key
+    right = outbox.get(key)
+    outbox.put(key, bytes([right[0] ^ 1]), right[1:])
+    before = outbox.keys("")
+    with pytest.raises(DamagedStore) as found:
+        sealer.seal_again(pinned, sent.receipt, sent.headers, 9)
+    assert outbox.keys("") == before
+    return str(found.value)
+
+
+def test_a_block_that_was_damaged_in_the_outbox_is_not_sealed_again(tmp_path: Path) -> None:
+    """Other integers under the same name in a second sum would tell of its members."""
+    own, bench, outbox = worker(make_plan(), tmp_path, UnsafeSeed(3)), Bench(), MemorySpool()
+    plain = whole(own._seal(drafted(own, SMALL)))
+    text = damaged(own._machine.pinned, own._sealer, cast(MemorySpool, own._outbox), plain)
+    assert "block 2 of c0/all/4 in this client's outbox is damaged" in text
+    sealer = bench.sealer("c1", outbox)
+    sent = bench.send("c1", by=(sealer, outbox))
+    damaged(bench.pinned, sealer, outbox, Sealed(sent.receipt, sent.headers))
 
 
 @pytest.mark.parametrize("private", [False, True])

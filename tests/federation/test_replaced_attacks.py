@@ -10,11 +10,17 @@ from typing import NamedTuple
 
 import pytest
 
+from secureps.client.sealing import OutboxSealer
+from secureps.errors import Refused
 from secureps.messages import orders, requests
-from secureps.roles.machine import WORKER, KitRead
+from secureps.roles.machine import WORKER, KitRead, Step
+from secureps.roles.member.committees import Committees
+from secureps.roles.roster_follower import RosterFollower
 from secureps.run.simulate.simulation import memory_kit
+from secureps.store.budget import MemoryLedger
+from secureps.store.spool import MemorySpool
 from tests.kits.changing_roster import Issuer
-from tests.kits.committee_kit import CLIENTS, Holder, Site, committee_plan
+from tests.kits.committee_kit import CLIENTS, Holder, Sent, Site, committee_plan
 
 NEW = "holder-9"
 
@@ -133,6 +139,42 @@ def test_who_seals_for_both_is_protected_within_a_bound_one_lower(n: int, t: int
     found = [who_opens(sites, each, corrupt) for each in asked]
     both = any(min(map(len, answers)) >= t for answers in found)
     assert both == (f > 2 * t - n - 2)
+
+
+def sealed_twice(sites: Sites, name: str) -> tuple[Sent, Sent]:
+    """Version 0 of an honest client, and what it sends when it is to seal that for the others.
+
+    It has sealed version 1 for them when it hears that they begin at version 0.
+    """
+    before, after = sites
+    follower, outbox = RosterFollower(before.kit.public.roster), MemorySpool()
+    known, identity = Committees(follower, name), before.kit.identities[name]
+    sealer = OutboxSealer(identity, {}, known.due_for_made, outbox, MemoryLedger())
+    known.take(before.sealed_for("all", 0))
+    first = before.send(name, by=(sealer, outbox))
+    known.sealed(first.receipt)
+    follower.follow(Step(), after.kit.public.roster.to_bytes().decode())
+    begins = orders.GroupVersion("all", 1)
+    known.take(dataclasses.replace(after.sealed_for("all", 1), since=(begins,)))
+    known.sealed(after.send(name, 2, version=1, by=(sealer, outbox)).receipt)
+    known.take(after.sealed_for("all", 0))
+    with pytest.raises(Refused, match="it has sealed version 1 of all"):
+        known.due("all", 0)
+    again = sealer.seal_again(before.pinned, first.receipt, first.headers, 3)
+    payloads = tuple(outbox.get(header.key) for header in again.headers)
+    return first, Sent(again.receipt, again.headers, payloads, first.values)
+
+
+def test_a_version_of_one_committee_is_sealed_again_for_no_later_one(sites: Sites) -> None:
+    """A coordinator may say of a committee, once it is sealed for, that it began earlier."""
+    before, after = sites
+    twice = [sealed_twice(sites, name) for name in CLIENTS[:6]]
+    whole = before.opening([first for first, _ in twice])
+    part = after.opening([again for _, again in twice[1:]], number=1)
+    for asked in ways(sites, whole, part):
+        for corrupt in sites.stay:
+            answers = who_opens(sites, asked, corrupt)
+            assert min(map(len, answers)) < sites.threshold, answers
 
 
 def test_the_new_committee_opens_newer_versions_without_one_that_stays(

@@ -87,11 +87,11 @@ def spoils(simulation: Simulation, client: str, times: int, group: str | None = 
     sealer = worker._sealer
     right, left = sealer._share_key, [times]
 
-    def shared(pinned: Any, receipt: Receipt, key: Any) -> Receipt:
+    def shared(pinned: Any, receipt: Receipt, key: Any, sealed_for: Any) -> Receipt:
         if group in (None, receipt.id.group):
             left[0] -= 1
         if left[0] >= 0 and group in (None, receipt.id.group):
             key = type(key)(key.coefficients()[::-1].copy())
-        return right(pinned, receipt, key)
+        return right(pinned, receipt, key, sealed_for)
 
     sealer._share_key = shared  # type: ignore[method-assign]

@@ -128,10 +128,16 @@ class Site:
         return OutboxSealer(identity, {}, self.sealed_for, outbox, MemoryLedger())
 
     def send(
-        self, client: str, sequence: int = 1, version: int = 0, base: bytes = BASE, seed: int = 0
+        self,
+        client: str,
+        sequence: int = 1,
+        version: int = 0,
+        base: bytes = BASE,
+        seed: int = 0,
+        by: tuple[OutboxSealer, MemorySpool] | None = None,
     ) -> Sent:
-        """A sealed update of random values."""
-        id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
+        """An update of random values, sealed by this sealer into its outbox, or by a new one."""
+        id, empty = SubmissionId(client, "all", sequence), MemorySpool()
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         layout = self.pinned.layout.group("all")
         values = rng.integers(0, 1000, layout.size, np.int64)
@@ -139,7 +145,7 @@ class Site:
         run = self.pinned.run.id
         receipt = draft(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
-        sealer = self.sealer(client, outbox)
+        sealer, outbox = by or (self.sealer(client, empty), empty)
         sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values)))
         payloads = tuple(outbox.get(header.key) for header in sealed.headers)
         return Sent(sealed.receipt, sealed.headers, payloads, values)

@@ -83,7 +83,7 @@ class Committees:
         """The committee that an update of a group from this version is sealed for.
 
         Raises:
-            Refused: none is known, or the version, or one after it, was sealed for others.
+            Refused: none is known, the version was sealed for others, or a later one was sealed.
         """
         if not self._begun(group, version):
             raise Refused(f"nobody said for which key holders version {version} is sealed")
@@ -103,10 +103,16 @@ class Committees:
         return self.due(group, version)
 
     def objection(self, group: str, version: int) -> str:
-        """Why this client seals no update from this version any more; empty if it may yet."""
+        """Why this client seals no update from this version any more; empty if it may yet.
+
+        A coordinator may say, once a committee is sealed for, that it began earlier. So an older
+        version than the newest that was sealed is nobody's any more: it may have been another's.
+        """
         begun, last = self._begun(group, version), self.newest.get(group)
         if not begun or last is None or last.version < version:
             return ""
+        if last.version > version:
+            return f"it has sealed version {last.version} of {group}, and none before it any more"
         if last.committee == begun[-1].committee:
             return ""
         return f"it has sealed version {last.version} of {group} for other key holders"
