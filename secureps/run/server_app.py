@@ -31,8 +31,9 @@ MODEL = "initial.safetensors"
 PLAN = "plan.toml"
 
 NOT_RUN = (
-    "the plan says how many rounds there are, who takes part and for how long; evaluate_fn and "
-    "what follows start(), a second start() too, do not run: `secureps export` gives the model"
+    "number of rounds, fractions, minima, timeout and weights are the plan's: versions, rule and "
+    "most_examples; evaluate_fn and what follows start(), a second start() too, do not run: "
+    "`secureps export` gives the model"
 )
 
 
