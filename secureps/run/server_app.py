@@ -81,10 +81,11 @@ def found(
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)
     model = "version 0" if initial is None else f"not version 0, which is the plan's {initial}"
+    alike = all(group.weighting == "uniform" for group in section.group)
     notes = (
         f"of the ServerApp ({founded.strategy}) are taken what clients are told and {model}; "
         f"{optimizer}",
-        NOT_RUN,
+        NOT_RUN + ("; without most_examples all clients count alike" if alike else ""),
     )
     return Founding(section, founded, notes)
 
