@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -441,7 +441,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--verbose", action="store_true", help="show where the script's own errors come from")
     add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")
+    add("--sealing", type=_refuse_sealing, help=argparse.SUPPRESS)
     return parser
+
+
+def _refuse_sealing(_: str) -> NoReturn:
+    """Says what to do to a caller who still gives this option of 0.2.0."""
+    raise argparse.ArgumentTypeError("is gone: leave it out; updates are sealed on the processor")
 
 
 # --- script settings ---------------------------------------------------------------

@@ -632,7 +632,7 @@ def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
     Args:
         records: the bound that the privacy has.
     """
-    if group.get("weighting") == "uniform":
+    if group.get("weighting", "examples") != "examples":
         return group
     stated = group.get("most_examples")
     if (most := records if stated is None else stated) is not None:

@@ -163,6 +163,8 @@ def _told(
 def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
+        if gone := GONE.get((section.__name__, str(error["loc"][-1]))):
+            return f"this key is gone: {gone}"
         told = hint if section in listed else meant
         listed.add(section)
         about = told(error["loc"][-1], section.key_names())
@@ -182,6 +184,13 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
         return error["msg"]
     return f"must be {wanted.format(**known)}, and is {shown(given)}"
 
+
+GONE = {
+    ("FederationSection", "drop"): "leave it out; a ServerApp that needed it has code of its own, "
+    "which runs inside Flower's engine alone (docs/flower.md)",
+    ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",
+}
+"""Keys that plans and files of 0.2.0 may have, by section, and what to do instead."""
 
 FOUND = {"noise_multiplier": "; secureps check PLAN --epsilon 3 finds it, and the budget"}
 """Hints that tell how to find the value of a missing key."""

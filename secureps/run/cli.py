@@ -62,6 +62,13 @@ _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands that a profile saves options."""
 
+GONE = {
+    "profile": "`secureps check PLAN --run-script --up MBIT --down MBIT` says how long an update "
+    "takes on a link",
+    "--sealing": "leave it out; updates are sealed on the processor",
+}
+"""A command and an option of 0.2.0, and what to do instead."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -521,6 +528,10 @@ def main() -> None:
         example = f"`secureps --profile {' '.join([*words[given + 1 : given + 2], command])}`"
         typer.echo(f"error: --profile comes before the command: {example}", err=True)
         sys.exit(2)
+    for word in (*words[:1], *(each for each in words if each.startswith("--"))):
+        if word in GONE:
+            typer.echo(f"error: {word} is gone: {GONE[word]}", err=True)
+            sys.exit(2)
     try:
         app()
     except SecurepsError as error:

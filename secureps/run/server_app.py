@@ -31,8 +31,9 @@ MODEL = "initial.safetensors"
 PLAN = "plan.toml"
 
 NOT_RUN = (
-    "the plan says how many rounds there are, who takes part and for how long; evaluate_fn and "
-    "what follows start(), a second start() too, do not run: `secureps export` gives the model"
+    "number of rounds, fractions, minima, timeout and weights are the plan's: versions, rule and "
+    "most_examples; evaluate_fn and what follows start(), a second start() too, do not run: "
+    "`secureps export` gives the model"
 )
 
 
@@ -80,10 +81,11 @@ def found(
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)
     model = "version 0" if initial is None else f"not version 0, which is the plan's {initial}"
+    alike = all(group.weighting == "uniform" for group in section.group)
     notes = (
         f"of the ServerApp ({founded.strategy}) are taken what clients are told and {model}; "
         f"{optimizer}",
-        NOT_RUN,
+        NOT_RUN + ("; without most_examples all clients count alike" if alike else ""),
     )
     return Founding(section, founded, notes)
 

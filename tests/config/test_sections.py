@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from secureps.config.plan import PlanSection
+from secureps.config.plan import FederationSection, PlanSection
 from secureps.config.scenario import ScenarioSection, StudySection
 from secureps.config.sections import (
     MEMORY,
@@ -159,6 +159,17 @@ def test_one_table_where_a_list_of_them_is_wanted_shows_its_double_brackets() ->
     plan = {"name": "a", "versions": 1, "group": {"rule": {"quorum": 5}}}
     with pytest.raises(ConfigError, match=r"\(of tables: \[\[group\]\]\), and is a table"):
         parse(PlanSection, plan, "plan.toml")
+
+
+def test_a_key_that_is_gone_names_what_to_do() -> None:
+    wrong = {"name": "shard-0", "kit": "kit", "state": "state", "sealing": "gpu"}
+    with pytest.raises(ConfigError, match="sealing: this key is gone: leave it out; servers open"):
+        parse(ServeSection, wrong, "shard-0.toml")
+    federation = {"script": "app", "clients": 2, "drop": ["aggregate_train"]}
+    with pytest.raises(ConfigError, match=r"drop: this key is gone: .* inside Flower's engine"):
+        parse(FederationSection, federation, "plan.toml")
+    with pytest.raises(ConfigError, match="sealing: unknown key"):
+        parse(FederationSection, {**federation, "drop": [], "sealing": "gpu"}, "plan.toml")
 
 
 def test_a_sections_keys_are_listed_once() -> None:

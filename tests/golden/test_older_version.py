@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from secureps.audit.entries import Spent, epsilons
 from secureps.errors import ConfigError, DamagedStore, KitError
 from secureps.messages.format import FORMAT
+from secureps.policy.plan import Plan
 from secureps.run.audit_log import verify
 from secureps.run.export import read_model
 from secureps.store.budget import BudgetLedger
@@ -83,6 +85,15 @@ def test_audit_logs_are_verified_and_agree(folder: Path) -> None:
     path.write_text(path.read_text().replace("share given", "share gone"))
     with pytest.raises(DamagedStore):
         verify([path], folder / "kit")
+
+
+def test_an_audit_log_states_the_epsilon_of_its_time(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVE.with_name("records.tar.xz"), "r:xz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    path = tmp_path / "audit" / "client-00.jsonl"
+    (log,) = verify([path], tmp_path / "kit")
+    assert log.end.epsilon == (Spent("client-00", 7.875),)
+    assert epsilons(Plan.from_text(log.begin.run.plan), log.entries) == (Spent("client-00", 7.86),)
 
 
 def test_its_journals_are_refused_with_what_to_do(folder: Path) -> None:

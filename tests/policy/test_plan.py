@@ -258,6 +258,10 @@ def test_unsound_plans(changes: dict[str, Any], reason: str) -> None:
             {"group": [group(weighting="example")]},
             r"weighting: unknown value .example.; did you mean examples\? known are examples, unif",
         ),
+        (
+            {"group": [group(weighting="unifrom", most_examples=256)]},
+            r"weighting: unknown value .unifrom.; did you mean uniform\?",
+        ),
     ],
 )
 def test_keys_that_are_wrong(changes: dict[str, Any], text: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from secureps.audit.entries import Begin, Entry, dump, load
 from secureps.audit.page import page
 from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
+from secureps.messages.format import FORMAT
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
 from secureps.privacy.ledger import Ledger
@@ -171,6 +172,25 @@ def test_an_epsilon_that_the_entries_do_not_come_to(folder: Path) -> None:
     path = forged(folder, "coordinator", entries)
     with pytest.raises(DamagedStore, match="the epsilon that it ends with is not what its entries"):
         verify([path], folder / "kit")
+
+
+def test_another_epsilon_than_what_the_entries_come_to(folder: Path) -> None:
+    path = folder / "client-00.jsonl"
+    log, me = load(path.read_bytes()), load_private(folder / "kit", "client-00")
+    (spent,) = log.end.epsilon or ()
+    assert spent.epsilon is not None
+
+    def sign(version: int, epsilon: float) -> None:
+        end = replace(log.end, epsilon=(replace(spent, epsilon=epsilon),))
+        begin = replace(log.begin, format=version)
+        path.write_bytes(dump(b"", begin, list(log.entries), end, me))
+
+    sign(4, spent.epsilon + 0.015)  # a version that counted by a looser bound
+    verify([path], folder / "kit")
+    for version, epsilon in ((4, spent.epsilon - 0.001), (FORMAT, spent.epsilon + 0.015)):
+        sign(version, epsilon)
+        with pytest.raises(DamagedStore, match="the epsilon that it ends with is not"):
+            verify([path], folder / "kit")
 
 
 def test_another_run_another_kit_another_party(folder: Path, tmp_path: Path) -> None:

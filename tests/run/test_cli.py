@@ -49,6 +49,26 @@ def test_every_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("profile", "plan.toml"), "profile is gone: `secureps check PLAN --run-script --up"),
+        (("join", "client.py", "--sealing=gpu"), "--sealing is gone: leave it out"),
+    ],
+)
+def test_what_is_gone_names_what_to_do(
+    words: tuple[str, ...],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {told}")
+    with pytest.raises(SystemExit):
+        runner._parser().parse_args(["--sealing", "gpu"])
+    assert "argument --sealing: is gone: leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "words", [("export", "run"), ("keys", "init", "kit"), ("audit-log", "export", "state")]
 )
 def test_a_missing_option_is_named_without_a_variable_that_it_does_not_have(
@@ -113,14 +133,14 @@ def test_what_is_not_there_is_one_line(
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels and --profile, which a command takes before its name, a project's own, and
     --dashboard and --hold: what shows a run, and what starts parties, know of clients, and they
-    not of these."""
+    not of these. A script refuses --sealing of 0.2.0, and `join` does before it reads options."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
-        *("--help", "--kernels", "--profile")
+        *("--help", "--kernels", "--profile", "--sealing")
     } | {"--run-config"}
 
 

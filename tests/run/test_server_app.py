@@ -111,6 +111,8 @@ def test_rounds_and_who_takes_part_are_the_plans(tmp_path: Path) -> None:
     )
     assert "not its optimizer (name = fedyogi, " in first
     assert first.endswith(", because the plan says sgd")
+    assert second.startswith("number of rounds, fractions, minima, timeout and weights are the")
+    assert second.endswith("; without most_examples all clients count alike")
     assert (
         "what follows start(), a second start() too, do not run: `secureps export` gives" in second
     )

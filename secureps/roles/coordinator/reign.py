@@ -414,7 +414,11 @@ class Standby(Seat):
         if commanded:  # whoever gave the command was told that it is obeyed
             step.effects.append(Say(LAPSED))
         if self.follows and not before:
-            step.effects.append(Say("has all that the coordinator has, which waits for it now"))
+            when = "alone: the plan has no take_over_after"
+            if self._after < math.inf:
+                when = f"or after {self._after:g} s without a word of the coordinator"
+            text = "has all that the coordinator has, which waits for it now; it takes over"
+            step.effects.append(Say(f"{text} by `secureps takeover` {when}"))
         return step
 
     def _lose(self, now: float, text: str) -> Step:

@@ -98,7 +98,10 @@ def test_the_command_lapses_if_those_rows_say_that_the_coordinator_went_on_alone
     ]
     step = machine.handle(13.0, WORKER, kept(StandbyFollows(NUMBER)))
     assert step.records == []
-    assert says(step) == ["has all that the coordinator has, which waits for it now"]
+    assert says(step) == [
+        "has all that the coordinator has, which waits for it now; it takes over by "
+        "`secureps takeover` alone: the plan has no take_over_after"
+    ]
 
 
 def test_one_that_took_over_goes_on_as_the_coordinator_at_each_start() -> None:
@@ -113,6 +116,12 @@ def test_one_that_took_over_goes_on_as_the_coordinator_at_each_start() -> None:
 
 def test_without_take_over_after_it_waits_for_ever() -> None:
     assert following().wake() is None
+
+
+def test_when_it_follows_it_says_how_it_takes_over() -> None:
+    step = standby(take_over_after=20.0).handle(13.0, WORKER, kept(StandbyFollows(NUMBER)))
+    (said,) = says(step)
+    assert said.endswith("`secureps takeover` or after 20 s without a word of the coordinator")
 
 
 def test_with_take_over_after_it_gives_itself_the_command() -> None:

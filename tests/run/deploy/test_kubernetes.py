@@ -396,6 +396,16 @@ def test_the_command_writes_folders_of_its_owner_and_says_what_to_do(tmp_path: P
         said(deploy, "kubernetes", home / "plan.toml", *options)
 
 
+def test_a_standby_without_a_timer_is_said(tmp_path: Path) -> None:
+    home, note = deployed(), "note: the plan has no take_over_after"
+    own = ("--kit", home / "kit", "--out", tmp_path / "out", "--name", "coordinator")
+    assert note not in said(deploy, "kubernetes", home / "plan.toml", *own)
+    assert note in said(deploy, "kubernetes", home / "plan.toml", *own, "--standby")
+    timed = tmp_path / "plan.toml"
+    timed.write_text(f"take_over_after = 60\n{(home / 'plan.toml').read_text()}")
+    assert note not in said(deploy, "kubernetes", timed, *own, "--standby")
+
+
 def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     """Kubernetes reads $(NAME) in a command, and $$ as one sign."""
     files = kubernetes_files(
