@@ -11,11 +11,9 @@ import math
 import os
 import re
 import tomllib
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, partial, reduce
-from operator import getitem
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -47,6 +45,9 @@ class Table(Section):
 KeyPath = tuple[str | int, ...]
 """Keys and, in lists, numbers from 0."""
 
+_MAY_END = re.compile(r"""[]}"']\s*(#|$)""")
+"""In the last line of a statement of several lines."""
+
 
 class Tables(dict[str, Any]):
     """The tables of a TOML file, and its lines."""
@@ -58,30 +59,51 @@ class Tables(dict[str, Any]):
     def line(self, path: KeyPath) -> int | None:
         """The line, from 1, of the statement that writes a key, a table, or a list with its items.
 
-        Of a key that is not there, the line of the table that it is missing from. `tomllib` tells
-        no lines: the statement is the first with which the beginning of the file has the key.
+        Of a key that is not there, the line of the table that it is missing from.
         """
-        for length in range(len(path), 0, -1):
-            found = bisect_left(self._ends, True, key=partial(self._has, path[:length]))
-            if found < len(self._ends):
-                return (0, *self._ends)[found] + 1
-        return None
+        known = (path[:length] for length in range(len(path), 0, -1))
+        return next((self._places[each] for each in known if each in self._places), None)
 
     @cached_property
-    def _ends(self) -> list[int]:
-        """How many lines there are up to the end of each statement; an empty line is one."""
-        ends = [0]
-        for end in range(1, len(self.lines) + 1):
-            with suppress(ValueError):
-                tomllib.loads("\n".join(self.lines[ends[-1] : end]))
-                ends.append(end)
-        return ends[1:]
+    def _places(self) -> dict[KeyPath, int]:
+        """The line of the first statement that writes each key or table.
 
-    def _has(self, path: KeyPath, end: int) -> bool:
-        with suppress(LookupError, TypeError):
-            reduce(getitem, path, tomllib.loads("\n".join(self.lines[:end])))  # type: ignore
-            return True
-        return False
+        `tomllib` tells no lines: it reads the statements one by one.
+        """
+        found, newest, table = dict[KeyPath, int](), dict[KeyPath, int](), KeyPath()
+
+        def note(path: KeyPath, value: Any, line: int) -> None:
+            found.setdefault(path, line)
+            for key, each in value.items() if isinstance(value, Mapping) else ():
+                note((*path, key), each, line)
+
+        for line, text, made in self._statements():
+            if not text.lstrip().startswith("["):
+                for key, value in made.items():
+                    note((*table, key), value, line)
+                continue
+            table = ()
+            while made:
+                ((key, made),) = made.items()
+                table = (*table, key)
+                found.setdefault(table, line)
+                if isinstance(made, list):  # [[key]]: one more of them
+                    newest[table], made = newest.get(table, -1) + 1, {}
+                if table in newest:
+                    table = (*table, newest[table])
+                    found.setdefault(table, line)
+        return found
+
+    def _statements(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yields line, text and tables of each statement; an empty line is one."""
+        begin = 0
+        for end, last in enumerate(self.lines, 1):
+            if begin + 1 < end and not _MAY_END.search(last):
+                continue
+            text = "\n".join(self.lines[begin:end])
+            with suppress(ValueError):
+                yield begin + 1, text, tomllib.loads(text)
+                begin = end
 
 
 S = TypeVar("S", bound=Section)
@@ -94,6 +116,8 @@ def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """Checks `data` against a section; ConfigError names every key that is wrong."""
     try:
         return kind.model_validate(_tupled(data))
+    except RecursionError:
+        raise ConfigError(f"{where}: tables lie too deep in one another") from None
     except ValidationError as error:
         errors = error.errors()
         listed: set[type[Section]] = set()  # so that a section's keys are listed once

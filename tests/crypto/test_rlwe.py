@@ -265,6 +265,14 @@ def test_a_block_is_bit_for_bit_its_definition(
 
 
 @of_both
+def test_pieces_of_a_block_share_no_public_polynomial_and_no_noise() -> None:
+    sealing = RlweSealing(NARROW, place(3 * choose(NARROW).values))
+    pieces = zip(sealing._masks(1, 0, 1), sealing._masks(1, 1, 2), strict=True)
+    for (first, rest), whole in zip(pieces, sealing._masks(1, 0, 3), strict=True):
+        assert np.array_equal(np.concatenate([first, rest]), whole)
+
+
+@of_both
 def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of it, in the document's own words: the wire format cannot drift unseen."""
     values = np.array([0, 1, 2, 65_534])

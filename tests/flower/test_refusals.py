@@ -11,16 +11,19 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from secureps.client.flower.trainer import FlowerModel
+from secureps.client.site_policy import NO_POLICY
 from secureps.client.trainer import FitConfig
-from secureps.errors import ConfigError, NotReady, ScriptFailed, TermsRefused, WrongRun
+from secureps.crypto.cipher import CipherParameters
+from secureps.errors import ConfigError, KitError, NotReady, ScriptFailed, TermsRefused, WrongRun
 from secureps.flower import post, secureps_mod, strategy
-from secureps.flower.mod import AppTrainer
+from secureps.flower.mod import AppTrainer, NodeSettings, play_as_client
 from secureps.flower.post import ModelForm
 from secureps.messages.run import TRAIN_METRICS
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import explain_end
-from secureps.store.keyring import load_private
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import NATIVE, load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.kits.engine_apps import (
     Tensors,
@@ -215,6 +218,19 @@ def test_a_site_that_judges_nothing_takes_no_part_where_metrics_are_told(
     with pytest.raises(NotReady, match="all: 2 of 3 have arrived; waits for client-01"):
         play(tmp_path, grid, rounds=1, timeout=3, train_metrics={"loss": 1.0})
     assert "client-01: its site lets no metrics out (evaluation = false)" in caplog.text
+
+
+def test_a_node_does_not_show_its_engine_the_kit_of_a_native_run(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, CipherParameters("plain", 8, 14), host=NATIVE)
+    issue(kit, "client", "client-00")
+    settings = NodeSettings(kit, "client-00", tmp_path / "state")
+    trainer = AppTrainer(
+        ModelForm(FlowerModel(initial(), False)), Message(record_dict(), 10, "train"), pytest.fail
+    )
+    with pytest.raises(KitError, match="is the kit of a native run"):
+        play_as_client(settings, NO_POLICY, post.Parcel({}), trainer)
+    assert not settings.state.exists()
 
 
 def test_a_node_without_a_metric_takes_no_part(tmp_path: Path) -> None:

@@ -283,6 +283,18 @@ def test_who_asks_again_is_sent_the_copy_that_is_there() -> None:
     assert begins(scene).part == b"\2" * 10
 
 
+def test_a_copy_goes_with_the_standby_that_it_is_for() -> None:
+    scene = Scene(Gone())
+    scene.say()
+    begins(scene)
+    scene.play(AWAY - 1)
+    begins(scene)
+    scene.play(AWAY - 1)
+    assert scene.lead._copy is not None, "it asked again"
+    scene.play(1)
+    assert scene.lead._copy is None
+
+
 def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,6 +78,23 @@ def test_lengths_are_looked_at_first(holder: Path, monkeypatch: pytest.MonkeyPat
     assert asked(holder, b"x") == b"xx"
 
 
+def test_half_a_batch_is_answered_by_nobody(tmp_path: Path) -> None:
+    heard, whole = list[bytes](), one_wave._HEAD.pack(one_wave._BATCH, 5) + b"batch"
+
+    def hears(batch: bytes) -> bytes:
+        heard.append(batch)
+        return batch
+
+    with answering("holder-0", tmp_path / "waves", hears, test=True):
+        for cut in (1, one_wave._HEAD.size, len(whole) - 1):
+            with socket.socket(socket.AF_UNIX) as line:
+                line.connect(str(tmp_path / "waves"))
+                line.sendall(whole[:cut])
+                line.shutdown(socket.SHUT_WR)
+                assert line.recv(1) == b""
+    assert heard == []
+
+
 # --- users at both ends ---------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
+from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.service.lead import CoordinatorWorker
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
@@ -381,6 +382,25 @@ def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path
     assert worker._prune(nothing) == (8, 6, 0)
     shutil.rmtree(checkpoint_path(tmp_path, 0))
     assert worker._prune(nothing) == ()
+
+
+def test_a_manifest_of_an_older_placement_comes_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = list[tuple[int, Any]]()
+    monkeypatch.setattr(
+        "secureps.service.lead.write_manifest",
+        lambda path, manifest: written.append((int(path.name), manifest.placement.epoch)),
+    )
+    federation = SimpleNamespace(pinned=SimpleNamespace(run=SimpleNamespace(id=b"")))
+    plan = SimpleNamespace(section=SimpleNamespace(keep=0))
+    machine: Any = SimpleNamespace(plan=plan, federation=federation)
+    worker = CoordinatorWorker(machine, tmp_path)
+    for number, epoch in ((1, 0), (1, 1), (1, 0), (1, 1), (0, 2)):
+        placement: Any = SimpleNamespace(epoch=epoch)
+        made = worker.work(WriteManifest(number, (), placement, ()))
+        assert (made.number, made.epoch) == (number, epoch)
+    assert written == [(1, 0), (1, 1), (1, 1)]
 
 
 # --- tensors where they lie -----------------------------------------------------------

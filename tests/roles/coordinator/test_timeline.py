@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secureps.messages import coordinator_records
-from secureps.messages.requests import CohortSteps, Status
+from secureps.messages.requests import CohortSteps, Prepared, Status
 from secureps.roles.coordinator.state import KEPT_STEPS, WHY, Timeline
 from secureps.roles.coordinator.status import status
 from secureps.wire.msgpack import encode
@@ -36,6 +36,14 @@ def test_cohorts_of_many_groups_share_the_room() -> None:
     for number in range(100):
         told.take(float(number), closed(0, f"g{number}"))
     assert [each.group for each in told.steps] == [f"g{number}" for number in range(70, 100)]
+
+
+def test_what_a_shard_gains_by_a_move_prepares_no_cohort() -> None:
+    told = Timeline()
+    told.take(0.0, closed(0))
+    for at, epoch, prepared in ((1.0, 2, None), (2.0, 0, 2.0)):
+        told.take(at, Prepared("shard-0", "all", 1, (), b"", epoch=epoch))
+        assert told.steps[-1].prepared == prepared
 
 
 def test_a_status_has_the_steps_of_a_run() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import Base
+from secureps.policy.checks.evaluation import EvaluatedVersions
 from secureps.roles.member.evaluation import Readiness, readiness
 from tests.kits.evaluations import evaluated_plan
 
@@ -48,3 +51,11 @@ def test_without_an_invitation_it_is_early() -> None:
     assert readiness(evaluated_plan(), published, None) is Readiness.EARLY
     invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
     assert readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
+
+
+def test_as_many_versions_are_evaluated_as_there_are() -> None:
+    for every, last in product(range(5), range(1, 10)):
+        versions = EvaluatedVersions(every, last)
+        for newest in range(last + 3):
+            there = sum(version in versions for version in range(newest + 1))
+            assert versions.count(newest) == there, (every, last, newest)
