@@ -126,10 +126,12 @@ class BudgetSpent(PlanRefused):
 
 
 class TermsRefused(PlanRefused):
-    """A plan that is not as a client's site, or its own options, want it; names keys and values.
+    """A plan that is not as a site, its key holder or a client's own options want it.
 
-    `revealed` is what the coordinator hears of it.
+    It names keys and values. `revealed` is what the coordinator hears of it.
     """
+
+    fault = "the plan's or the site's"
 
     def __init__(self, text: str, revealed: str = "") -> None:
         super().__init__(text)
@@ -271,14 +273,15 @@ def exit_status(error: SecurepsError) -> int:
 def blamed(line: str) -> tuple[str, type[SecurepsError]]:
     """Splits the last line of a process into what happened, and an error that has its fault.
 
-    A fault of no script, no rule and not our own is the operator's, who started the process.
+    A fault of no script, rule, plan or site, and not our own, is the operator's, who started the
+    process.
     """
     faults = {kind.fault for kind in ERRORS.values()}
     text, bracket, ending = line.rpartition(" (")
     fault = ending.removesuffix(" fault)")
     if not bracket or fault == ending or fault not in faults:
         return line, OperatorError
-    own = (ScriptFailed, RuleFailed, InternalError)
+    own = (ScriptFailed, RuleFailed, TermsRefused, InternalError)
     return text, next((kind for kind in own if kind.fault == fault), OperatorError)
 
 

@@ -307,6 +307,11 @@ class Plan:
         """Whether a group's versions are totals of what its cohorts sent (`policy.checks.sums`)."""
         return self.group(group).outcome == "sum"
 
+    @property
+    def has_model(self) -> bool:
+        """Whether a group is trained; without one the plan only adds up."""
+        return not all(map(self.is_sum, self.groups))
+
     def is_exact(self, group: str) -> bool:
         """Whether clients send whole numbers to a group, and nothing adds noise to their total."""
         stated = self.group(group).range is not None  # metrics are within 1, and no whole numbers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
-from secureps.errors import NotReady, PlanRefused, WrongRun
+from secureps.errors import NotReady, TermsRefused, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress, all_shards
 from secureps.model.layout import Layout
@@ -132,9 +132,9 @@ def behind(party: str, placement: Placement) -> Say:
 
 
 def check_threshold(plan: Plan, threshold: int | None) -> None:
-    """PlanRefused if fewer key holders open a sum than a party insists on (None: on nothing)."""
+    """TermsRefused if fewer key holders open a sum than a party insists on (None: on nothing)."""
     if threshold is not None and plan.threshold < threshold:
-        raise PlanRefused(
+        raise TermsRefused(
             f"by the plan {plan.threshold} of {plan.holders} key holders open a sum together, and "
             f"this party insists on {threshold}: ask for a plan with cipher.threshold = "
             f"{threshold} or more, or lower this party's own threshold"
@@ -142,7 +142,7 @@ def check_threshold(plan: Plan, threshold: int | None) -> None:
 
 
 def check_minimum(plan: Plan, minimum: int) -> None:
-    """PlanRefused if by the plan a cohort may be smaller than a holder opens.
+    """TermsRefused if by the plan a cohort may be smaller than a holder opens.
 
     The coordinator closes cohorts by the plan's minimum: a holder that asks for more would refuse
     some of them, and burn them.
@@ -150,11 +150,11 @@ def check_minimum(plan: Plan, minimum: int) -> None:
     for group in plan.all_groups:
         least = plan.bounds(group).minimum
         if least < minimum:
-            raise PlanRefused(
+            raise TermsRefused(
                 f"by the plan {least} members of {group} may be a cohort, and this holder opens "
                 f"none of fewer than {minimum}: ask for a plan with a minimum of {minimum} or more "
-                "in each rule, or lower this holder's own: `minimum` in its file, or in its site's "
-                "policy under `secureps join --hold`"
+                f"in each rule, or write `minimum = {least}` into this holder's file, or into its "
+                "site's policy under `secureps join --hold --site FILE`"
             )
 
 

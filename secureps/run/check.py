@@ -549,6 +549,8 @@ def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]
     heads = ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much")
+    if all(group.bits_left is None for group in groups):
+        del quantities["bits left in a mean"]
     return _quantified("what it costs", heads, quantities, first)
 
 

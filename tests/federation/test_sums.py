@@ -16,7 +16,7 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.explain.explanation import rule_words
-from secureps.policy.explain.visibility import across_versions
+from secureps.policy.explain.visibility import across_versions, sights
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
@@ -267,6 +267,25 @@ def test_check_says_that_totals_are_exact_and_what_two_of_them_tell() -> None:
     (said,) = across_versions(plan)
     assert said.startswith("counts: two totals of one question, of cohorts that differ by one")
     assert len(across_versions(sum_plan())) == 2
+
+
+def test_totals_of_all_clients_are_not_said_to_be_subtracted() -> None:
+    """As far as the plan knows: a roster may have more clients than `[federation]` counts."""
+    for clients, begins in ((CLIENTS, "each total is of all"), (CLIENTS + 1, "two totals of one")):
+        section = {"script": "count.py", "clients": clients}
+        plan = sum_plan(model=False, group={"pattern": "*"}, federation=section)
+        (said,) = across_versions(plan)
+        assert said.startswith(f"counts: {begins}")
+
+
+def test_check_of_a_sum_speaks_of_no_model() -> None:
+    plan = sum_plan("rlwe", model=False, group={"pattern": "*"})
+    seen = {sight.role: sight for sight in sights(plan)}
+    assert seen["client"].sees == "its own records, published totals"
+    assert "model" not in seen["shard"].sees
+    both = {sight.role: sight for sight in sights(sum_plan())}
+    assert both["client"].sees == "its own records, published models and totals"
+    assert "the model" in both["shard"].sees
 
 
 def test_a_plan_without_sums_keeps_its_text() -> None:

@@ -91,13 +91,14 @@ BEFORE = {
     "no budget": "a budget is a finite epsilon above 0, got ... (the operator's fault)",
     "budget": (
         "budget: the plan trains without privacy, and this client has a budget of its own: nothing "
-        "was trained; ask for a plan with [privacy], or leave --budget out (the operator's fault)"
+        "was trained; ask for a plan with [privacy], or leave --budget out (the plan's or the "
+        "site's fault)"
     ),
     "no threshold": "a threshold is 1 key holder or more, got ... (the operator's fault)",
     "threshold": (
         "threshold: by the plan ... of ... key holders open a sum together, and this party insists "
         "on ...: ask for a plan with cipher.threshold = ... or more, or lower this party's own "
-        "threshold (the operator's fault)"
+        "threshold (the plan's or the site's fault)"
     ),
     "schema": (
         "...'s model differs from the run's: ...; train the run's model (the sender's fault)"

@@ -531,7 +531,11 @@ def test_nobody_is_told_to_weigh_clients_of_a_sum(tmp_path: Path) -> None:
     line = LINE.replace("LOSS", "0.5").replace("np.float32(0.25)", "np.float32(1)")
     (tmp_path / "line.py").write_text(line)
     path.write_text(path.read_text().replace("[[group]]", '[[group]]\noutcome = "sum"'))
-    assert not [each for each in check(path, permit=RUN).remarks if "most_examples" in each]
+    told = check(path, permit=RUN)
+    assert not [each for each in told.remarks if "most_examples" in each]
+    page = printed(told, 200)
+    assert "bits left in a mean" not in page, "a total is no mean"
+    assert "no privacy: totals may give records away" in page
 
 
 def test_clients_of_up_may_have_records_of_their_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.errors import KitError, PlanRefused, WrongRun
+from secureps.errors import KitError, PlanRefused, TermsRefused, WrongRun
 from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR
@@ -273,9 +273,9 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
             HolderRules(3),
             HolderRules(2),
             "by the plan 2 members of all may be a cohort, and this holder opens none of fewer "
-            "than 3: ask for a plan with a minimum of 3 or more in each rule, or lower this "
-            "holder's own: `minimum` in its file, or in its site's policy under `secureps join "
-            "--hold`",
+            "than 3: ask for a plan with a minimum of 3 or more in each rule, or write `minimum = "
+            "2` into this holder's file, or into its site's policy under `secureps join --hold "
+            "--site FILE`",
             "opens none of fewer than 3",
         ),
     ],
@@ -291,7 +291,7 @@ def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
     machine = CommitteeHolder(name, roster, strict)
     step = machine.handle(0.0, COORDINATOR, order)
     halt = last_word(machine, step)
-    assert (halt.error, step.records, machine.configured) == (PlanRefused, [], False)
+    assert (halt.error, step.records, machine.configured) == (TermsRefused, [], False)
     assert halt.reason.startswith(f"this holder takes no part in the run: {reason}")
     pin = pinned(bench)
     assert pin in CommitteeHolder(name, roster, lenient).handle(0.0, COORDINATOR, order).records

@@ -284,8 +284,8 @@ class GroupCost:
         client_cpu, server_cpu: seconds of one core for an update without its training, about, of
             its client and of all servers together.
         client_memory: bytes that a client holds while it makes an update (`memory.sealing`).
-        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
-            known how many examples they have.
+        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None of a sum, and
+            if it is not known how many examples they have.
     """
 
     name: str
@@ -472,8 +472,13 @@ def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
 
 
 def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
-    """The bits that are left in the mean of a group's smallest cohort of its smallest clients."""
+    """The bits that are left in the mean of a group's smallest cohort of its smallest clients.
+
+    A sum has no mean.
+    """
     section, members = plan.group(name), plan.bounds(name).minimum
+    if name != EVALUATION and plan.is_sum(name):
+        return None
     if section.weighting == "uniform":
         return min(section.bits, bits_left(section.bits, members, members))
     if name == EVALUATION or len(numbers) < members:
@@ -731,7 +736,8 @@ def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
 
 def _unprotected(plan: Plan) -> Iterator[str]:
     if plan.section.privacy is None:
-        yield "no privacy: sums and models may give records away; add a [privacy] section"
+        gives = "sums and models" if plan.has_model else "totals"
+        yield f"no privacy: {gives} may give records away; add a [privacy] section"
     if not plan.holders:
         yield "no encryption: only for runs whose shards may read every update"
 

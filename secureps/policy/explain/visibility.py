@@ -22,22 +22,31 @@ class Sight:
     never: str
 
 
+def published(plan: Plan) -> str:
+    """Names what the versions of a plan are: models, totals, or both."""
+    if not plan.has_model:
+        return "totals"
+    return "models and totals" if any(map(plan.is_sum, plan.groups)) else "models"
+
+
 def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    made = published(plan)
+    model = ", the model" if plan.has_model else ""  # a total is the sum of its cohort
     if publishes(plan.section):
         more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
         f"who takes part, when, how large; receipts; charges{keys}{more}",
-        "updates, sums, models",
+        f"updates, sums, {made}",
     )
-    client = Sight("client", "its own records, published models", "another client's update")
+    client = Sight("client", f"its own records, published {made}", "another client's update")
     if plan.opening is Opening.NOTHING:
-        shard = Sight("shard", f"every client's update, sums, the model{noise}{more}", "records")
+        shard = Sight("shard", f"every client's update, sums{model}{noise}{more}", "records")
         return client, coordinator, shard
-    held = f"ciphertexts, the sum of each cohort, the model{noise}{more}"
+    held = f"ciphertexts, the sum of each cohort{model}{noise}{more}"
     shard = Sight("shard", held, "a single update")
     if plan.opening is Opening.HOLDER:
         seen = f"receipts, cohort lists, every opened sum{more}"
@@ -134,10 +143,17 @@ def across_versions(plan: Plan) -> list[str]:
         return []
     what = " and of ".join(bare)
     steps, said = max(plan.bounds(name).ahead for name in plan.groups), list[str]()
-    if exact := [name for name in plan.groups if plan.is_exact(name)]:
+    exact = [name for name in plan.groups if plan.is_exact(name)]
+    if apart := [name for name in exact if not _takes_all(plan, name)]:
         said.append(
-            f"{named(exact)}: two totals of one question, of cohorts that differ by one client, "
+            f"{named(apart)}: two totals of one question, of cohorts that differ by one client, "
             "tell what that client sent: take a minimum of all clients, or [privacy]"
+        )
+    if together := [name for name in exact if _takes_all(plan, name)]:
+        said.append(
+            f"{named(together)}: each total is of all clients that [federation] counts; if more of "
+            "them are on the roster, raise the minimum to their number, or two totals of one "
+            "question can be subtracted"
         )
     if steps and private is None:
         said.append(
@@ -153,6 +169,14 @@ def across_versions(plan: Plan) -> list[str]:
             "equal, and only noise bounds the rest"
         )
     return said
+
+
+def _takes_all(plan: Plan, name: str) -> bool:
+    """Tells whether a cohort has all clients that train, as far as the plan counts them."""
+    federation = plan.section.federation
+    if federation is None:
+        return False
+    return plan.bounds(name).minimum >= federation.clients - bool(plan.evaluator)
 
 
 def evaluation_words(plan: Plan) -> list[str]:

@@ -198,8 +198,7 @@ def why(
         )
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
-    ill = (f"{each.name} {each.trouble}" for each in servers if each.trouble)
-    reason = "; ".join([reason, *ill])
+    reason = "; ".join([reason, *_ill(servers)])
     if group.phase is Phase.DONE or pinned is None:
         return reason
     out = {name: why for name, why in group.absences.items() if name not in group.invited}
@@ -221,6 +220,16 @@ def why(
         f"{named(rest, SHOWN)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
     )
     return "; ".join([reason, *filter(None, absent)])
+
+
+def _ill(servers: Servers) -> Iterator[str]:
+    """Says what is wrong at servers, once for all at which it is the same."""
+    alike = dict[str, list[str]]()
+    for each in servers:
+        if each.trouble:
+            alike.setdefault(each.trouble, []).append(each.name)
+    for trouble, names in alike.items():
+        yield f"{named(names, SHOWN)}{', each' if len(names) > 1 else ''} {trouble}"
 
 
 def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers) -> str:

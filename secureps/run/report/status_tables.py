@@ -13,10 +13,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -200,7 +201,7 @@ def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
     yield filled(
         "servers",
         ("server", "role", "state"),
-        [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
+        list(_server_rows(status.servers)),
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # of a spare, and before there are blocks
@@ -211,6 +212,17 @@ def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
     )
     if limited := [(s.name, used[s.name].told) for s in status.shards if s.name in used]:
         yield filled("values and optimizer state in memory", ("shard", "at its newest"), limited)
+
+
+def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
+    """Cells of each server; those of one role that have the same trouble share a row."""
+    rows = dict[tuple[str, ...], list[str]]()
+    for each in servers:
+        alone = () if each.trouble else (each.name,)
+        role = ROLES.get(each.role, each.role)
+        rows.setdefault((role, _state(each), *alone), []).append(each.name)
+    for (role, state, *_), names in rows.items():
+        yield ", ".join(names), role, state
 
 
 def _state(server: ServerStatus) -> str:
@@ -361,6 +373,19 @@ def filled(
 
 
 @dataclass(frozen=True)
+class Total:
+    """The newest total of a tensor: its first values, of `count` in all, and its shape."""
+
+    shape: tuple[int, ...]
+    count: int
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Total:
+        return cls(array.shape, array.size, tuple(array.reshape(-1)[:TOTALS].tolist()))
+
+
+@dataclass(frozen=True)
 class Summary:
     """The summary of a finished run.
 
@@ -375,6 +400,7 @@ class Summary:
             same values as plain fp32; None if there was no update.
         seconds: by stage, summed over parties.
         failure: names the error that it ended with; empty if the plan foresees this end.
+        totals: of sums, by tensor.
     """
 
     name: str
@@ -397,6 +423,7 @@ class Summary:
     unsafe: bool
     evaluation: EvaluationStatus | None = None
     failure: str = ""
+    totals: Mapping[str, Total] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         members = [asdict(m) | {"epsilon": finite(m.epsilon)} for m in self.members]
@@ -408,6 +435,8 @@ def summary_tables(summary: Summary) -> Iterable[Table | Text]:
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)
+    if summary.totals:
+        yield _totals(summary)
     own = summary.evaluation
     if own is not None and (own.results or own.skipped):
         yield from evaluations(own)
@@ -419,9 +448,28 @@ def summary_tables(summary: Summary) -> Iterable[Table | Text]:
         yield Text(NO_PRIVACY, "bold red")
 
 
-def _models(summary: Summary) -> Table:
+TOTALS = 24
+"""The most values of a tensor that are shown of its total."""
+
+
+def _totals(summary: Summary) -> Table:
+    """Shows what sums came to, a row for each tensor; of long ones the first values."""
+    rows = []
+    for name, total in summary.totals.items():
+        told = " ".join(f"{value:,.10g}" for value in total.values)
+        more = total.count - len(total.values)
+        told += f" and {more:,} more values, all in model.safetensors" if more else ""
+        shape = " x ".join(map(str, total.shape)) or "one value"
+        rows.append((name, shape, told))
+    how = "exact totals" if summary.delta is None else "totals with the plan's noise"
+    return filled(f"{how}, of the newest version", ("tensor", "shape", "total"), rows)
+
+
+def _models(summary: Summary) -> Table | Text:
     baselines = summary.baselines
     scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
+    if not scores:
+        return Text(f"{summary.name}: {summary.finished} (version {folded(summary.versions)})")
     others = sorted({name for score in scores for name in score.others})
     measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
     models: dict[str, Collection[Score | None]] = {
@@ -449,10 +497,12 @@ def _holders(summary: Summary) -> Table:
     rows = []
     for member in summary.members:
         alone = summary.baselines.alone.get(member.name)
-        score, arrived = f"{alone.value:.4f}" if alone else "-", summary.updates.get(member.name, 0)
+        score = (f"{alone.value:.4f}" if alone else "-",) if summary.baselines.alone else ()
         charged = (spent(member), f"{summary.budget:g}") if private else ()
-        rows.append((member.name, score, str(arrived), *charged))
-    heads = ("holder", "alone", "arrived", *(("epsilon", "budget") if private else ()))
+        arrived = str(summary.updates.get(member.name, 0))
+        rows.append((member.name, *score, arrived, *charged))
+    compared = ("alone",) if summary.baselines.alone else ()
+    heads = ("holder", *compared, "arrived", *(("epsilon", "budget") if private else ()))
     title = f"data holders{ofwhat(summary.adjacency, summary.delta)}"
     return filled(title, heads, rows, numbers=True)
 

@@ -40,12 +40,12 @@ from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.roles.coordinator.status import UP
 from secureps.run.check import refuse_few
-from secureps.run.export import export
+from secureps.run.export import Model, export
 from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
-from secureps.run.report.status_tables import Summary, summary_tables
+from secureps.run.report.status_tables import Summary, Total, summary_tables
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import (
     DOWN,
@@ -260,10 +260,12 @@ def _federate(
             with Watch(*own) as watch:
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
-        outcome = _judged(outcome, script, folder, progress)
+        outcome = _judged(outcome, plan, script, folder, progress)
         versions = max(0, *outcome.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
-        if programs.federation.baselines:
+        if not plan.has_model:  # one holder's own total is no worse than that of all
+            baselines = Baselines({}, None, ())
+        elif programs.federation.baselines:
             baselines = script.baselines(versions, version_0(folder), progress.doing)
         _try(drawing.result, lambda text: progress.say(text, "yellow"))
         notes = outcome.notes + _lost(outcome) + baselines.notes
@@ -319,7 +321,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
 
 
 def _judged(
-    outcome: Outcome, judge: ScriptProcess, folder: RunFolder, progress: Progress
+    outcome: Outcome, plan: Plan, judge: ScriptProcess, folder: RunFolder, progress: Progress
 ) -> Outcome:
     """Writes the last and the best model; returns the outcome with what the last one adds."""
     if not any(outcome.versions.values()):
@@ -337,7 +339,17 @@ def _judged(
         except SecurepsError as error:
             progress.say(f"the best version was not written: {error}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
-    return outcome.on_disk(model, score)
+    return replace(outcome.on_disk(model, score), sums=_totals(plan, model))
+
+
+def _totals(plan: Plan, model: Model) -> dict[str, Total]:
+    """The newest totals of a plan's sums, by tensor."""
+    return {
+        spec.name: Total.of(model.tensors[spec.name])
+        for group in model.layout.groups
+        if plan.is_sum(group.name) and model.versions[group.name]  # version 0 is zeros
+        for spec in group.tensors
+    }
 
 
 def _heading(order: Order, plan: Plan, root: Path) -> Heading:
@@ -385,6 +397,7 @@ def _summary(
         unsafe=unsafe,
         evaluation=outcome.evaluation,
         failure=outcome.failure,
+        totals=outcome.sums,
     )
 
 

@@ -30,6 +30,7 @@ from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
+from secureps.run.report.status_tables import Total
 from secureps.run.report.terminal import Progress, View, folded
 from secureps.run.report.version_metrics import DOWN, Gathered, Metrics, Totals
 from secureps.run.script.process import ScriptProcess
@@ -197,6 +198,7 @@ class Outcome:
         evaluation: the federation's own, as the last status had it.
         failure: names the error that it is; empty if the plan foresees this end.
         cuts: what clients' own terminals said, for this one alone.
+        sums: the newest total of each tensor of a sum, by name.
     """
 
     finished: str
@@ -209,6 +211,7 @@ class Outcome:
     evaluation: EvaluationStatus | None = None
     failure: str = ""
     cuts: tuple[str, ...] = ()
+    sums: Mapping[str, Total] = dataclasses.field(default_factory=dict)
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The outcome with the newest checkpoint's model, and its score if there was none."""
@@ -262,7 +265,7 @@ class Watch:
         self._echo = ClientWarnings(self._folder.logs, self._names)
         self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if self._plan.section.privacy is None else None
-        self._ahead = programs.federation.baselines
+        self._ahead = programs.federation.baselines and self._plan.has_model
         self._unkept = False
 
     def __enter__(self) -> Watch:

@@ -104,6 +104,20 @@ def test_a_coordinator_moves_no_cursor() -> None:
         assert all(line.isprintable() for line in told.split("\n"))
 
 
+def test_servers_with_the_same_trouble_share_a_row() -> None:
+    no = "takes no part in the run: no"
+    servers = (
+        *(ServerStatus(f"holder-{k}", "holder", False, False, trouble=no) for k in range(3)),
+        ServerStatus("holder-3", "holder", True, True),
+        ServerStatus("holder-4", "holder", True, True),
+    )
+    told = displayed(dataclasses.replace(STATUS, servers=servers))
+    assert told.count(no) == 1
+    assert "holder-0, holder-1, holder-2 │ key holder" in told
+    assert ["holder-3", "key", "holder", "live"] in rows(told)
+    assert ["holder-4", "key", "holder", "live"] in rows(told)
+
+
 def test_without_privacy_there_is_no_epsilon() -> None:
     members = (MemberStatus("client-00", True, "waits", 3, 0, math.inf, False),)
     told = displayed(dataclasses.replace(STATUS, members=members))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from rich.console import RenderableType
 
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import MemberStatus
-from secureps.run.report.status_tables import Summary, filled, summary_tables
+from secureps.run.report.status_tables import TOTALS, Summary, Total, filled, summary_tables
+from secureps.run.script.scoring import Baselines
 from tests.run.report.test_status_tables import displayed
 from tests.run.report.test_terminal import SUMMARY
 
@@ -44,6 +47,28 @@ def test_the_end_of_a_run_is_whole_at_every_width(summary: Summary, width: int) 
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= width
     assert words(shown(summary_tables(summary), 1000)) <= words(text)
+
+
+def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> None:
+    ages = Total.of(np.array([12, 0, 2**24]))
+    long = Total.of(np.arange(1000.0).reshape(10, 100) / 3)
+    own = dataclasses.replace(
+        SUMMARY,
+        score=None,
+        baselines=Baselines({}, None, ()),
+        totals={"ages": ages, "grid": long},
+    )
+    text = shown(summary_tables(own), 200)
+    assert text.startswith("trial: all 3 versions are made (version 3)\n")
+    assert "totals with the plan's noise, of the newest version\n" in text
+    assert "│ ages   │ 3        │ 12 0 16,777,216 " in text
+    assert "│ grid   │ 10 x 100 │ 0 0.3333333333 " in text
+    exact = shown(summary_tables(dataclasses.replace(own, delta=None, adjacency="")), 200)
+    assert "exact totals, of the newest version\n" in exact
+    assert f" and {1000 - TOTALS} more values, all in model.safetensors" in text.replace(" │", "")
+    assert "alone" not in text
+    assert words(text) <= words(shown(summary_tables(own), 60))
+    assert json.loads(json.dumps(own.record()))["totals"]["ages"]["values"] == [12, 0, 2**24]
 
 
 def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:
