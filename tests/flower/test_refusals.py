@@ -226,7 +226,9 @@ def test_a_node_does_not_show_its_engine_the_kit_of_a_native_run(tmp_path: Path)
     issue(kit, "client", "client-00")
     settings = NodeSettings(kit, "client-00", tmp_path / "state")
     trainer = AppTrainer(
-        ModelForm(FlowerModel(initial(), False)), Message(record_dict(), 10, "train"), pytest.fail
+        ModelForm(FlowerModel(initial(), False)),
+        Message(record_dict(), 10, "train"),
+        lambda _: pytest.fail("it trained"),
     )
     with pytest.raises(KitError, match="is the kit of a native run"):
         play_as_client(settings, NO_POLICY, post.Parcel({}), trainer)

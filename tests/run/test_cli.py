@@ -58,11 +58,9 @@ def test_every_command_has_help(command: str) -> None:
 def test_what_is_gone_names_what_to_do(
     words: tuple[str, ...],
     told: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(monkeypatch, *words) == 2
-    assert capsys.readouterr().err.startswith(f"error: {told}")
+    assert typed(*words, status=2).err.startswith(f"error: {told}")
     with pytest.raises(SystemExit):
         runner._parser().parse_args(["--sealing", "gpu"])
     assert "argument --sealing: is gone: leave it out" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def kubernetes(
     if store is not None and SERVERS in files:
         text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
         typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
-    if standby and SERVERS in files and request.read().section.take_over_after is None:
+    if standby and SERVERS in files and request.read.section.take_over_after is None:
         text = "the plan has no take_over_after: the standby takes over by command alone"
         typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
     for line in notes(request, shared=False):
