@@ -241,7 +241,7 @@ def test_what_was_not_measured_is_not_shown() -> None:
         counted=0,
     )
     shown = lines(bare)
-    assert cells(shown, "federation")[1:] == ["-", "-"]
+    assert not any("federation" in line for line in shown)  # without a score, no table of scores
     assert not any("epsilon" in line or "alone," in line or "no privacy" in line for line in shown)
     assert cells(shown, "bytes up")[3] == "-"
 
