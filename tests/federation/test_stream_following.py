@@ -274,7 +274,7 @@ def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
     kind = cipher(pinned.plan.cipher_parameters)
 
     def opened(headers: Sequence[BlockHeader]) -> list[Any]:
-        key = worker._sealer._kept[headers[0].key]
+        key, _ = worker._sealer._kept[headers[0].key]
         opener, adder, found = kind.opener(pinned.place("all"), key), kind.adder(), []
         for header in headers:
             slots = pinned.layout.group("all").slots(header.block)
