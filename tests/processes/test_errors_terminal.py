@@ -170,7 +170,8 @@ class Terminals(Processes):
 
     def ended(self, case: str) -> list[str]:
         status, shown = self._running[case].wait(PATIENCE), self.log(case)
-        assert status == (78 if shown.endswith("(the operator's fault)\n") else 1), shown
+        faults = ("(the operator's fault)\n", "(the plan's or the site's fault)\n")
+        assert status == (78 if shown.endswith(faults) else 1), shown
         return shown.splitlines()
 
 

@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -37,7 +36,6 @@ from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.terminal import folded, line, move_text, table
-from secureps.run.script.scoring import Baselines, Score
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -61,6 +59,11 @@ STATES = (
     "ended",
 )
 """The order of clients by state: those first that an operator may have to look after."""
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from secureps.run.script.scoring import Baselines, Score
 
 
 def show(status: Status, console: Console) -> None:

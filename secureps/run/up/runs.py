@@ -33,7 +33,6 @@ from secureps.errors import (
     PlanRefused,
     SecurepsError,
 )
-from secureps.run.report.terminal import folded
 from secureps.run.up.folder import ORIGIN, PATIENCE, Origin, RunFolder, is_claimed, player
 from secureps.wording import meant
 
@@ -81,6 +80,8 @@ def find_runs(root: Path) -> tuple[Run, ...]:
 
 def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
     """The lines to print, a few for each run, unwrapped so that paths and dates stay whole."""
+    from secureps.run.report.terminal import folded  # with numpy, which `status` can do without
+
     for run in runs:
         began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
         facts = [run.name, began, f"version {folded(run.made, run.wanted)}"]
