@@ -125,7 +125,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     resumed = secureps("resume", str(runs / "stopped"), cwd=tmp_path)
     told, _ = resumed.communicate()
     assert resumed.returncode == 0, told
-    assert f"federation (version {VERSIONS})" in told
+    assert f"(version {VERSIONS})" in told
     assert same(load_file(runs / "stopped" / "model.safetensors"), model)
 
     lines = (runs / "stopped" / "report" / "metrics.jsonl").read_text().splitlines()
