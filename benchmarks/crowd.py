@@ -41,7 +41,7 @@ from secureps.roles.machine import Record
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from secureps.service.pinning import PIECES, keep_pieces
+from secureps.service.malloc import PIECES, keep_pieces
 from secureps.service.process import CALL_TIMEOUT, Party, link_of
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit, load_private, load_public

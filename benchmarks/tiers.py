@@ -48,7 +48,7 @@ from secureps.messages.run import (
 from secureps.messages.shard_records import StateCommitted
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import MakeState, ShardState
-from secureps.service.pinning import keep_pieces
+from secureps.service.malloc import keep_pieces
 from secureps.service.process import Party, link_of
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardNoise, ShardWorker

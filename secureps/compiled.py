@@ -135,7 +135,7 @@ def load_kernels() -> Path:
 
 
 def all_kept() -> bool:
-    """Whether the folder has every kernel, as this process would compile it."""
+    """Tells whether the folder has every kernel, as this process would compile it."""
     return bool(missing) or _mark(kernel_folder()).exists()
 
 

@@ -8,7 +8,7 @@ by client, follows from the log itself: the plan in its first line, and the fact
 The file of an audit log: lines of JSON, each with the digest of the line before it.
 
     begin   the party, its role, and the run with its plan
-    entry   numbered from 1 (`audit.entries`)
+    entry   numbered from 1
     end     how far the journal had come, and what was spent; signed by the party. More may follow,
             up to another end: what was exported once is never written again
 
@@ -363,7 +363,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Whose log it is, and of which run; `id` is the run's, by which plan and roster are bound."""
+    """The beginning of a log: its party and its run; the run's `id` binds plan and roster."""
 
     format: int
     party: str
@@ -379,7 +379,7 @@ class End:
     Args:
         entries: how many there are.
         row, journal: the last row of its journal, and the digest of that and all before it.
-        epsilon: what was spent (`audit.entries`); None under a plan without privacy.
+        epsilon: what was spent; None under a plan without privacy.
         signature: 64 bytes; empty in what is signed.
     """
 
@@ -392,7 +392,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """What a whole file says; `ends` are its signed ends, the last of which closes it."""
+    """A whole file; the last of its signed `ends` closes it."""
 
     begin: Begin
     entries: tuple[Entry, ...]

@@ -527,7 +527,7 @@ def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor has integers or booleans."""
+    """Tells whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 

@@ -377,7 +377,7 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
         return _parser().parse_args(arguments)
-    from secureps.config.serve import read_profile
+    from secureps.config.parties import read_profile
 
     words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
     return _parser().parse_args([*words, *arguments])
@@ -446,7 +446,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refuse_sealing(_: str) -> NoReturn:
-    """Says what to do to a caller who still gives this option of 0.2.0."""
+    """Tells a caller who still gives this option of 0.2.0 what to do."""
     raise argparse.ArgumentTypeError("is gone: leave it out; updates are sealed on the processor")
 
 

@@ -118,7 +118,7 @@ from secureps.roles.member.tasks import (
 )
 from secureps.service.environment import Worker
 from secureps.service.logs import tell
-from secureps.service.pinning import give_back_free
+from secureps.service.malloc import give_back_free
 from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 
@@ -415,7 +415,7 @@ class ClientWorker(Worker):
         return ledger.begin(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
-        """Whether this training was done before, for an update that the disk refused."""
+        """Tells whether the disk refused an update of this training, which is kept."""
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:

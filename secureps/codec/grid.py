@@ -153,7 +153,7 @@ MOST = 4.0
 
 @dataclass(frozen=True)
 class MovingRange:
-    """How the range of one group moves: the same object from the same numbers, at every party.
+    """Moves the range of one group: the same object from the same numbers, at every party.
 
     Args:
         clip: C, which no update exceeds, 2^-100 to 2^100.

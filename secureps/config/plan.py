@@ -1,4 +1,4 @@
-"""What a plan file may say, key by key; `policy.plan` decides whether the whole is sound."""
+"""The sections of a plan's file, key by key; `policy.plan` decides whether the whole is sound."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from secureps.config.parties import MESSAGE
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
-from secureps.config.serve import MESSAGE
 from secureps.wording import meant
 
 
@@ -364,7 +364,7 @@ class GroupSection(Table):
     optimizer: OptimizerSection = OptimizerSection()
 
     def _stated(self, stage: str, key: str) -> Any | None:
-        """What a stage of the codec says; None where there is no such stage."""
+        """Returns the value of a stage's key; None if the codec has no such stage."""
         return next((getattr(each, key) for each in self.codec if each.name == stage), None)
 
     @property

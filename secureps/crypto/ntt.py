@@ -197,7 +197,7 @@ def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> N
 RUN = 64
 """Words that fill whole 64-bit integers."""
 MASK = np.uint64((1 << WORD_BITS) - 1)
-"""Of one word."""
+"""The bits of one word, all set."""
 INVERSE_BITS = 58
 """Of floor(2^58 / p), with which the companion of a secret is found without a division."""
 

@@ -76,7 +76,7 @@ from secureps.run.up.folder import (
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from secureps.service.pinning import keep_whole
+from secureps.service.malloc import keep_whole
 from secureps.service.process import KitWatch, authenticator, link_of, settled
 from secureps.service.shard.states import ShardFolders
 from secureps.store import durability

@@ -60,8 +60,8 @@ from secureps.run.up.folder import client_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
+from secureps.service.malloc import keep_whole
 from secureps.service.one_wave import asked, play_wave
-from secureps.service.pinning import keep_whole
 from secureps.service.process import Party
 from secureps.store import durability
 from secureps.store.atomic_file import own

@@ -4,9 +4,10 @@
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
 Flower's own loop runs, and logs what it always logs; its train messages become waves of sealed
-updates (`flower.strategy`).
+updates.
 
-Carries waves between a Grid and the relay: asks nodes that are due, and performs their replies.
+It carries waves between a Grid and the relay: it asks nodes that are due, and performs their
+replies.
 
 Each node has one message under way at a time; the others do not wait for it. A node that does not
 answer is asked again: its client sends what it has sealed once more, and nothing else.

@@ -34,7 +34,7 @@ it was cut.
 
     (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
 
-That norm is the clip of the one mechanism (`privacy.client_level`) that protects both: one vector,
+That norm is the clip of the one mechanism that protects both: one vector,
 one grid, one release in the ledger, whatever s is. Centring the indicator halves what it can
 change, as in the paper, whose split of the noise between two queries (Theorem 1: z_update = (z^-2 -
 (2 sigma_b)^-2)^(-1/2)) is this one, with sigma_b = z sqrt(1 + weight^2/4) / weight: on the update

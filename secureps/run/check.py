@@ -283,7 +283,7 @@ class Model:
     Args:
         schema: None if nothing may be read that says it.
         examples: how many each holder has; empty if it is not known.
-        lengths: of an update that was tried (`rehearsal.rehearse`).
+        lengths: of an update that was tried (`scoring.rehearse`).
     """
 
     plan: Plan
@@ -565,11 +565,11 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], str]] = {
         "memory": lambda use: size(use.memory),
-        "of it program": lambda use: size(use.program),
+        "of which the program": lambda use: size(use.program),
         versions: lambda use: size(use.state),
-        "of it one block's work": lambda use: size(use.work),
-        "of it uploads": lambda use: size(use.uploads),
-        "of it connections": lambda use: size(use.connections),
+        "of which one block's work": lambda use: size(use.work),
+        "of which uploads": lambda use: size(use.uploads),
+        "of which connections": lambda use: size(use.connections),
         "disk": lambda use: size(use.disk),
         "disk for versions": lambda use: size(use.files),
         "disk for checkpoints": lambda use: size(use.checkpoints),

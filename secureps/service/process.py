@@ -59,7 +59,7 @@ from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
-from secureps.service.pinning import give_back_payloads, keep_pieces
+from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
 from secureps.service.tracing import Tracing
 from secureps.store.act_lines import FILE, ActLine, read_acts

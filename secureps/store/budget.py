@@ -104,13 +104,12 @@ class BudgetLedger:
         # What this process has read, and up to which row: each update would read all before it.
         self._rows: Rows = []
         self._upto = START
+        # By place, the update that may leave, and the model that it came of.
         self._places: dict[Place, tuple[bytes, bytes]] = {}
-        """The update that may leave, and the model that it came of."""
+        # By run, client, group and model, the version and step of its first training.
         self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
-        """By run, client, group and model, the version and step under which it was trained from
-        first."""
+        # Runs whose rows an older version wrote: they count updates and do not name them.
         self._unnamed: set[bytes] = set()
-        """Runs whose rows an older version wrote: they count updates and do not name them."""
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
         """Writes which updates may leave, durably when it returns, all in one transaction.

@@ -5,7 +5,7 @@
     KIT/public/holders/NAME.KIND.pub  and what clients seal under
     KIT/private/NAME/identity.key 0600  one party's own
     KIT/private/NAME/KIND.key     0600  and, for a holder, its secret key
-    KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with (`store.keyring`)
+    KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with
     KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
 
 KIND is one of `KINDS`, the same for all holders of a kit: a file begins with a tag of its kind, and

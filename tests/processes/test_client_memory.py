@@ -32,7 +32,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal, SealOn
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.roster_follower import AnnouncedKeys
-from secureps.service.pinning import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
+from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, SHARDS, make_run

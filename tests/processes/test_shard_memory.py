@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.memory import shard_peaks
 from secureps.crypto.bfv_seal import BfvSealer
-from secureps.service.pinning import give_back_payloads
+from secureps.service.malloc import give_back_payloads
 
 MOST_GROWTH = 164_000_000
 """Bytes of a shard's peak with 50 clients above that with 5. What it holds of uploads is bounded,

@@ -20,11 +20,9 @@ draws them: whoever chooses the first set chooses its tree. A hash draws the tre
 parties compute the same one, compare two sets at a time, and cut otherwise for every version: else
 two offenders in different halves would stay there.
 
-What a member of an opened sum hides among: the others' weights, and the other sums.
-
 Two opened sums that share a client's update from one base version tell their difference to
 whoever sees both. `may_both_open` allows two cohorts that meet in a (client, base) only if one is a
-set of the other's tree of halves (`policy.cohorts.suspicion`), for the same version, with the same
+set of the other's tree of halves, for the same version, with the same
 updates and weights. Pairs are enough: sets of which any two are disjoint or nested are laminar, all
 that meet a largest one are sets of its tree, and so every combination of the opened sums is a
 combination of sums over whole leaves of trees. A leaf has `least` clients or more, whose weights

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 
+from secureps.config.parties import ServeSection
 from secureps.config.plan import (
     AsyncSection,
     BufferedSection,
@@ -28,7 +29,6 @@ from secureps.config.plan import (
     SspSection,
     SyncSection,
 )
-from secureps.config.serve import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION

@@ -22,7 +22,7 @@ A standby: it copies the coordinator's journal row by row, and takes over by com
 
 It obeys the command if it has everything that was acknowledged, as far as its journal says. Then it
 journals a new incarnation, and this process goes on as the coordinator, which acts on nothing
-before all shards and enough key holders obey it (`roles.coordinator.reign`). They know if the
+before all shards and enough key holders obey it. They know if the
 coordinator went on without this standby, and have it end. A plan's `take_over_after` gives the same
 command when the coordinator has been silent for so long.
 """

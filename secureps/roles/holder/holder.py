@@ -1,12 +1,11 @@
-"""What both kinds of key holder have in common: they obey one coordinator, and their own ledger.
+"""The machine of a key holder of either kind: it obeys one coordinator, and its own ledger.
 
-An order to open a cohort is checked against the ledger (`roles.holder.holder`) and journalled
-before anything is done for it (`roles.holder.bfv`, `roles.holder.committee`).
+It checks an order to open a cohort against the ledger, and journals it before anything is done for
+it (`roles.holder.bfv`, `roles.holder.committee`).
 
-A key holder's ledger, and the conditions of its own under which it helps to open a cohort.
-
-It trusts nobody's word: receipts must be signed by clients of its own roster, and the cohort must
-be large enough by a plan that keeps to the holder's own minimum. A cohort counts as opened from the
+The ledger has the holder's own conditions for opening a cohort. It trusts nobody's word: receipts
+must be signed by clients of its own roster, and the cohort must be large enough by a plan that
+keeps to the holder's own minimum. A cohort counts as opened from the
 record that is written before anything is done for it, and no cohort is opened beside it from which
 it could be subtracted (`policy.cohorts.suspicion`). In memory the ledger grows with clients and not
 with what they send: a client with a submission in an opened cohort sends no earlier one, and a

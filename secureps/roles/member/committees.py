@@ -103,16 +103,17 @@ class Committees:
         return self.due(group, version)
 
     def objection(self, group: str, version: int) -> str:
-        """Why this client seals no update from this version any more; empty if it may yet.
+        """Tells why this client may no longer seal an update from this version; empty if it may.
 
-        A coordinator may say, once a committee is sealed for, that it began earlier. So an older
-        version than the newest that was sealed is nobody's any more: it may have been another's.
+        A coordinator may say of a committee that it began earlier than it said before. Then an
+        older version, sealed for another committee, would be sealed for this one too.
         """
         begun, last = self._begun(group, version), self.newest.get(group)
         if not begun or last is None or last.version < version:
             return ""
         if last.version > version:
-            return f"it has sealed version {last.version} of {group}, and none before it any more"
+            sealed = f"version {last.version} of {group}"
+            return f"it has sealed {sealed}, and no longer seals an older one"
         if last.committee == begun[-1].committee:
             return ""
         return f"it has sealed version {last.version} of {group} for other key holders"

@@ -185,7 +185,7 @@ class Programs:
         return address
 
     def start_further(self, supervisor: Supervisor, started: set[str]) -> None:
-        """Starts shards that were added since (`run.up.programs`), each once.
+        """Starts shards that were added since, each once.
 
         Args:
             started: who was: one that has ended since is not started anew.

@@ -391,7 +391,7 @@ HUGE = 2 << 20
 """Bytes of a huge page. A shorter part of a payload takes its own length, not a page."""
 LARGE = 5 << 18
 """Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
-server's allocator maps longer ones page by page and gives them back (`service.pinning`)."""
+server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
 
 
 class Gathering:

@@ -15,7 +15,7 @@ A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payloa
 the envelope, so that a shard judges it before it takes any payload; a Get's first piece also has
 the beginning of the payload. The payload is sent from its message's offset to its end.
 
-A request's metadata names its sender, signed (`wire.grpc.framing`).
+A request's metadata names its sender: a signed claim.
 
 A claim names the asking party, the server and the run. Its signature covers these, the method, and
 the digest of the envelope that follows. So a recorded request is useless at another server, and in
@@ -24,11 +24,10 @@ rejects a record that is sent again (RFC 8446, E.2; 0-RTT data is not used). Wit
 loopback of one machine, a process that may listen there can send one again: it counts as the
 aggregator (docs/threat-model.md).
 
-Measures a link: sets the length of pieces and the number of payloads at once, and finds stalls.
+Pacing measures a link: it sets the length of pieces and the number of payloads at once, and finds
+stalls. Nothing here limits how long a payload takes while it moves.
 
-Nothing here limits how long a payload takes while it moves.
-
-Makes connections: by mutual TLS 1.3, or in the clear between processes of one machine.
+Connections are by mutual TLS 1.3, or in the clear between processes of one machine.
 
 Under TLS both ends show a certificate of the kit's CA. The dialling party knows the server's
 certified name; the server compares the name in the caller's certificate with the signer of the

@@ -1,7 +1,7 @@
 """gRPC servers: the coordinator's and a shard's, each on an event loop in a thread of its own.
 
 Both authenticate the sender of a request before they read it, hand the message to an `Endpoint`,
-and send its answer or its SecurepsError; only health (`wire.grpc.servers`) needs no signature. A
+and send its answer or its SecurepsError; only health needs no signature. A
 call that waits, for its sender or for the endpoint, holds no thread.
 
 grpc.health.v1: whether a server is ready for work, for load balancers and orchestrators.

@@ -1,8 +1,7 @@
-"""The section of a server's own file: which kit, where it listens, where it keeps its state.
+"""What the files of a federation's parties may say, key by key.
 
-The section of a data holder's own file: what its site allows, whatever a plan says.
-
-Connection profiles: who somebody is to which coordinator, told once in a file of one's own.
+A server's file names its kit, its address and its state. A data holder's file says what its site
+allows, whatever a plan says. A profile saves the options of a connection under a name.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ServeSection(Table):
 
 
 Reveal = Literal["nothing", "keys", "values"]
-"""What a coordinator hears of a refusal: that there is one, which keys, or the whole reason."""
+"""How much a coordinator hears of a refusal: that there is one, which keys, or the whole reason."""
 
 MESSAGE = r"^(train|query|(train|evaluate|query)\.[A-Za-z_][A-Za-z0-9_]*)$"
 """Types of messages to a client's app that are not the evaluation itself; "train" is no custom one,
@@ -110,7 +109,7 @@ class SiteSection(Table):
 
 
 class ProfileSection(Table):
-    """What the options of the same names would say; paths are relative to the file."""
+    """One profile: values of the options of the same names; paths are relative to the file."""
 
     server: str
     kit: str
@@ -126,7 +125,7 @@ class ProfilesSection(Table):
 
 
 def profile_file() -> Path:
-    """Where profiles lie; ConfigError for a user without a home folder."""
+    """Returns the file of profiles; ConfigError for a user without a home folder."""
     try:
         home = Path.home()
     except RuntimeError:
