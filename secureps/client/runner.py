@@ -377,7 +377,7 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
         return _parser().parse_args(arguments)
-    from secureps.config.parties import read_profile
+    from secureps.config.site_files import read_profile
 
     words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
     return _parser().parse_args([*words, *arguments])

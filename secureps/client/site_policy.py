@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.config.parties import SiteSection
 from secureps.config.sections import parse, read_toml
+from secureps.config.site_files import SiteSection
 from secureps.errors import ConfigError
 from secureps.roles.member.terms import NO_TERMS, Terms
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from secureps.config.parties import MESSAGE
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
+from secureps.config.site_files import MESSAGE
 from secureps.wording import meant
 
 

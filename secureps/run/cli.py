@@ -102,7 +102,7 @@ def root(
     if profile is not None:
         from click import get_current_context
 
-        from secureps.config.parties import read_profile
+        from secureps.config.site_files import read_profile
 
         get_current_context().default_map = dict.fromkeys(PROFILED, read_profile(profile))
     if kernels is not None:

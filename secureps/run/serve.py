@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from secureps.config.parties import ServeSection
 from secureps.config.sections import memory_bytes, parse, read_toml
+from secureps.config.site_files import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore, is_url

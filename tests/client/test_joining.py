@@ -15,7 +15,7 @@ import secureps as ps
 from secureps.client import runner
 from secureps.client.runner import Joining
 from secureps.client.worker import Site
-from secureps.config.parties import SiteSection
+from secureps.config.site_files import SiteSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import NO_TERMS, MemberSettings, Terms

@@ -9,7 +9,7 @@ import pytest
 
 from secureps.client import runner
 from secureps.client.runner import Joining
-from secureps.config.parties import profile_file, read_profile
+from secureps.config.site_files import profile_file, read_profile
 from secureps.errors import ConfigError
 from secureps.run import preflight, status
 from tests.kits.command import run

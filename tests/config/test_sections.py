@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from secureps.config.parties import ProfilesSection, ServeSection, SiteSection
 from secureps.config.plan import FederationSection, PlanSection
 from secureps.config.scenario import ScenarioSection, StudySection
 from secureps.config.sections import (
@@ -27,6 +26,7 @@ from secureps.config.sections import (
     read_toml,
     refuse_misplaced,
 )
+from secureps.config.site_files import ProfilesSection, ServeSection, SiteSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.simulate.scenario_file import load_scenario

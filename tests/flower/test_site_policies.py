@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from secureps.config.parties import SiteSection
+from secureps.config.site_files import SiteSection
 from secureps.flower import post
 from secureps.messages.charge import Release
 from secureps.messages.requests import Retire

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secureps.client.site_policy import read_site
-from secureps.config.parties import ServeSection
 from secureps.config.scenario import ScenarioSection
 from secureps.config.sections import parse, read_toml, toml_text, toml_value
+from secureps.config.site_files import ServeSection
 from secureps.errors import Malformed
 from secureps.policy.plan import Plan, different_keys, load_plan
 from secureps.run.simulate.scenario_file import load_scenario

@@ -14,7 +14,6 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from secureps.config import plan, sections
-from secureps.config.parties import ProfileSection, ProfilesSection, ServeSection, SiteSection
 from secureps.config.scenario import (
     ScenarioSection,
     ShardsSection,
@@ -23,6 +22,7 @@ from secureps.config.scenario import (
     VariantSection,
 )
 from secureps.config.sections import parse, read_toml
+from secureps.config.site_files import ProfileSection, ProfilesSection, ServeSection, SiteSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.explain.visibility import advised_threshold, withstood
 from secureps.policy.plan import load_plan

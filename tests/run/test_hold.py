@@ -15,8 +15,8 @@ import pytest
 
 from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
-from secureps.config.parties import ServeSection
 from secureps.config.sections import parse, read_toml
+from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError, KitError, OperatorError, SecurepsError, TooFew
 from secureps.policy.plan import load_plan
 from secureps.roles.holder.holder import OVER

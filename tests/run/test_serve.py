@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from secureps.config.parties import ServeSection
+from secureps.config.site_files import ServeSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, PlanRefused
 from secureps.messages import orders

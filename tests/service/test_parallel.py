@@ -14,8 +14,8 @@ import pytest
 from secureps.client.runner import Joining
 from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.worker import Site
-from secureps.config.parties import ServeSection
 from secureps.config.sections import parse
+from secureps.config.site_files import ServeSection
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.rlwe import RlweSealing
 from secureps.errors import ConfigError, InternalError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from secureps.config.parties import ServeSection
 from secureps.config.sections import parse
+from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError
 from secureps.service.pinning import (
     Nodes,

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 
-from secureps.config.parties import ServeSection
 from secureps.config.plan import (
     AsyncSection,
     BufferedSection,
@@ -29,6 +28,7 @@ from secureps.config.plan import (
     SspSection,
     SyncSection,
 )
+from secureps.config.site_files import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from secureps.config.parties import Reveal
+from secureps.config.site_files import Reveal
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import (

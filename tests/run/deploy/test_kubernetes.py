@@ -17,8 +17,8 @@ import yaml
 from click import Context, Group
 from typer.main import get_command
 
-from secureps.config.parties import ServeSection
 from secureps.config.sections import parse
+from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app

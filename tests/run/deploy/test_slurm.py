@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.config.parties import ServeSection
 from secureps.config.sections import parse
+from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy

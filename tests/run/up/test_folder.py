@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.config.parties import ServeSection
 from secureps.config.sections import memory_bytes, parse, read_toml
+from secureps.config.site_files import ServeSection
 from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey

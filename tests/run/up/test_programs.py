@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from secureps.config.parties import ServeSection
 from secureps.config.plan import FederationSection
 from secureps.config.sections import parse, read_toml
+from secureps.config.site_files import ServeSection
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.shard.shard import IDLE
 from secureps.run.processes.spawning import Program, Subprocesses

@@ -1,4 +1,4 @@
-"""What the files of a federation's parties may say, key by key.
+"""What the files at a party's own site may say, key by key.
 
 A server's file names its kit, its address and its state. A data holder's file says what its site
 allows, whatever a plan says. A profile saves the options of a connection under a name.
