@@ -64,17 +64,12 @@ def made_of(plan: Plan, tensors: Mapping[str, Any]) -> Trained:
     return Trained("bench", plan, layout, blocks, tensors)
 
 
-def integers(made: Trained, update: Update) -> int:
-    """Makes those of all blocks; returns how many bytes they are."""
+def integers(made: Trained, update: Update) -> bytes:
+    """Makes the integers of all blocks; returns their digest."""
     plan, layout = made.plan, made.layout
     codes = block_codes(plan, layout, AIM.version, [bytes(32)] * layout.blocks)
     maker = UpdateIntegers("bench", plan, layout, AIM, SEED.derive)
-    size = 0
-    _, blocks = maker.make(codes, update, 1, 1.0)
-    for block, each in blocks:
-        first, last = layout.sent_span(block)
-        size += each(0, last - first).nbytes
-    return size
+    return maker.make(codes, update, 1, 1.0)[0]
 
 
 Seconds = tuple[float, float]

@@ -30,12 +30,10 @@ TURNS = 3
 
 
 def work(device: torch.device, tiny: bool) -> str:
-    """A client's training of a few steps, its update and the integers; the update's digest."""
+    """Trains a few steps, makes the update and its integers; returns the integers' digest."""
     model = (FEW if tiny else MODELS)["transformer"]
     made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
-    update = trained_update(made)
-    integers(made, update)
-    return update.digest.hex()
+    return integers(made, trained_update(made)).hex()
 
 
 def play(given: Sequence[str], lines: TextIO) -> None:

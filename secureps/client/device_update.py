@@ -48,7 +48,6 @@ from secureps.device.encoding import (
     words,
 )
 from secureps.errors import NotFinite
-from secureps.messages.encoding import payload_hasher
 from secureps.model.layout import SCALE
 from secureps.policy.groups import moved
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
@@ -230,11 +229,11 @@ def _clipped(made: Trained, values: Tensor) -> Update:
             shrink(values, factor)
         values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
         far = furthest(values)
-        return Update(layout.size, _digest(values), far, mover.norm, vector.part, vector)
+        return Update(layout.size, far, mover.norm, vector.part, vector)
     statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")
-    digest, far = _digest(values), furthest(values)
+    far = furthest(values)
 
     def counted() -> Iterator[Tensor]:
         for at, piece in _place(values):
@@ -250,7 +249,7 @@ def _clipped(made: Trained, values: Tensor) -> Update:
         shrink(values, factor)
         for part, was in as_they_were:
             values[part] = was
-    known = (digest, far, min(norm, clip), vector.part, vector)
+    known = (far, min(norm, clip), vector.part, vector)
     update = Update(layout.size, *known, norm if norm > clip else None)
     if isinstance(mover, MovingRange) and scale is not None:
         by = divisor(float(np.float32(scale)), values, torch.float32)
@@ -258,14 +257,6 @@ def _clipped(made: Trained, values: Tensor) -> Update:
             piece /= by
         values[-1] = float(mover.told(update.norm, scale))
     return update
-
-
-def _digest(values: Tensor) -> bytes:
-    """Hashes values by BLAKE3 on the host; a GPU would wait for each of a hash's small steps."""
-    hasher = payload_hasher()
-    for piece in pieces(values):
-        hasher.update(piece.cpu().numpy().astype("<f4", copy=False).data.cast("B"))
-    return hasher.digest()
 
 
 def _copy(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:

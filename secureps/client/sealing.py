@@ -146,8 +146,7 @@ class OutboxSealer:
 
         Args:
             receipt: its `draft`.
-            blocks: all of the group, by number, in sealing order. Each makes its integers on the
-                grid piece by piece, so that no whole vector of them is in memory.
+            blocks: each block's number and integers on the grid, in sealing order.
         """
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)

@@ -109,7 +109,6 @@ class Update:
     """A clipped update of a group.
 
     Args:
-        digest: 32 bytes, which tell updates of the same plan and base version apart.
         largest: no value is further from zero.
         norm: L2, without running statistics.
         part: makes values [first, last): float32, from any thread.
@@ -118,7 +117,6 @@ class Update:
     """
 
     size: int
-    digest: bytes
     largest: float
     norm: float
     part: Part
@@ -128,8 +126,7 @@ class Update:
     @classmethod
     def of(cls, values: NDArray[np.float32], norm: float) -> Update:
         """An update in memory, float32 (size,): its parts are views."""
-        digest = payload_digest(values.astype("<f4", copy=False).data.cast("B"))
-        return cls(values.size, digest, furthest(values), norm, _slices(values))
+        return cls(values.size, furthest(values), norm, _slices(values))
 
     def whole(self) -> NDArray[np.float32]:
         made = np.empty(self.size, np.float32)
@@ -286,15 +283,14 @@ def clip_update(
         joint = mover.clipped(delta(0, layout.size), scale)
         return Update.of(joint, mover.norm)
     statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
-    hasher, largest = payload_hasher(), 0.0
+    largest = 0.0
 
     def counted() -> Iterator[NDArray[np.float32]]:
-        """Yields the values without statistics; hashes and measures all of them."""
-        nonlocal largest, hasher
-        hasher, largest = payload_hasher(), 0.0
+        """Yields the values without statistics, and measures all of them."""
+        nonlocal largest
+        largest = 0.0
         for start in range(0, layout.size, PIECE):
             values = delta(start, min(start + PIECE, layout.size))
-            hasher.update(values.astype("<f4", copy=False).data.cast("B"))
             largest = max(largest, furthest(values))
             if statistics and not np.isfinite(values).all():
                 raise NotFinite("an update has a value that is not a finite float32")
@@ -313,8 +309,9 @@ def clip_update(
         return values
 
     of_it = clipped if factor < 1 else delta
-    known = (hasher.digest(), largest, min(norm, clip), of_it)
-    update = Update(layout.size, *known, uncut=norm if norm > clip else None)
+    update = Update(
+        layout.size, largest, min(norm, clip), of_it, uncut=norm if norm > clip else None
+    )
     if isinstance(mover, MovingRange) and scale is not None:
         return _in_units(update, scale, mover.told(update.norm, scale))
     return update
@@ -436,13 +433,11 @@ class UpdateIntegers:
         update: Update,
         examples: int,
         share: float,
-    ) -> tuple[bytes, Iterator[tuple[int, BlockIntegers]]]:
-        """Returns the digest of all integers, and each block's number with what makes its own.
+    ) -> tuple[bytes, list[tuple[int, BlockIntegers]]]:
+        """Returns the digest of all integers, and each block's number and integers.
 
-        Blocks come in the client's own order, and their integers are made when they are sealed.
-        Without noise they are made twice, once for the digest, so that no whole vector of them is
-        in memory. Under feedback the rest that the integers do not carry replaces the clipped
-        values.
+        Blocks come in the client's own order. Under feedback the rest that the integers do not
+        carry replaces the clipped values.
 
         Args:
             update: in memory, where the plan has feedback.
@@ -462,63 +457,48 @@ class UpdateIntegers:
         where, rotates = self.plan.head(self.layout.name), self.plan.group(self.layout.name).rotates
         most = None if mechanism is not None or rotates else self._grid.range
         tell_cuts(self.client, where, self.layout, update, share, most)
-        if mechanism is not None:
-            noised = self._round_and_noise(mechanism, [part(block) for block in every], update)
-            own = (made[at : at + PIECE] for made in noised for at in range(0, made.size, PIECE))
-            return _digest_of(examples, own), ((block, _slices(noised[block])) for block in order)
-        name = _digest_of(examples, self._pieces(map(part, every), update, share))
-        blocks = self._round_blocks(map(part, order), update, share)
-        return name, zip(order, blocks, strict=True)
+        if mechanism is None:
+            made = [self._round(part(block), update, share) for block in every]
+        else:
+            made = self._round_and_noise(mechanism, [part(block) for block in every], update)
+        return _digest_of(examples, made), [(block, _slices(made[block])) for block in order]
 
     @cached_property
     def _grid(self) -> Grid:
         return self.plan.grid(self.layout.name, self.layout.sent)
 
-    def _pieces(self, parts: Iterable[_Part], update: Update, share: float) -> Iterator[Integers]:
-        for part in parts:
-            made = self._round(part, update, share)
-            for at in range(0, part[0].sent, PIECE):
-                yield made(at, min(at + PIECE, part[0].sent))
-
     @cached_property
     def _labels(self) -> tuple[Label, ...]:
         return self.client, self.layout.name, self.aim.version, self.aim.step
 
-    def _round_blocks(
-        self, parts: Iterable[_Part], update: Update, share: float
-    ) -> Iterator[BlockIntegers]:
-        """Rounds block by block; under feedback, leaves the rest in the update."""
-        feedback = self.plan.group(self.layout.name).feedback
-        for part in parts:
-            made = self._round(part, update, share)
-            if feedback:
-                code, place, _ = part
-                whole = made(0, code.sent)
-                carried = whole.astype(np.int32, copy=False) - self._grid.most
-                _leave_rest(update, code, place, carried, self._grid.step / share)
-                made = _slices(whole)
-            yield made
-
-    def _round(self, part: _Part, update: Update, share: float) -> BlockIntegers:
-        """Makes what rounds a block piece by piece; words are numbered over the whole vector."""
+    def _round(self, part: _Part, update: Update, share: float) -> Integers:
+        """Rounds a block; under feedback, leaves the rest in the update."""
         code, place, span = part
-        grid, there = self._grid, update.device
-        words = self.stream("round", *self._labels)
+        grid, there, whole = self._grid, update.device, None
+        words = self.stream("round", *self._labels)  # numbered over the whole vector
         if there is not None:
             at = (words, span.start)
             whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
-            if whole is not None:
-                return _slices(whole)
+        if whole is None:
+            whole = self._round_here(part, update, share, words)
+        if self.plan.group(self.layout.name).feedback:
+            carried = whole.astype(np.int32) - grid.most
+            _leave_rest(update, code, place, carried, grid.step / share)
+        return whole
+
+    def _round_here(self, part: _Part, update: Update, share: float, words: Stream) -> Integers:
+        """Rounds a block piece by piece, into as few bytes a value as the grid needs."""
+        code, place, span = part
         coded = self.plan.group(self.layout.name).codec
         encoded = code.encode(update.part(*place)) if coded else None
-
-        def piece(first: int, last: int) -> NDArray[np.int32]:
+        made = np.empty(code.sent, np.min_scalar_type(self._grid.levels))
+        for first in range(0, code.sent, PIECE):
+            last = min(first + PIECE, code.sent)
             drawn = words.at(span.start + first).words(last - first)
-            if encoded is not None:
-                return grid.encode(encoded[first:last], drawn, share)
-            return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
-
-        return piece
+            at = (place[0] + first, place[0] + last)
+            values = update.part(*at) if encoded is None else encoded[first:last]
+            made[first:last] = self._grid.encode(values, drawn, share)
+        return made
 
     def _round_and_noise(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
@@ -590,11 +570,13 @@ def _leave_rest(
     rest -= code.decode(integers * step)
 
 
-def _digest_of(examples: int, pieces: Iterable[Integers]) -> bytes:
+def _digest_of(examples: int, blocks: Iterable[Integers]) -> bytes:
     """Hashes the public number and all integers, int32 little-endian, by BLAKE3."""
     hasher = payload_hasher()
     hasher.update(examples.to_bytes(8, "little"))
-    for piece in pieces:
-        hasher.update(np.ascontiguousarray(piece, "<i4").tobytes())
+    for block in blocks:
+        for first in range(0, block.size, PIECE):
+            piece = np.ascontiguousarray(block[first : first + PIECE], "<i4")
+            hasher.update(piece.data.cast("B"))
     digest: bytes = hasher.digest()
     return digest

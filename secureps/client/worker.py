@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -168,7 +168,7 @@ class _Draft:
     aim: Aim
     row: UpdateReleased
     receipt: Receipt
-    blocks: Iterator[tuple[int, BlockIntegers]]
+    blocks: Sequence[tuple[int, BlockIntegers]]
     rest: Callable[[], None] | None
 
 

@@ -330,7 +330,6 @@ NO_ROOM = "has no memory left for the update: this update is made on the host, w
         ("first_difference", lambda device: "rounding", OTHER_BITS),
         ("first_difference", full_after(0, print), NO_ROOM),
         ("clip_factor", full_after(0, print), NO_ROOM),
-        ("_digest", full_after(0, print), NO_ROOM),
         ("shrink", full_after(0, print), NO_ROOM),
     ],
 )
