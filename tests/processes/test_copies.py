@@ -20,7 +20,7 @@ from secureps.run.up.folder import client_names
 from tests.kits.command import INSECURE
 from tests.kits.federations import Walker, same
 from tests.kits.processes import Processes
-from tests.processes.test_resume import newest, secureps, stage
+from tests.processes.test_resume import VERSIONS, let_train, newest, secureps, stage
 
 
 def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
     """Its checkpoints have a place of their own there, and a lost disk comes back from it."""
-    plan, work, store = stage(tmp_path, pace=1.0), tmp_path / "work", f"file://{tmp_path}/store"
+    plan, work, store = stage(tmp_path, versions=1), tmp_path / "work", f"file://{tmp_path}/store"
     ObjectStore(store).create("v0.safetensors", save(Walker(0).parameters(7)))
     text = plan.read_text().replace("[federation]", f'[federation]\ncheckpoint_copies = "{store}"')
     plan.write_text(f'initial = "{store}/v0.safetensors"\n{text}')
@@ -95,7 +95,7 @@ def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
     shutil.rmtree(run / "state" / "shard-0")
     for part in (run / "checkpoints").glob("*/shard-0.safetensors"):
         part.unlink()
-    (work / "pace.txt").write_text("0.0")
+    let_train(work, VERSIONS)
     resumed = secureps("resume", str(run), cwd=tmp_path)
     told, _ = resumed.communicate()
     assert resumed.returncode == 0, told

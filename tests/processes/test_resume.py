@@ -25,6 +25,7 @@ from secureps.run.up.folder import Origin, RunFolder, claimed, client_names, is_
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far
+from secureps.store.atomic_file import replace_text
 from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
@@ -32,12 +33,22 @@ from tests.kits.processes import ADAM, plan_text
 
 VERSIONS = 3
 SCRIPT = """
+import time
 from pathlib import Path
 from secureps.client.runner import run_client
-from tests.kits.walker_client import make as make_walker
+from tests.kits.walker import Walker
 
-def make(settings):
-    return make_walker({**settings, "pace": Path(settings["pace_file"]).read_text()})
+class Waiting(Walker):
+    def __init__(self, settings):
+        super().__init__(int(settings["partition"]))
+        self.versions = Path(settings["versions_file"])
+
+    def fit(self, parameters, config):
+        while config.versions["all"] >= int(self.versions.read_text()):
+            time.sleep(0.02)
+        return super().fit(parameters, config)
+
+make = Waiting
 
 if __name__ == "__main__":
     run_client(make)
@@ -51,7 +62,7 @@ FEDERATION = """[federation]
 script = "holder.py"
 clients = 3
 [federation.settings]
-pace_file = "pace.txt"
+versions_file = "versions.txt"
 """
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
@@ -67,16 +78,23 @@ def secureps(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def stage(folder: Path, pace: float) -> Path:
-    """A plan with a script beside it, and a working directory with what the script reads."""
+def stage(folder: Path, versions: int) -> Path:
+    """Writes a plan and its script, and a working directory with the file that the script reads.
+
+    Clients train until this file's number of versions is made, then wait for a larger number.
+    """
     (folder / "plans").mkdir()
     plan = folder / "plans" / "small.toml"
     text = plan_text(RULE + ADAM + FEDERATION)
     plan.write_text(text.format(cipher="plain", versions=VERSIONS))
     (folder / "plans" / "holder.py").write_text(SCRIPT)
     (folder / "work").mkdir()
-    (folder / "work" / "pace.txt").write_text(str(pace))
+    let_train(folder / "work", versions)
     return plan
+
+
+def let_train(work: Path, versions: int) -> None:
+    replace_text(work / "versions.txt", str(versions))
 
 
 def newest(run: Path) -> int:
@@ -94,7 +112,7 @@ def uninterrupted(plan: Path, folder: Path) -> Tensors:
 
 @pytest.mark.timeout(200)
 def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
-    plan, work, runs = stage(tmp_path, pace=1.0), tmp_path / "work", tmp_path / "runs"
+    plan, work, runs = stage(tmp_path, versions=1), tmp_path / "work", tmp_path / "runs"
     model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
@@ -115,8 +133,8 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert f"this goes on with it: secureps resume {runs / 'stopped'}" in told
     (run,) = find_runs(runs)
     assert run.standing == STOPPED
-    assert 1 <= run.made["all"] < VERSIONS, "it was stopped in the middle"
-    (work / "pace.txt").write_text("0.0")
+    assert run.made["all"] == 1
+    let_train(work, VERSIONS)
     before = read_so_far(RunFolder(runs / "stopped"))
     assert before.seconds > 0
 
@@ -159,7 +177,7 @@ def killed(config: Path) -> None:
 @pytest.mark.timeout(200)
 def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -> None:
     """Stopped afterwards, the run goes on, and under the standby."""
-    plan, work, run = stage(tmp_path, pace=20.0), tmp_path / "work", tmp_path / "run"
+    plan, work, run = stage(tmp_path, versions=0), tmp_path / "work", tmp_path / "run"
     model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     played = secureps("up", str(plan), "--standby", *seeded, str(run), cwd=work)
@@ -183,7 +201,7 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
         played.send_signal(signal.SIGINT)
         told, _ = played.communicate()
     assert played.returncode == 130, told
-    (work / "pace.txt").write_text("0.0")
+    let_train(work, VERSIONS)
     resumed = secureps("resume", str(run), cwd=tmp_path)
     told, _ = resumed.communicate()
     assert resumed.returncode == 0, told
