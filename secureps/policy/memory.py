@@ -227,15 +227,17 @@ def sealing(plan: Plan, group: GroupLayout) -> int:
     """Predicts what a client holds of a group at its peak while it makes an update: bytes.
 
     The pulled values and the trained ones, float32; under feedback what earlier updates left over,
-    and what this one will. Then what is worked on: of one block, without a codec next to nothing;
-    under client-level privacy of all, whose integers have one norm. Not covered: the program, what
-    the script takes to train, and ciphertexts, which leave memory piece by piece.
+    and what this one will. The integers, in as few bytes a value as their grid needs; under
+    client-level privacy with their noise. Then what is worked on of one block: without a codec
+    next to nothing. Not covered: the program, what the script takes to train, and ciphertexts,
+    which leave memory piece by piece.
     """
     section, chain = plan.group(group.name), plan.chain(group.name)
     held = FLOAT_BYTES * group.size * (4 if section.feedback else 2)
     drawn = PLACE_BYTES if chain.one_in > 1 else 0
     if plan.mechanism(group.name, group.sent) is not None:
         return held + group.sent * (NOISED_BYTES + drawn)
+    held += group.sent * np.min_scalar_type(plan.grid(group.name, group.sent).levels).itemsize
     encoding = 0 if chain.plain else ENCODING_BYTES + drawn
     return held + group.slots(0) * (encoding + DECODING_BYTES * section.feedback)
 
