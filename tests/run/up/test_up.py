@@ -405,7 +405,7 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     )
     assert re.search(f"^{failed}.*; the run goes on while it can$", told, re.MULTILINE), told
     assert re.search(f"^note: {failed}", told, re.MULTILINE), told
-    assert "operator's fault" not in told
+    assert "this side's fault" not in told
     summary = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
     assert summary["updates"]["client-00"] == summary["updates"]["client-01"] == 3
@@ -490,7 +490,7 @@ def test_a_disk_that_is_full_loses_no_model(
     assert told.out.count("of these versions is not kept: [Errno 28] No space left") == 1, told.out
     assert "no curves were drawn" in told.out
     reason = "error: sofar.json: No space left on device: make room on the disk, and go on: "
-    assert f"{reason}secureps resume {out} (the operator's fault)" in told.err
+    assert f"{reason}secureps resume {out} (this side's fault)" in told.err
     assert "Traceback" not in told.out + told.err
     model = (out / "model.safetensors").read_bytes()
     typed("resume", out)
