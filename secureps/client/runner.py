@@ -30,7 +30,6 @@ from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.errors import (
     ConfigError,
     Malformed,
-    SecurepsError,
     WrongShape,
     exit_status,
 )
@@ -58,7 +57,7 @@ from secureps.store.keyring import (
 )
 from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
-from secureps.tracebacks import dump_crashes
+from secureps.tracebacks import dump_crashes, with_fault
 from secureps.wording import meant
 
 log = logging.getLogger("secureps")
@@ -354,9 +353,10 @@ def run(
                 policy,
             )
             halt = join(joining, build(joining, settings))
-    except SecurepsError as error:
-        print(f"error: {error} ({error.fault} fault)", file=sys.stderr)
-        sys.exit(exit_status(error))
+    except Exception as error:
+        known = with_fault(error)
+        print(f"error: {known} ({known.fault} fault)", file=sys.stderr)
+        sys.exit(exit_status(known))
     print(halt.reason)
 
 
