@@ -28,6 +28,7 @@ from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import (
     ConfigError,
+    DamagedStore,
     OperatorError,
     PlanRefused,
     SecurepsError,
@@ -73,6 +74,8 @@ from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
+from secureps.store.backup import JOURNAL
+from secureps.store.journal import last_row
 from secureps.store.journal_rows import NO_SPACE
 from secureps.wording import one_line
 
@@ -135,7 +138,7 @@ def resume(
         the run's folder.
 
     Raises:
-        ConfigError: no folder of a run, or what it needs is not where it was.
+        ConfigError: no folder of a run, or of another format, or what it needs is not where it was.
         OperatorError: it is being played now, or a process died too often.
         SecurepsError: whatever else ended the run; no process is left in any case.
     """
@@ -146,6 +149,9 @@ def resume(
         text = f"this run is over: {finished}; its model is {folder.model}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
         return folder.root
+    for journal in sorted(folder.root.glob(f"state/*/{JOURNAL}")):
+        with suppress(DamagedStore):  # its party says so, and what to do
+            last_row(journal)  # of another format: refused before anything starts
     if not origin.directory.is_dir():
         raise ConfigError(
             f"{root}: the run began in {origin.directory}, which is gone: bring that folder back, "
