@@ -11,7 +11,7 @@ import json
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
@@ -36,6 +36,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.files.objects import ObjectStore
+from secureps.messages.requests import CohortSteps
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
@@ -345,15 +346,16 @@ def _judged(
         except SecurepsError as error:
             progress.say(f"the best version was not written: {error}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
-    return replace(outcome.on_disk(model, score), sums=_totals(plan, model))
+    return replace(outcome.on_disk(model, score), sums=_totals(plan, model, outcome.steps))
 
 
-def _totals(plan: Plan, model: Model) -> dict[str, Total]:
+def _totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
     """The newest totals of a plan's sums, by tensor."""
+    members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
-        spec.name: Total.of(model.tensors[spec.name])
+        spec.name: Total.of(model.tensors[spec.name], members.get((group.name, version)))
         for group in model.layout.groups
-        if plan.is_sum(group.name) and model.versions[group.name]  # version 0 is zeros
+        if plan.is_sum(group.name) and (version := model.versions[group.name])  # 0 is zeros
         for spec in group.tensors
     }
 
