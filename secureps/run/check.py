@@ -202,8 +202,8 @@ def list_unknown(
         )
     if runs and clients is not None:
         told.append(
-            f"what {clients.script} makes of the plan: it was not opened. A script may refuse the "
-            "plan's settings, and a Flower app's ServerApp adds to the plan; --run-script runs it"
+            f"whether {clients.script} takes the plan: what it asks for in [training] is not "
+            "checked, and a Flower app's ServerApp adds to the plan; --run-script runs it"
         )
     return tuple(told)
 
@@ -376,8 +376,9 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
     copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
+    unchecked = ", but for what is unknown (see the end)" if explanation.unknown else ""
     yield Text(
-        f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
+        f"{explanation.name}: sound{unchecked}. {counted(explanation.versions, 'version')} under "
         f"{explanation.cipher}, {counted(explanation.shards, 'shard')}{copies}.",
         "bold",
     )
