@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from secureps.arguments import typed
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
@@ -284,6 +285,7 @@ def looked_at() -> Iterator[None]:
         _looked_at.reset(token)
 
 
+@typed
 def run_client(
     make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:

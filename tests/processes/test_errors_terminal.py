@@ -85,9 +85,7 @@ BEFORE = {
     "no value": "--set ...: expected KEY=VALUE (this side's fault)",
     "no number": FITTED["raise"] + THE_SCRIPTS,
     VERBOSE: FITTED["raise"] + THE_SCRIPTS,
-    "no port": (
-        "server ...: expected HOST:PORT, the coordinator's, as in ... (this side's fault)"
-    ),
+    "no port": ("server ...: expected HOST:PORT, the coordinator's, as in ... (this side's fault)"),
     "no budget": "a budget is a finite epsilon above 0, got ... (this side's fault)",
     "budget": (
         "budget: the plan trains without privacy, and this client has a budget of its own: nothing "
