@@ -77,8 +77,7 @@ def make_member(
 ) -> Executor:
     """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
 
-    Raises:
-        ScriptFailed: the trainer's own code failed, or returned something unusable.
+    Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
     """
     return put_together(member_settings(kit, site, terms), site, stores, around, cost)
 

@@ -117,10 +117,6 @@ def check(
         memory: of each shard, as its file has it; default: the federation's, or no limit.
         epsilon: that a client may spend: noise or versions are chosen for it.
         link: of a client, by which the seconds of an update are told.
-
-    Raises:
-        ConfigError, PlanRefused: the plan is unsound; or the link carries nothing; or shards cannot
-            work with so little memory; or nothing spends so little epsilon.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
@@ -249,13 +245,8 @@ def read(
 ) -> tuple[Plan, FederationSection | None]:
     """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
 
-    The script, and files that its settings name, are looked for only where it may run.
-
-    Args:
-        epsilon: stands in for the budget, for which noise is chosen later: neither has to be there.
-
-    Raises:
-        ConfigError, PlanRefused: the file or the plan is unsound.
+    The script, and files that its settings name, are looked for only where it may run. With an
+    `epsilon` noise and budget, which are chosen later, need not be there.
     """
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
@@ -311,9 +302,6 @@ def model(
     Args:
         schema: a file of its tensors, in place of `initial`.
         rehearsed: the script also trains and evaluates once (`rehearse`), but for Flower apps.
-
-    Raises:
-        ConfigError, PlanRefused: a file is none, the script fails, or the plan does not suit it.
     """
     if clients is None or not permit.run_script:
         told = initial_schema(plan) if plan.has_digest else None
@@ -590,9 +578,6 @@ def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verd
     """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
 
     A script that the site does not allow is not run, whatever is permitted.
-
-    Raises:
-        ConfigError, PlanRefused: one of the two files is unsound.
     """
     policy = read_site(site)
     plan, clients = read(path, permit)

@@ -82,15 +82,10 @@ from secureps.wording import one_line
 
 
 def up(order: Order, console: Console) -> Path:
-    """Plays a plan's whole federation on this machine.
+    """Plays a plan's whole federation on this machine; returns the run's folder.
 
-    Returns:
-        the run's folder.
-
-    Raises:
-        ConfigError, PlanRefused: the plan cannot be played.
-        OperatorError: a process died too often.
-        SecurepsError: whatever else ended the run; no process is left in any case.
+    Raises ConfigError or PlanRefused for a plan that cannot be played, OperatorError if a process
+    died too often, or whatever else ended the run; no process is left in any case.
     """
     plan, federation = _read(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
@@ -126,17 +121,12 @@ def up(order: Order, console: Console) -> Path:
 def resume(
     root: Path, environment: Mapping[str, str], console: Console, extras: Extras = NOTHING_ELSE
 ) -> Path:
-    """Goes on with a run of `up` that was stopped, from its parties' journals.
+    """Goes on with a run of `up` that was stopped, from its parties' journals; returns its folder.
 
     Servers listen on the ports that they had: parties know one another by them.
 
     Args:
-        root: the run's folder.
-        environment: of the processes.
         extras: where else its figures are written, those of its beginning included.
-
-    Returns:
-        the run's folder.
 
     Raises:
         ConfigError: no folder of a run, or of another format, or what it needs is not where it was.
@@ -437,11 +427,7 @@ def noted(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def full_disk_named(root: Path, then: str) -> Iterator[None]:
-    """Says of a disk that is full what to do, and that the run is not lost (OperatorError).
-
-    Args:
-        root: the run's folder; then: what to do once there is space.
-    """
+    """Says of a disk that is full that the run is not lost, and what to do `then`."""
     try:
         yield
     except OSError as error:
