@@ -85,12 +85,7 @@ KERNEL_BYTES = 130_000_000
 
 @dataclass(frozen=True)
 class Permit:
-    """What may be done because a plan says so, beside reading it.
-
-    Args:
-        run_script: run the script that it names, in a process of its own.
-        fetch: fetch its `initial` from another machine.
-    """
+    """What may be done because a plan says so, beside reading it."""
 
     run_script: bool = False
     fetch: bool = False

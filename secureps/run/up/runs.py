@@ -129,8 +129,7 @@ def _run(folder: RunFolder) -> Run | None:
 def standing(folder: RunFolder, asked: bool = False) -> str:
     """The state of a run in words: why it is over, that it is played, or why it broke off.
 
-    Args:
-        asked: the run's coordinator was asked just now, and did not answer.
+    `asked`: the run's coordinator was asked just now, and did not answer.
     """
     told = _standing(folder, _summary(folder), lambda: _all_made(folder))
     finished = _finished(folder) if told == PLAYED and asked else ""
