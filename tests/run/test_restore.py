@@ -143,7 +143,7 @@ def test_a_copy_of_another_party_or_run_is_refused_and_the_right_one_comes_back(
     before = files(played / state)
     with pytest.raises(ConfigError, match=why) as refused:
         bring(played, copy, state, name)
-    assert refused.value.fault == "the operator's"
+    assert refused.value.fault == "this side's"
     assert files(played / state) == before
     assert f"restored {played / state}: " in bring(played, f"run/copies/{name}", state, name)
 
