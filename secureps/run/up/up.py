@@ -29,6 +29,7 @@ from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import (
     ConfigError,
     DamagedStore,
+    Diverged,
     OperatorError,
     PlanRefused,
     SecurepsError,
@@ -178,8 +179,10 @@ def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
             yield
         except PlanRefused:  # the run keeps its copy of the plan: a mended plan is another run
             raise
-        except SecurepsError:
+        except SecurepsError as error:
             text = f"the run failed; once that is mended, this goes on: {command}"
+            if isinstance(error, Diverged):
+                text += "; with another learning rate in the plan it is another run: secureps up"
             console.print(text, soft_wrap=True, highlight=False, markup=False)
             raise
 

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from secureps.errors import ConfigError, SecurepsError
+from secureps.errors import ConfigError, Diverged, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
 from secureps.run.report.version_metrics import Extras
@@ -468,6 +468,15 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     plan.write_text(plan.read_text().partition("[federation]")[0])
     with pytest.raises(ConfigError, match="federation: `up` needs this section"):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
+
+
+def test_who_lowers_a_learning_rate_is_told_that_it_is_another_run(tmp_path: Path) -> None:
+    """The run keeps its copy of the plan."""
+    told, folder = io.StringIO(), RunFolder(tmp_path)
+    folder.report.mkdir()
+    with pytest.raises(Diverged), module._resumable(folder, Console(file=told, width=400)):
+        raise Diverged("fit: the loss is nan")
+    assert "with another learning rate in the plan it is another run" in told.getvalue()
 
 
 def full(*given: object) -> None:
