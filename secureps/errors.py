@@ -24,7 +24,7 @@ class SecurepsError(Exception):
         ...     ps.load_plan("nowhere.toml")
         ... except ps.SecurepsError as error:
         ...     print(f"{type(error).__name__}, {error.fault} fault")
-        ConfigError, the operator's fault
+        ConfigError, this side's fault
     """
 
     status: ClassVar[str] = "UNKNOWN"
@@ -98,7 +98,7 @@ class OperatorError(SecurepsError):
     """A fault in a file, key or setting of the person who runs this process."""
 
     status = "FAILED_PRECONDITION"
-    fault = "the operator's"
+    fault = "this side's"
 
 
 class ConfigError(OperatorError):
@@ -170,6 +170,12 @@ class ScriptFailed(OperatorError):
     """A data holder's script that raises, or returns what it must not."""
 
     fault = "the script's"
+
+
+class Diverged(ScriptFailed):
+    """A training that came to NaN or infinity: for its records, learning rate or code."""
+
+    fault = "the records', the learning rate's or the script's"
 
 
 class DiskFailed(OperatorError):
@@ -273,15 +279,14 @@ def exit_status(error: SecurepsError) -> int:
 def blamed(line: str) -> tuple[str, type[SecurepsError]]:
     """Splits the last line of a process into what happened, and an error that has its fault.
 
-    A fault of no script, rule, plan or site, and not our own, is the operator's, who started the
-    process.
+    A fault of no script, rule, plan or site, and not our own, is of whoever started the process.
     """
     faults = {kind.fault for kind in ERRORS.values()}
     text, bracket, ending = line.rpartition(" (")
     fault = ending.removesuffix(" fault)")
     if not bracket or fault == ending or fault not in faults:
         return line, OperatorError
-    own = (ScriptFailed, RuleFailed, TermsRefused, InternalError)
+    own = (ScriptFailed, Diverged, RuleFailed, TermsRefused, InternalError)
     return text, next((kind for kind in own if kind.fault == fault), OperatorError)
 
 

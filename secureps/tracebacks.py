@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+from secureps.errors import InternalError, SecurepsError
+
 TEXT_LIMIT = 300
 """Characters of somebody else's error that are shown."""
 
@@ -26,6 +28,16 @@ def told(error: BaseException) -> str:
     """An error's class and its words, in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ..."
+
+
+def with_fault(error: Exception) -> SecurepsError:
+    """An error that says whose fault it is; of a bug of ours the traceback goes to stderr."""
+    if not isinstance(error, SecurepsError):
+        traceback.print_exception(error)
+        return InternalError(f"a bug of secureps: {told(error)} ({where(error)})")
+    if isinstance(error, InternalError) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    return error
 
 
 def where(error: BaseException) -> str:

@@ -139,7 +139,7 @@ def test_the_environment_names_the_folder_too(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "can be written to by them" in done.stderr
-    assert "operator's fault" in done.stderr
+    assert "this side's fault" in done.stderr
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from secureps.arguments import typed
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
@@ -30,7 +31,6 @@ from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.errors import (
     ConfigError,
     Malformed,
-    SecurepsError,
     WrongShape,
     exit_status,
 )
@@ -58,7 +58,7 @@ from secureps.store.keyring import (
 )
 from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
-from secureps.tracebacks import dump_crashes
+from secureps.tracebacks import dump_crashes, with_fault
 from secureps.wording import meant
 
 log = logging.getLogger("secureps")
@@ -77,8 +77,7 @@ def make_member(
 ) -> Executor:
     """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
 
-    Raises:
-        ScriptFailed: the trainer's own code failed, or returned something unusable.
+    Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
     """
     return put_together(member_settings(kit, site, terms), site, stores, around, cost)
 
@@ -285,6 +284,7 @@ def looked_at() -> Iterator[None]:
         _looked_at.reset(token)
 
 
+@typed
 def run_client(
     make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:
@@ -354,9 +354,10 @@ def run(
                 policy,
             )
             halt = join(joining, build(joining, settings))
-    except SecurepsError as error:
-        print(f"error: {error} ({error.fault} fault)", file=sys.stderr)
-        sys.exit(exit_status(error))
+    except Exception as error:
+        known = with_fault(error)
+        print(f"error: {known} ({known.fault} fault)", file=sys.stderr)
+        sys.exit(exit_status(known))
     print(halt.reason)
 
 

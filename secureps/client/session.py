@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from secureps.arguments import typed
 from secureps.client.initial_model import shared_names
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
@@ -309,6 +310,7 @@ class Session:
             raise ScriptFailed("a session joins in a `with`: with ps.join(...) as session:")
 
 
+@typed
 def join(
     kit: Path | str,
     plan: Plan | Path | str,
@@ -441,20 +443,22 @@ def _make_model(
         for name, base in model.items()
         if any(fnmatchcase(name, pattern) for pattern in frozen)
     }
-    if both := sorted(summed & pushed.keys()):
-        raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")
     try:
-        given |= taken_tensors(pushed) | taken_tensors(sums)
+        own = taken_tensors(pushed)
+        given |= own | taken_tensors(sums)
     except WrongShape as error:
         raise ScriptFailed(f"push: {error}") from None
+    if both := sorted(summed & own.keys()):
+        raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")
     if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
         raise ScriptFailed(f"push: {wrong}")
     trained = dict[str, Array]()
     for name, base in model.items():
-        own = given[name]
-        if not np.can_cast(own.dtype, base.dtype, "same_kind"):
-            raise ScriptFailed(f"push: tensor {name!r} is {own.dtype}, the model's is {base.dtype}")
-        cast = own.astype(base.dtype)
+        array = given[name]
+        if not np.can_cast(array.dtype, base.dtype, "same_kind"):
+            text = f"push: tensor {name!r} is {array.dtype}, the model's is {base.dtype}"
+            raise ScriptFailed(text)
+        cast = array.astype(base.dtype)
         trained[name] = cast if whole or name in summed else base + cast
         if not np.isfinite(trained[name]).all():
             raise ScriptFailed(f"push: tensor {name!r} has values that are NaN or infinite")

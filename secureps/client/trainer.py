@@ -36,7 +36,9 @@ from secureps.config.plan import EvaluationSection, RecordPrivacySection
 from secureps.errors import (
     ClientError,
     ConfigError,
+    Diverged,
     Malformed,
+    NotFinite,
     ScriptFailed,
     SecurepsError,
     WrongShape,
@@ -451,6 +453,10 @@ def told_of(what: str) -> None:
         listener(what)
 
 
+TRAINING = ("fit", "what fit returned")
+"""What `blamed` is told of a training."""
+
+
 @contextmanager
 def blamed(what: str, whose: str = "") -> Iterator[None]:
     """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
@@ -463,6 +469,8 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
         with from_extras():
             yield
     except ClientError as error:
+        if isinstance(error, NotFinite) and what in TRAINING:
+            raise Diverged(f"{what}: {error}; nothing was sent") from error
         raise ScriptFailed(f"{what}: {error}; nothing was sent: mend the script") from error
     except SecurepsError:
         raise

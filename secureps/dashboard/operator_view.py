@@ -109,7 +109,11 @@ def operator_view(facts: Facts, names: bool) -> Json:
 
 
 def _without_names(value: Any, clients: Collection[str]) -> Any:
-    """Replaces clients' names in every text of a page, wherever it stands."""
+    """Replaces clients' names in every text of a page, wherever it stands.
+
+    They are replaced as whole words. A client that is called like an ordinary word has that word
+    hidden, too: a name that shows would break a promise, and a word that is missing breaks none.
+    """
     match value:
         case str():
             return "a client" if value in clients else unnamed(value, clients)

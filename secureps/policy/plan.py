@@ -27,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from secureps.arguments import typed
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
@@ -562,6 +563,7 @@ _mechanism = lru_cache(maxsize=64)(ClientMechanism)
 """Finding the step takes a while, and every party asks again and again."""
 
 
+@typed
 def load_plan(
     path: Path | str,
     base: Path | None = None,

@@ -187,11 +187,8 @@ def follow(
     Args:
         ask: for the next status; raises PeerError while there is no answer.
         why_silent: why no answer will come any more, when there was none; empty if one may.
-        pause: between two looks, for EVERY seconds.
 
-    Raises:
-        OperatorError: the coordinator gave the move up, or ended before it told of the end.
-        RunOver: the run ended first.
+    Raises RunOver if the run ended first, OperatorError if the coordinator gave the move up.
     """
     from secureps.errors import PeerError
     from secureps.run.report.terminal import show_moves

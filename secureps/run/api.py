@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from secureps.arguments import typed
 from secureps.client.trainer import Parameters
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
@@ -147,7 +148,7 @@ class PlanCheck:
     """A sound plan, explained; its text is what `secureps check` prints.
 
     Examples:
-        >>> checked = ps.check("plan.toml")
+        >>> checked = ps.check("plan.toml", run_script=True)
         >>> str(checked).splitlines()[0]
         'line: sound. 3 versions under rlwe, 1 shard.'
         >>> checked.record()["name"]
@@ -171,6 +172,7 @@ class PlanCheck:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
+@typed
 def check(
     plan: Path | str,
     values: int | Mapping[str, int] | None = None,
@@ -208,6 +210,7 @@ def check(
     return PlanCheck(found)
 
 
+@typed
 def up(
     plan: Path | str,
     out: Path | str | None = None,
@@ -247,6 +250,7 @@ def up(
     return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
 
 
+@typed
 def simulate(
     scenario: Path | str, out: Path | str | None = None, *, quiet: bool = False
 ) -> RunResult:

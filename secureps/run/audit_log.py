@@ -69,14 +69,10 @@ def export(
     The party may run meanwhile. A log whose last signature is of an older key is signed anew.
 
     Args:
-        out: made, or added to.
-        printed: the page to write, or to replace.
+        out: made, or added to; printed: the page to write, or to replace.
 
-    Raises:
-        ConfigError: no state folder, or of no run yet, or another party's.
-        DamagedStore: the journal is damaged; or the file there is not what it tells.
-        KitError: no key of this party, or it is not on the roster.
-        OperatorError: the disk refuses.
+    Raises ConfigError for no state folder of this party's run, DamagedStore for a bad journal or
+    a file that is not what it tells, KitError without a key of this party.
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
@@ -109,10 +105,7 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
     Args:
         state: of the party whose log is the one file: it is complete against that journal.
 
-    Raises:
-        ConfigError: a state folder for several files, or without a journal.
-        DamagedStore: names the file, and the first line or entry that is wrong.
-        KitError: the kit is damaged.
+    Raises DamagedStore, which names the file, and the first line or entry that is wrong.
     """
     if state is not None and len(files) > 1:
         raise ConfigError("--state is one party's: verify its log alone")
@@ -225,9 +218,7 @@ def export_ledger(
 ) -> dict[str, Json]:
     """Writes what a ledger over all runs says, signed by its client; returns it.
 
-    Raises:
-        ConfigError: no such ledger, or it has updates of other clients alone.
-        KitError, DamagedStore, OperatorError: no key; a damaged ledger; a disk that refuses.
+    Raises ConfigError if there is no such ledger, or it has updates of other clients alone.
     """
     demand_ledger(ledger)
     me = load_private(kit, name, passphrases)
@@ -244,12 +235,7 @@ def export_ledger(
 
 
 def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
-    """Returns what a signed statement of a ledger says.
-
-    Raises:
-        KitError, OperatorError: its party is not on the kit's roster; no such file.
-        DamagedStore: it was changed, or its party did not sign it.
-    """
+    """Returns what a signed statement of a ledger says; DamagedStore if it was changed."""
     data = _read(path)
     with naming(path, DamagedStore):
         return verified(data, load_public(kit).roster.identity(party_of(data)))

@@ -85,12 +85,7 @@ KERNEL_BYTES = 130_000_000
 
 @dataclass(frozen=True)
 class Permit:
-    """What may be done because a plan says so, beside reading it.
-
-    Args:
-        run_script: run the script that it names, in a process of its own.
-        fetch: fetch its `initial` from another machine.
-    """
+    """What may be done because a plan says so, beside reading it."""
 
     run_script: bool = False
     fetch: bool = False
@@ -117,10 +112,6 @@ def check(
         memory: of each shard, as its file has it; default: the federation's, or no limit.
         epsilon: that a client may spend: noise or versions are chosen for it.
         link: of a client, by which the seconds of an update are told.
-
-    Raises:
-        ConfigError, PlanRefused: the plan is unsound; or the link carries nothing; or shards cannot
-            work with so little memory; or nothing spends so little epsilon.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
@@ -202,8 +193,8 @@ def list_unknown(
         )
     if runs and clients is not None:
         told.append(
-            f"what {clients.script} makes of the plan: it was not opened. A script may refuse the "
-            "plan's settings, and a Flower app's ServerApp adds to the plan; --run-script runs it"
+            f"whether {clients.script} takes the plan: what it asks for in [training] is not "
+            "checked, and a Flower app's ServerApp adds to the plan; --run-script runs it"
         )
     return tuple(told)
 
@@ -249,13 +240,8 @@ def read(
 ) -> tuple[Plan, FederationSection | None]:
     """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
 
-    The script, and files that its settings name, are looked for only where it may run.
-
-    Args:
-        epsilon: stands in for the budget, for which noise is chosen later: neither has to be there.
-
-    Raises:
-        ConfigError, PlanRefused: the file or the plan is unsound.
+    The script, and files that its settings name, are looked for only where it may run. With an
+    `epsilon` noise and budget, which are chosen later, need not be there.
     """
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
@@ -311,9 +297,6 @@ def model(
     Args:
         schema: a file of its tensors, in place of `initial`.
         rehearsed: the script also trains and evaluates once (`rehearse`), but for Flower apps.
-
-    Raises:
-        ConfigError, PlanRefused: a file is none, the script fails, or the plan does not suit it.
     """
     if clients is None or not permit.run_script:
         told = initial_schema(plan) if plan.has_digest else None
@@ -376,8 +359,9 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
     copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
+    unchecked = ", but for what is unknown (see the end)" if explanation.unknown else ""
     yield Text(
-        f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
+        f"{explanation.name}: sound{unchecked}. {counted(explanation.versions, 'version')} under "
         f"{explanation.cipher}, {counted(explanation.shards, 'shard')}{copies}.",
         "bold",
     )
@@ -589,9 +573,6 @@ def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verd
     """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
 
     A script that the site does not allow is not run, whatever is permitted.
-
-    Raises:
-        ConfigError, PlanRefused: one of the two files is unsound.
     """
     policy = read_site(site)
     plan, clients = read(path, permit)

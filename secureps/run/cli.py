@@ -41,6 +41,7 @@ from secureps.run.options import (
     settle_environment,
 )
 from secureps.service.logs import ignore_output_errors
+from secureps.tracebacks import with_fault
 from secureps.wording import one_line
 
 app = Tool(
@@ -501,8 +502,10 @@ app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
 app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 
 
-def _complain(error: SecurepsError) -> None:
-    typer.secho(f"error: {one_line(error)} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+def _complain(error: Exception) -> SecurepsError:
+    known = with_fault(error)
+    typer.secho(f"error: {one_line(known)} ({known.fault} fault)", fg=typer.colors.RED, err=True)
+    return known
 
 
 @contextmanager
@@ -512,8 +515,7 @@ def _as_a_party() -> Iterator[None]:
     try:
         yield
     except SecurepsError as error:
-        _complain(error)
-        raise typer.Exit(exit_status(error)) from None
+        raise typer.Exit(exit_status(_complain(error))) from None
 
 
 def main() -> None:
@@ -534,7 +536,7 @@ def main() -> None:
             sys.exit(2)
     try:
         app()
-    except SecurepsError as error:
+    except Exception as error:
         _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -65,10 +65,7 @@ def newest_model(checkpoints: checkpoint.Root) -> Model:
 def best_model(checkpoints: checkpoint.Root) -> Model:
     """The model of the best version by the federation's own evaluation, so far.
 
-    Raises:
-        ConfigError: the plan does not say what is best, or no checkpoint has an evaluation yet.
-        DamagedStore: no whole checkpoint holds that version.
-        OperatorError: there is no checkpoint at all.
+    Raises ConfigError if the plan does not say what is best, or no checkpoint has one yet.
     """
     _, newest, complaints = checkpoint.latest_good(checkpoints)
     plan = Plan.from_text(newest.run.plan)
@@ -106,9 +103,7 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
         run: the folder that has checkpoints/, or its URL at an object store.
         out: the file, which is replaced; or its URL, where nothing is written over another file.
 
-    Raises:
-        DiskFailed: a store refuses, or cannot be reached.
-        DamagedStore, OperatorError, ConfigError: as `newest_model` or `best_model`, or of `out`.
+    Raises DiskFailed for a store that cannot be reached, and whatever is wrong with checkpoints.
     """
     model = _read(str(run), best_model if the_best else newest_model)
     metadata = {"run": model.run, "checkpoint": str(model.number), **model.layout.ties}

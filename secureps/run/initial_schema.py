@@ -41,11 +41,8 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
 def initial_schema(plan: Plan) -> Schema | None:
     """Reads the schema of the plan's file of version 0; None if the first client founds.
 
-    It has digests of the tensors that the plan freezes: the file has those, too.
-
-    Raises:
-        ConfigError: no safetensors file, or its types or values are not to be trained from.
-        PlanRefused, DiskFailed, DamagedStore: as `Plan.layout` and `initial_path`.
+    It has digests of the tensors that the plan freezes: the file has those, too. Raises ConfigError
+    for no safetensors file, or types or values that are not to be trained from.
     """
     if plan.section.initial is None:
         return None

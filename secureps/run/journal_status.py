@@ -26,9 +26,7 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     Args:
         states: the state folders of the coordinator, and of its standby if it has one.
 
-    Raises:
-        ConfigError, DamagedStore: a journal is of another format, party or kit, or damaged.
-        KitError: the kit cannot be read.
+    Raises ConfigError or DamagedStore for a journal of another format or party, or a damaged one.
     """
     journals = [state / JOURNAL for state in states if (state / JOURNAL).is_file()]
     if not journals:

@@ -34,16 +34,10 @@ _PROJECT = "PROJECT_NAME"
 
 
 def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
-    """Makes the folder of a project in `parent`; returns its files.
+    """Makes the folder of a project in `parent`; returns its files. `kind` is a key of NEEDS.
 
-    Args:
-        name: of its folder and its plan.
-        kind: a key of NEEDS.
-
-    Raises:
-        ConfigError: no such name can be given, the folder is not empty, or the kind's packages
-            are not installed; nothing was made.
-        OperatorError: the disk refuses.
+    Raises ConfigError, and makes nothing, for a name that no project can have, a folder that is not
+    empty, or packages that are not installed.
     """
     if not re.fullmatch(NAME, name):
         raise ConfigError(f"{name!r} cannot be a project's name: {PATTERNS[NAME]}")

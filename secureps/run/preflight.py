@@ -283,14 +283,10 @@ _READY = "secureps_ready 1.0"
 
 
 def health(config: Path) -> bool:
-    """Asks the server that a file configures whether it can work.
+    """Asks the server that a file configures, on this machine, whether it can work.
 
-    Args:
-        config: the file that it was started with, on the same machine. A key holder, which has no
-            port, is asked by its metrics, on loopback.
-    Raises:
-        ConfigError, KitError: the file or its kit is not good.
-        OperatorError: nobody answers.
+    A key holder, which has no port, is asked by its metrics. Raises ConfigError or KitError for a
+    bad file or kit, OperatorError if nobody answers.
     """
     section, kit, state = configured(config)
     public = load_public(kit, section.ca_fingerprint)
@@ -343,15 +339,10 @@ def local(address: str) -> str:
 
 
 def take_over(config: Path, passphrase_fd: int | None = None) -> None:
-    """Asks the standby that a file configures to take over; it does so at once, or says why not.
+    """Asks the standby that a file configures, on this machine, to take over at once.
 
-    Args:
-        passphrase_fd: an open file whose first line is the passphrase of its private keys.
-
-    Raises:
-        ConfigError, KitError: the file or its kit is not good.
-        Refused: it does not have all that was acknowledged, or is the coordinator already.
-        OperatorError: the standby does not run on this machine.
+    Raises Refused if it does not have all that was acknowledged, or is the coordinator already;
+    ConfigError or KitError for a bad file or kit, OperatorError if the standby does not run.
     """
     section, kit, state = configured(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)

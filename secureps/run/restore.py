@@ -25,9 +25,8 @@ from secureps.store.keyring import load_public
 def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
 
-    Raises:
-        ConfigError: copy, folder and kit are not all of this party and of one run.
-        ConfigError, DamagedStore, OperatorError: as `store.backup.restore`.
+    Raises ConfigError unless copy, folder and kit are of this party and of one run, and more as
+    `store.backup.restore`.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role

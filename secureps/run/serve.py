@@ -131,17 +131,12 @@ def serve(
     passphrase_fd: int | None = None,
     standby: bool = False,
 ) -> None:
-    """Runs one server until a signal stops it.
+    """Runs one server until a signal stops it; raises whatever ended it before.
 
     Args:
-        role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
         log_format: of stderr; under "json" whatever ends it is a line of the log.
         standby: follows the coordinator that its file names, and takes over from it.
-
-    Raises:
-        ConfigError: an unknown role, or a file that does not fit it.
-        SecurepsError: whatever ended it.
     """
     if role not in SERVERS:
         raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")

@@ -64,12 +64,7 @@ def found(
 ) -> Founding | None:
     """Runs the ServerApp of a plan's script (`path`), if there is one that has not been run.
 
-    Args:
-        settings: of a client; clients: how many take part.
-        seed: of what the ServerApp draws.
-
-    Raises:
-        ConfigError: the ServerApp fails, or has code of its own.
+    Raises ConfigError if it fails, or has code of its own. It draws from the `seed`.
     """
     initial = plan.section.initial
     if not speaks_flower(path) or (initial is not None and _is_founded(initial)):

@@ -48,8 +48,7 @@ class StatusTarget:
     def why_silent(self, asked: bool = False) -> str:
         """Why no answer will come any more; empty if one may, or it is not known.
 
-        Args:
-            asked: the coordinator was asked just now, and did not answer.
+        `asked`: the coordinator was asked just now, and did not answer.
         """
         if self.folder is None or (told := standing(self.folder, asked)) == PLAYED:
             return ""

@@ -85,13 +85,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice of settings for a variant; None: as in its plan.
-
-    Args:
-        rule: index into the variant's.
-        deadline: of all groups' rules, in seconds.
-        rate: the server's learning rate, of all groups.
-    """
+    """Settings for a variant; None: as in its plan. `rule` is an index into its rules."""
 
     variant: str
     rule: int | None = None

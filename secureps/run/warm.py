@@ -26,11 +26,8 @@ EVERY_RING = (
 def warm() -> str:
     """Compiles all kernels that are not kept yet: seals, adds and opens a block in every ring.
 
-    Returns:
-        what was compiled, in how many seconds, and where it is kept.
-
-    Raises:
-        ConfigError: the folder cannot be made, or others may write to it.
+    Returns what was compiled, in how many seconds, and where it is kept. Raises ConfigError if the
+    folder cannot be made, or others may write to it.
     """
     from secureps.compiled import compiled_here, load_kernels, missing, note_all_kept
     from secureps.crypto.suite import cipher
@@ -63,12 +60,7 @@ def warm() -> str:
 def warm_once(say: Callable[[str], None]) -> Path:
     """Warms before a plan's parties start: they would all compile the same kernels at once.
 
-    Args:
-        say: hears that it begins.
-    Returns:
-        the folder that processes are to `keep_in` that do not hear of it otherwise.
-    Raises:
-        ConfigError: as `warm`.
+    Returns the folder that processes are to `keep_in` that do not hear of it otherwise.
     """
     from secureps.compiled import all_kept, kernel_folder
 

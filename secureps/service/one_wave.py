@@ -222,8 +222,8 @@ def play_wave(
         said = transport.out()
         if executor.halted.done():
             halt = executor.halted.result()
-            if halt.error is ScriptFailed:  # it may train the next time, and told more than we
-                raise ScriptFailed(halt.reason)
+            if halt.error is not None and issubclass(halt.error, ScriptFailed):
+                raise halt.error(halt.reason)  # it may train the next time, and told more than we
             ended = explain_end(party.name, halt)
         else:
             first = tuple(_first(make(stores, around), kept, loop.now()))

@@ -111,11 +111,22 @@ def test_an_exit_ends_no_thread_unheard() -> None:
         sys.exit(3)
 
 
-@pytest.mark.parametrize("kind", [NotFinite, WrongShape])
-def test_what_is_wrong_with_a_result_is_the_scripts_fault(kind: type[SecurepsError]) -> None:
-    with pytest.raises(ScriptFailed, match="what fit returned: x is NaN; nothing was sent"):  # noqa: SIM117
-        with blamed("what fit returned"):
-            raise kind("x is NaN")
+@pytest.mark.parametrize(
+    ("what", "kind", "fault", "advice"),
+    [
+        ("what fit returned", WrongShape, "the script's", ": mend the script"),
+        ("parameters", NotFinite, "the script's", ": mend the script"),
+        ("what fit returned", NotFinite, "the records', the learning rate's or the script's", ""),
+    ],
+)
+def test_what_is_wrong_with_a_result_says_what_to_mend(
+    what: str, kind: type[SecurepsError], fault: str, advice: str
+) -> None:
+    """A plan's learning rate may be too high, and a training that diverges is no fault of code."""
+    with pytest.raises(ScriptFailed) as failed, blamed(what):
+        raise kind("x is NaN")
+    assert str(failed.value) == f"{what}: x is NaN; nothing was sent{advice}"
+    assert failed.value.fault == fault
 
 
 @pytest.mark.parametrize("error", [ConfigError("x"), PlanRefused("x"), Unreachable("x")])

@@ -96,5 +96,5 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
         simulated_holder.main(tmp_path / "holder-0.toml")
     assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
     assert ended.value.code == 78
-    assert capsys.readouterr().err == "error: another party's file (the operator's fault)\n"
+    assert capsys.readouterr().err == "error: another party's file (this side's fault)\n"
     assert durability.waits()

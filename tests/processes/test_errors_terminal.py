@@ -16,6 +16,7 @@ import pytest
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import first_roster, next_roster
+from secureps.errors import Diverged, ScriptFailed
 from secureps.messages.format import FORMAT
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
@@ -48,11 +49,10 @@ FITTED = {
     ),
     "nan": (
         "what fit returned: tensor ... has a value that is not a finite float32 after ... steps: "
-        "look for NaN or infinity in the records, or lower the learning rate; nothing was sent: "
-        "mend the script"
+        "look for NaN or infinity in the records, or lower the learning rate; nothing was sent"
     ),
     "raise": ("... raised ... (...:...); mend the script or its settings"),
-    "loss": "fit: ...; nothing was sent: mend the script",
+    "loss": "fit: ...; nothing was sent",
 }
 """What a client ends with whose training goes wrong, by its `fault`."""
 
@@ -68,7 +68,11 @@ DETAILS = {
 }
 """What the line must say besides."""
 
-THE_SCRIPTS = " (the script's fault)"
+THE_SCRIPTS, DIVERGED = f" ({ScriptFailed.fault} fault)", f" ({Diverged.fault} fault)"
+ENDS = {
+    fault: line + (DIVERGED if fault in ("nan", "loss") else THE_SCRIPTS)
+    for fault, line in FITTED.items()
+}
 
 JOIN = ("-m", "secureps", "join")
 RIGHT = ("--set", "partition=7")
@@ -79,22 +83,20 @@ UNREACHABLE = "no connection to coordinator at ... (UNAVAILABLE; is it up?); sti
 BEFORE = {
     "no make": (
         "...: has no function make(settings) that returns a trainer, and is no Flower app "
-        "(the operator's fault)"
+        "(this side's fault)"
     ),
-    "no script": "...: no such script (the operator's fault)",
-    "no value": "--set ...: expected KEY=VALUE (the operator's fault)",
+    "no script": "...: no such script (this side's fault)",
+    "no value": "--set ...: expected KEY=VALUE (this side's fault)",
     "no number": FITTED["raise"] + THE_SCRIPTS,
     VERBOSE: FITTED["raise"] + THE_SCRIPTS,
-    "no port": (
-        "server ...: expected HOST:PORT, the coordinator's, as in ... (the operator's fault)"
-    ),
-    "no budget": "a budget is a finite epsilon above 0, got ... (the operator's fault)",
+    "no port": ("server ...: expected HOST:PORT, the coordinator's, as in ... (this side's fault)"),
+    "no budget": "a budget is a finite epsilon above 0, got ... (this side's fault)",
     "budget": (
         "budget: the plan trains without privacy, and this client has a budget of its own: nothing "
         "was trained; ask for a plan with [privacy], or leave --budget out (the plan's or the "
         "site's fault)"
     ),
-    "no threshold": "a threshold is 1 key holder or more, got ... (the operator's fault)",
+    "no threshold": "a threshold is 1 key holder or more, got ... (this side's fault)",
     "threshold": (
         "threshold: by the plan ... of ... key holders open a sum together, and this party insists "
         "on ...: ask for a plan with cipher.threshold = ... or more, or lower this party's own "
@@ -111,7 +113,7 @@ BEFORE = {
     ),
     "other key": (
         "... is not the key that the CA certified for ...: ask the CA for your own "
-        "(the operator's fault)"
+        "(this side's fault)"
     ),
     "old kit": (
         "the coordinator's roster differs from this kit's: get the current kit from the CA "
@@ -119,11 +121,11 @@ BEFORE = {
     ),
     "no kit": (
         "... is missing: ... is no start-up kit; name the folder that has public/ and private/NAME "
-        "(the operator's fault)"
+        "(this side's fault)"
     ),
     "nobody's name": (
         "... is missing: ... has private keys of ...; ... makes those of ..., and the CA approves "
-        "them (the operator's fault)"
+        "them (this side's fault)"
     ),
     "a shard": "... is ..., and sends no ... to ... (the sender's fault)",
     "other run": (
@@ -134,20 +136,20 @@ BEFORE = {
     "other format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
         "version: install the coordinator's on this party's machine, and start it again with a "
-        "new state folder; keep the one that it has, which is of format ... (the operator's fault)"
+        "new state folder; keep the one that it has, which is of format ... (this side's fault)"
     ),
     "older state": (
         "...: format ..., and this version of secureps has format ...: finish the run with the "
         "version that began it; or begin a new run from its last checkpoint: secureps export "
         'writes the model, and the plan of the new run names it, initial = "FILE" '
-        "(the operator's fault)"
+        "(this side's fault)"
     ),
     "newer state": (
         "...: format ..., and this version of secureps knows formats up to ...: install the "
-        "version that wrote it (the operator's fault)"
+        "version that wrote it (this side's fault)"
     ),
     "other client": (
-        "this state folder is ...'s: ... needs a --state folder of its own (the operator's fault)"
+        "this state folder is ...'s: ... needs a --state folder of its own (this side's fault)"
     ),
 }
 """What a client ends with that cannot take part, by its mistake."""
@@ -170,7 +172,7 @@ class Terminals(Processes):
 
     def ended(self, case: str) -> list[str]:
         status, shown = self._running[case].wait(PATIENCE), self.log(case)
-        faults = ("(the operator's fault)\n", "(the plan's or the site's fault)\n")
+        faults = ("(this side's fault)\n", "(the plan's or the site's fault)\n")
         assert status == (78 if shown.endswith(faults) else 1), shown
         return shown.splitlines()
 
@@ -220,7 +222,7 @@ def check_one_line(shown: list[str], pattern: str) -> str:
 
 @pytest.mark.parametrize("fault", FITTED)
 def test_a_training_that_goes_wrong(fault: str, terminals: Terminals) -> None:
-    line = check_one_line(terminals.ended(fault), FITTED[fault] + THE_SCRIPTS)
+    line = check_one_line(terminals.ended(fault), ENDS[fault])
     assert DETAILS[fault] in line
 
 
@@ -354,6 +356,4 @@ def test_a_coordinator_that_cannot_be_reached(kind: str, terminals: Terminals) -
     assert terminals.alive(kind), "it goes on trying"
 
 
-EXPECTED = frozenset(
-    {line + THE_SCRIPTS for line in FITTED.values()} | {UNREACHABLE, *BEFORE.values()}
-)
+EXPECTED = frozenset({UNREACHABLE, *ENDS.values(), *BEFORE.values()})

@@ -6,9 +6,11 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from safetensors.numpy import load_file
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, OperatorError
+from secureps.messages.format import FORMAT
 from secureps.policy.plan import load_plan
 from secureps.run import cli
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -26,6 +29,7 @@ from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far
 from secureps.store.atomic_file import replace_text
+from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
@@ -238,6 +242,13 @@ def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
     assert find_runs(tmp_path.parent) == ()
     Origin(tmp_path / "plan.toml", tmp_path / "gone", None, 1.0).write(RunFolder(tmp_path))
     with pytest.raises(ConfigError, match=r"the run began in .*gone, which is gone"):
+        resume(tmp_path, ENVIRONMENT, Console())
+    older = tmp_path / "state" / "shard-0" / "journal.db"
+    older.parent.mkdir(parents=True)
+    SqliteJournal(older).close()
+    with closing(sqlite3.connect(older)) as base:
+        base.execute(f"PRAGMA user_version = {FORMAT - 1}")
+    with pytest.raises(ConfigError, match=rf"shard-0/journal\.db: format {FORMAT - 1}, and"):
         resume(tmp_path, ENVIRONMENT, Console())
     (tmp_path / "origin.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be read"):

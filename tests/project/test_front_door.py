@@ -69,6 +69,31 @@ def test_every_public_name_is_what_type_checkers_are_told() -> None:
     assert set(dir(ps)) == {*ps.__all__, "__version__"}
 
 
+WHO = {"server": "h:1", "name": "me", "initial": {}, "examples": 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "named", "text"),
+    [
+        ("check", [5], {}, "plan must be Path | str, got 5"),
+        ("check", ["p"], {"epsilon": "3"}, "epsilon must be float | None, got '3'"),
+        ("up", ["p"], {"unsafe_seed": 1.5}, "unsafe_seed must be int | None, got 1.5"),
+        ("simulate", ["p"], {"quiet": [1]}, "quiet must be bool, got a list"),
+        ("load_plan", [None], {}, "path must be Path | str, got a NoneType"),
+        ("run_client", [5], {}, "make must be Callable[[Mapping[str, Any]], Trainer], got 5"),
+        ("dirichlet", [np.zeros(9), True, 1.0, 1], {}, "parties must be int, got True"),
+        ("join", ["kit", "p"], {**WHO, "examples": "9"}, "examples must be int, got '9'"),
+        ("join", ["kit"], WHO, "missing a required argument: 'plan'"),
+        ("join", ["kit", "p"], {**WHO, "sealing": 1}, "got an unexpected keyword argument 'seal"),
+    ],
+)
+def test_a_wrong_argument_is_named_at_the_front_door(
+    name: str, given: list[Any], named: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TypeError, match="^" + re.escape(f"{name}: {text}")):
+        getattr(ps, name)(*given, **named)
+
+
 def test_no_other_name_is_there() -> None:
     with pytest.raises(AttributeError, match="module 'secureps' has no attribute 'runclient'"):
         ps.runclient  # type: ignore[attr-defined]  # noqa: B018

@@ -82,11 +82,11 @@ def test_what_is_refused_is_one_line(
     monkeypatch.setattr(StatusClient, "act", refuses)
     where = ("--server", "127.0.0.1:9", "--kit", tmp_path)
     told = typed("act", "pause", *where, status=1).err
-    assert told == "error: the run is over: all is made (the operator's fault)\n"
+    assert told == "error: the run is over: all is made (this side's fault)\n"
     for error in (Malformed("leave-out is of a client: name one"), Refused("no [scaling]")):
         answers[0] = error
         told = typed("act", "leave-out", *where, status=1).err
-        assert told == f"error: {error} (the operator's fault)\n"
+        assert told == f"error: {error} (this side's fault)\n"
     typed("act", "stop", *where, status=2)
     assert "give --server and --kit, or RUN" in typed("act", "pause", status=1).err
 

@@ -117,7 +117,7 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
     assert size_is.startswith("how large the model is, and so what an update costs, what servers")
     assert "give --values N, or --schema FILE" in size_is
     assert size_is.endswith("; or have --run-script run the plan's script, which makes the model")
-    assert script_is.startswith(f"what {ROOT / 'policies' / '../clients/digits_torch.py'} makes")
+    assert script_is.startswith(f"whether {ROOT / 'policies' / '../clients/digits_torch.py'} takes")
     assert [text in whole.unknown for text in records.unknown] == [False, True]
     clients = check(ROOT / "policies" / "digits_client.toml")
     assert clients.price is not None
@@ -131,6 +131,7 @@ def test_what_nobody_said_is_unknown_and_the_rest_is_said(tmp_path: Path) -> Non
         (row,) = [row for row in page.splitlines() if row.startswith(f"\u2502 {line} ")]
         assert "unknown" in row
     assert "unknown: how large the model is" in page
+    assert ": sound, but for what is unknown (see the end). 10 versions" in page
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from rich.text import Text
 from secureps import __version__
 from secureps.client import runner
 from secureps.client.runner import Joining
-from secureps.errors import Unreachable
+from secureps.errors import InternalError, Unreachable
 from secureps.run import cli
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys, roster
@@ -124,7 +125,7 @@ def test_what_is_not_there_is_one_line(
     assert len(told.err.splitlines()) == 1
     assert told.err.startswith("error: ")
     assert "nowhere" in told.err
-    assert told.err.endswith("(the operator's fault)\n")
+    assert told.err.endswith("(this side's fault)\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,6 +182,25 @@ def test_an_error_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cli, "app", fail)
     assert typed(status=1).err == "error: no connection (the other side's fault)\n"
+
+
+def test_a_bug_of_ours_is_a_traceback_and_a_line_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(error: Exception) -> None:
+        raise error
+
+    bug = InternalError("client-00 failed at Tick")
+    bug.__cause__ = KeyError("x")
+    for error, line in (
+        (KeyError("x"), "error: a bug of secureps: KeyError: 'x' (test_cli.py:"),
+        (bug, "error: client-00 failed at Tick (our own fault)"),
+    ):
+        monkeypatch.setattr(cli, "app", partial(fail, error))
+        *traceback, last = typed(status=1).err.splitlines()
+        assert last.startswith(line)
+        assert last.endswith("(our own fault)")
+        assert traceback[-1] == "KeyError: 'x'"
 
 
 def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_a_clients_word_does_not_end_its_key_holder(tmp_path: Path) -> None:
         ),
         (
             WAITS,
-            "print('error: its minimum is 5 (the operator\\'s fault)'); sys.exit(78)",
+            "print('error: its minimum is 5 (this side\\'s fault)'); sys.exit(78)",
             ConfigError,
             "hospital-1-holder cannot take part, and no restart mends that: its minimum is 5; see",
         ),
@@ -205,7 +205,7 @@ def test_a_kit_without_a_key_holders_keys_is_refused(
         f"error: --hold: {site.kit} has no keys of hospital-1-holder, a key holder on its roster: "
         f"make them by `secureps keys request {site.kit} --role client --name hospital-1 --hold "
         "--plan FILE`, have the CA approve the request, and copy its public/; or leave --hold out "
-        "(the operator's fault)\n"
+        "(this side's fault)\n"
     )
     assert not (site.kit / "state").exists()
 

@@ -143,7 +143,7 @@ def test_a_copy_of_another_party_or_run_is_refused_and_the_right_one_comes_back(
     before = files(played / state)
     with pytest.raises(ConfigError, match=why) as refused:
         bring(played, copy, state, name)
-    assert refused.value.fault == "the operator's"
+    assert refused.value.fault == "this side's"
     assert files(played / state) == before
     assert f"restored {played / state}: " in bring(played, f"run/copies/{name}", state, name)
 
@@ -171,7 +171,7 @@ def test_a_client_with_a_wrong_kit_or_name_leaves_no_folder(
     words = ["--server", "127.0.0.1:9", "--kit", str(tmp_path / "run" / kit), "--name", name]
     with pytest.raises(SystemExit):
         run_client(lambda settings: Walker(0, (2, 2)), words)
-    assert "(the operator's fault)" in capsys.readouterr().err
+    assert "(this side's fault)" in capsys.readouterr().err
     assert not (tmp_path / "run" / kit / "state").exists()
 
 

@@ -105,7 +105,7 @@ def test_a_limit_that_is_met_is_a_line_that_names_it() -> None:
     """Also before anything runs that looks out for it."""
     code, found = objects("raise MemoryError")
     assert (code, len(found)) == (1, 3)
-    assert (found[2]["error"], found[2]["fault"]) == ("OperatorError", "the operator's")
+    assert (found[2]["error"], found[2]["fault"]) == ("OperatorError", "this side's")
     assert found[2]["message"].startswith("memory is used up (ulimit -v: ")
     assert "traceback" not in found[2]
 

@@ -185,7 +185,7 @@ def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionI
     updates = f"{count} update{'s' * (count > 1)}"
     due = committee_at(tx, group.name, group.version).holders
     said = missing(tx, due, open_receipts.looked_into_all(held))
-    return shown, f"{updates} to be examined by key holders: {said}"
+    return shown, f"{updates} came, to be examined by key holders: {said}"
 
 
 def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:

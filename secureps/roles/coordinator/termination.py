@@ -247,7 +247,8 @@ def _all_made(plan: Plan) -> str:
         section.name: section.versions or plan.section.versions for section in plan.section.group
     }
     if len(set(wanted.values())) == 1:
-        return f"all {min(wanted.values())} versions are made"
+        count = min(wanted.values())
+        return "1 version is made" if count == 1 else f"all {count} versions are made"
     each = ", ".join(f"{versions} of {name}" for name, versions in wanted.items())
     return f"all versions are made ({each})"
 

@@ -735,6 +735,9 @@ class Member:
             return
         for message in self._out.refused(self._plan, sealed, error, submitted):
             step.tell(message)
+        if sealed.receipt.purpose == FOUNDING and isinstance(error, InternalError):
+            # else everybody would wait for this model, and nobody would say why
+            step.effects.append(Halt(f"its first model was not taken: {error}", InternalError))
         if isinstance(error, Conflict) and not submitted:
             self._invites.again(id.group)  # known from before its state was lost: try the next
 

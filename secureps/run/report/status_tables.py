@@ -36,7 +36,7 @@ from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.terminal import folded, line, move_text, table
-from secureps.wording import finite, named, printable, size
+from secureps.wording import by_reason, counted, finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
@@ -147,6 +147,8 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     heads, rows = table(status.groups)
     yield filled("groups" if len(rows) > 1 else "the model", heads, rows)
+    if told := cohorts(status):
+        yield Text(told)
     if status.evaluation is not None:
         own = status.evaluation
         if not status.finished:
@@ -163,6 +165,16 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     if status.scaling is not None:
         yield Text("\n".join(scaling(status.scaling)))
     yield from _servers(status, used)
+
+
+def cohorts(status: Status) -> str:
+    """Says of how many clients the newest version of each group is; empty if none is made."""
+    made = {each.group: each for each in status.steps if each.committed is not None}
+    known = [made[group.name] for group in status.groups if group.name in made]
+    told = {each.group: f"of {counted(each.members, 'client')}" for each in known}
+    if len(told) == 1:
+        return f"version {known[0].version} is {next(iter(told.values()))}"
+    return f"newest versions: {by_reason(told)}" if told else ""
 
 
 def scaling(own: ScalingStatus) -> Iterator[str]:
@@ -247,7 +259,7 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
     And why versions were not evaluated: in a run that ends in order, nothing else says so to
     whoever started it.
     """
-    title = f"the federation's own evaluation, {len(own.results)} versions"
+    title = f"the federation's own evaluation, {counted(len(own.results), 'version')}"
     if own.results:
         newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
         judged = [("newest", newest)]
@@ -377,15 +389,20 @@ def filled(
 
 @dataclass(frozen=True)
 class Total:
-    """The newest total of a tensor: its first values, of `count` in all, and its shape."""
+    """The newest total of a tensor: its first values, of `count` in all, and its shape.
+
+    `clients`: how many it is a total of; None if that is not known.
+    """
 
     shape: tuple[int, ...]
     count: int
     values: tuple[float, ...]
+    clients: int | None = None
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> Total:
-        return cls(array.shape, array.size, tuple(array.reshape(-1)[:TOTALS].tolist()))
+    def of(cls, array: NDArray[Any], clients: int | None = None) -> Total:
+        values = tuple(array.reshape(-1)[:TOTALS].tolist())
+        return cls(array.shape, array.size, values, clients)
 
 
 @dataclass(frozen=True)
@@ -443,6 +460,13 @@ def summary_tables(summary: Summary) -> Iterable[Table | Text]:
     own = summary.evaluation
     if own is not None and (own.results or own.skipped):
         yield from evaluations(own)
+    if own is not None and own.results and summary.score is not None:
+        judge = own.results[-1].by
+        whose = f"what {judge} found" if judge else "the mean of what its clients found, each"
+        yield Text(
+            'These are two scores: "held-out" is the script\'s, on records that it reads on this '
+            f"machine; the federation's own is {whose} on held-out records of its own."
+        )
     yield _holders(summary)
     yield _costs(summary)
     for note in summary.baselines.notes:
@@ -463,9 +487,11 @@ def _totals(summary: Summary) -> Table:
         more = total.count - len(total.values)
         told += f" and {more:,} more values, all in model.safetensors" if more else ""
         shape = " x ".join(map(str, total.shape)) or "one value"
-        rows.append((name, shape, told))
+        clients = "unknown" if total.clients is None else str(total.clients)
+        rows.append((name, shape, clients, told))
     how = "exact totals" if summary.delta is None else "totals with the plan's noise"
-    return filled(f"{how}, of the newest version", ("tensor", "shape", "total"), rows)
+    heads = ("tensor", "shape", "over clients", "total")
+    return filled(f"{how}, of the newest version", heads, rows)
 
 
 def _models(summary: Summary) -> Table | Text:

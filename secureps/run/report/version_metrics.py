@@ -136,12 +136,7 @@ class Totals:
                     yield group, party
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:
-        """Bytes per update against the same values as plain fp32; None before any update.
-
-        Args:
-            name: UP or DOWN.
-            sizes: values by group.
-        """
+        """Bytes (UP or DOWN) per update against the same values as plain fp32; None before any."""
         plain = sum(4 * sizes[group] * count for group, count in self.updates().items())
         return self.total(name) / plain if plain else None
 
@@ -324,7 +319,6 @@ class Metrics:
 
         Args:
             elapsed, epsilon: as seen from here; what the coordinator reports goes before it.
-            figures: known besides those that are reported.
         """
         if (group, version) in self._lines:
             return  # an earlier play saw it

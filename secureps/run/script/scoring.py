@@ -203,10 +203,8 @@ class Judge:
     own held-out records; else the script's evaluator does. What fails is noted once (`failed`).
 
     Args:
-        holders: the settings of every data holder, by name; pooled: of nobody in particular.
-        look: of the first holder's trainer.
-        own: the clients' local tensors.
-        trainers: of the holders, where they are there already.
+        holders, pooled: as of `Assignment`; own: the clients' local tensors.
+        look: of the first holder's trainer; trainers: of the holders, where they are there already.
     """
 
     def __init__(
@@ -374,8 +372,7 @@ class Race:
 
     Args:
         versions: how many the federation made.
-        holders: the settings of every data holder, by name; pooled: of nobody in particular.
-        records: the public number that a holder counts by, by its name; empty for the plan's.
+        holders, pooled, records: as of `Assignment`.
         start: version 0; empty if it is not known.
     """
 

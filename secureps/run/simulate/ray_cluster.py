@@ -95,10 +95,8 @@ class RayCluster:
 def ray_cluster() -> Iterator[RayCluster]:
     """The cluster that RAY_ADDRESS names, or that runs on this machine, while the `with` lasts.
 
-    None is started: Ray listens on every address of its machine, and its operator is to know.
-
-    Raises:
-        ConfigError: there is none, or the extra `ray` is not installed.
+    None is started (ConfigError): Ray listens on every address of its machine, and its operator is
+    to know.
     """
     with from_extras():
         import ray

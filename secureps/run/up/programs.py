@@ -68,10 +68,7 @@ class Order:
     """The options of `up`.
 
     Args:
-        plan: its file, with a [federation].
-        out: the run's folder; default: runs/NAME-DATE-TIME.
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
-        environment: of the processes.
         extras: where else its figures are written.
         copies: the URL below which its checkpoints are copied; default: the plan's.
         beside: what goes on beside a run in this folder, from before its processes start.
@@ -154,9 +151,6 @@ class Programs:
         """Where the coordinator and its standby listen, and nobody else while the `with` lasts.
 
         Empty if it has no standby: then it chooses by itself.
-
-        Raises:
-            ConfigError: no port is free.
         """
         names = (COORDINATOR, STANDBY) if self.order.standby else ()
         with ExitStack() as held:
@@ -185,15 +179,7 @@ class Programs:
         return address
 
     def start_further(self, supervisor: Supervisor, started: set[str]) -> None:
-        """Starts shards that were added since, each once.
-
-        Args:
-            started: who was: one that has ended since is not started anew.
-
-        Raises:
-            KitError: the kit does not say who is a shard.
-            OperatorError: one cannot be started.
-        """
+        """Starts shards that were added since; one that was `started`, and has ended, not anew."""
         for shard in self.folder.further(self.cast, started):
             started.add(shard)
             supervisor.start(self._shard(shard))
@@ -309,10 +295,7 @@ def spawner(
 ) -> AbstractContextManager[Spawner]:
     """Starts a run's processes as forks, or from their beginning where these cannot be had.
 
-    Args:
-        plan: of the run.
-        script: the file or the folder of the data holders' code; it is read, and not run.
-        environment: of all processes, but for a few values.
+    The data holders' code at `script` is read, and not run.
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
@@ -353,12 +336,7 @@ WITHIN = 60.0
 
 
 def demand_shard(root: Path, name: str) -> None:
-    """Refuses a name that no party can have, or that is another party's of the run.
-
-    Raises:
-        Malformed: no party can have it.
-        UnknownParty: another party has it, in this run or in every one.
-    """
+    """Refuses what is no name (Malformed), or another party's of a run (UnknownParty)."""
     check_name(name)
     if name in RESERVED:
         raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
@@ -375,14 +353,8 @@ def bring(
 ) -> Status:
     """Has a shard come to a run that is being played; returns when it is there, or the run is over.
 
-    Said again, it goes on where it was. Of a run that is over no process is begun.
-
-    Args:
-        pause: between two looks, for EVERY seconds.
-        clock: seconds.
-
-    Raises:
-        OperatorError: the shard does not come, or the disk refuses.
+    Said again, it goes on where it was. Of a run that is over no process is begun. Raises
+    OperatorError if the shard does not come, or the disk refuses. `pause` is for EVERY seconds.
     """
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster

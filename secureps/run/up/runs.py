@@ -129,8 +129,7 @@ def _run(folder: RunFolder) -> Run | None:
 def standing(folder: RunFolder, asked: bool = False) -> str:
     """The state of a run in words: why it is over, that it is played, or why it broke off.
 
-    Args:
-        asked: the run's coordinator was asked just now, and did not answer.
+    `asked`: the run's coordinator was asked just now, and did not answer.
     """
     told = _standing(folder, _summary(folder), lambda: _all_made(folder))
     finished = _finished(folder) if told == PLAYED and asked else ""
@@ -213,12 +212,8 @@ _TICK = 0.05
 def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     """Ends the process that plays a run, by SIGTERM, and waits until nothing of it is left.
 
-    Returns:
-        the state of the run in words: that it is over, or how to go on with it.
-
-    Raises:
-        ConfigError: no folder of a run.
-        OperatorError: the process is unknown, another user's, or still there after so many seconds.
+    Returns in words that the run is over, or how to go on with it. Raises OperatorError if the
+    process is unknown, another user's, or still there after so many seconds.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)
@@ -315,9 +310,6 @@ def log(
         tail: how many there are at most of those that are there already; None: all.
         follow: go on with what comes, until nobody plays the run.
         pause: between two looks, for PAUSE seconds.
-
-    Raises:
-        ConfigError: no folder of a run, or no such party, and which there are.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)

@@ -11,7 +11,7 @@ import json
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +28,8 @@ from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import (
     ConfigError,
+    DamagedStore,
+    Diverged,
     OperatorError,
     PlanRefused,
     SecurepsError,
@@ -35,6 +37,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.files.objects import ObjectStore
+from secureps.messages.requests import CohortSteps
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
@@ -73,20 +76,17 @@ from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
+from secureps.store.backup import JOURNAL
+from secureps.store.journal import last_row
 from secureps.store.journal_rows import NO_SPACE
 from secureps.wording import one_line
 
 
 def up(order: Order, console: Console) -> Path:
-    """Plays a plan's whole federation on this machine.
+    """Plays a plan's whole federation on this machine; returns the run's folder.
 
-    Returns:
-        the run's folder.
-
-    Raises:
-        ConfigError, PlanRefused: the plan cannot be played.
-        OperatorError: a process died too often.
-        SecurepsError: whatever else ended the run; no process is left in any case.
+    Raises ConfigError or PlanRefused for a plan that cannot be played, OperatorError if a process
+    died too often, or whatever else ended the run; no process is left in any case.
     """
     plan, federation = _read(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
@@ -122,20 +122,15 @@ def up(order: Order, console: Console) -> Path:
 def resume(
     root: Path, environment: Mapping[str, str], console: Console, extras: Extras = NOTHING_ELSE
 ) -> Path:
-    """Goes on with a run of `up` that was stopped, from its parties' journals.
+    """Goes on with a run of `up` that was stopped, from its parties' journals; returns its folder.
 
     Servers listen on the ports that they had: parties know one another by them.
 
     Args:
-        root: the run's folder.
-        environment: of the processes.
         extras: where else its figures are written, those of its beginning included.
 
-    Returns:
-        the run's folder.
-
     Raises:
-        ConfigError: no folder of a run, or what it needs is not where it was.
+        ConfigError: no folder of a run, or of another format, or what it needs is not where it was.
         OperatorError: it is being played now, or a process died too often.
         SecurepsError: whatever else ended the run; no process is left in any case.
     """
@@ -146,6 +141,9 @@ def resume(
         text = f"this run is over: {finished}; its model is {folder.model}"
         console.print(text, soft_wrap=True, highlight=False, markup=False)
         return folder.root
+    for journal in sorted(folder.root.glob(f"state/*/{JOURNAL}")):
+        with suppress(DamagedStore):  # its party says so, and what to do
+            last_row(journal)  # of another format: refused before anything starts
     if not origin.directory.is_dir():
         raise ConfigError(
             f"{root}: the run began in {origin.directory}, which is gone: bring that folder back, "
@@ -181,8 +179,10 @@ def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
             yield
         except PlanRefused:  # the run keeps its copy of the plan: a mended plan is another run
             raise
-        except SecurepsError:
+        except SecurepsError as error:
             text = f"the run failed; once that is mended, this goes on: {command}"
+            if isinstance(error, Diverged):
+                text += "; with another learning rate in the plan it is another run: secureps up"
             console.print(text, soft_wrap=True, highlight=False, markup=False)
             raise
 
@@ -339,15 +339,16 @@ def _judged(
         except SecurepsError as error:
             progress.say(f"the best version was not written: {error}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
-    return replace(outcome.on_disk(model, score), sums=_totals(plan, model))
+    return replace(outcome.on_disk(model, score), sums=_totals(plan, model, outcome.steps))
 
 
-def _totals(plan: Plan, model: Model) -> dict[str, Total]:
+def _totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
     """The newest totals of a plan's sums, by tensor."""
+    members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
-        spec.name: Total.of(model.tensors[spec.name])
+        spec.name: Total.of(model.tensors[spec.name], members.get((group.name, version)))
         for group in model.layout.groups
-        if plan.is_sum(group.name) and model.versions[group.name]  # version 0 is zeros
+        if plan.is_sum(group.name) and (version := model.versions[group.name])  # 0 is zeros
         for spec in group.tensors
     }
 
@@ -429,11 +430,7 @@ def noted(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def full_disk_named(root: Path, then: str) -> Iterator[None]:
-    """Says of a disk that is full what to do, and that the run is not lost (OperatorError).
-
-    Args:
-        root: the run's folder; then: what to do once there is space.
-    """
+    """Says of a disk that is full that the run is not lost, and what to do `then`."""
     try:
         yield
     except OSError as error:

@@ -23,7 +23,7 @@ from typing import Any
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
-from secureps.messages.requests import FAILED, GroupStatus, MemberStatus, Status
+from secureps.messages.requests import FAILED, CohortSteps, GroupStatus, MemberStatus, Status
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.status import SPENT, UP
@@ -198,7 +198,7 @@ class Outcome:
         evaluation: the federation's own, as the last status had it.
         failure: names the error that it is; empty if the plan foresees this end.
         cuts: what clients' own terminals said, for this one alone.
-        sums: the newest total of each tensor of a sum, by name.
+        steps: of the newest cohorts; sums: the newest total of each tensor of a sum, by name.
     """
 
     finished: str
@@ -211,6 +211,7 @@ class Outcome:
     evaluation: EvaluationStatus | None = None
     failure: str = ""
     cuts: tuple[str, ...] = ()
+    steps: tuple[CohortSteps, ...] = ()
     sums: Mapping[str, Total] = dataclasses.field(default_factory=dict)
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
@@ -317,6 +318,7 @@ class Watch:
             # a run that its coordinator did not end was left by its clients
             failure=self._status.failure if self._status.finished else TooFew.__name__,
             cuts=self._echo.notes(),
+            steps=self._status.steps,
         )
 
     # --- one look -----------------------------------------------------------------

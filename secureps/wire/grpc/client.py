@@ -582,9 +582,10 @@ class GrpcTransport:
         return call(envelope, metadata=metadata)
 
     def _failed(self, error: Exception, to: str) -> Exception:
-        """The SecurepsError behind an error of a call; a limit of this process comes back as it is.
+        """The SecurepsError behind an error of a call; a limit, or a bug of ours, comes back as is.
 
-        The limit ends the process: gRPC may be left without a thread of its own, and never answer.
+        Either ends the process. After a limit gRPC may be left without a thread of its own, and
+        never answer; after a bug others would wait for what this party never sends.
         """
         if exhaustion(error):
             return error
@@ -595,7 +596,7 @@ class GrpcTransport:
         if isinstance(error, ValueError | grpc.FutureCancelledError):
             # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
-        return told(error)
+        return error
 
     def _at(self, to: str) -> str:
         address = self._addresses.of(to)

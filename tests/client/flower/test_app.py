@@ -235,7 +235,7 @@ def test_run_flower_tells_in_one_line_what_is_wrong(
     assert ended.value.code == MISCONFIGURED
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: this script: neither ours, ")
-    assert "(the operator's" in line
+    assert "(this side's" in line
     assert isinstance(of_object(lambda context: None, "here"), FlowerApp)
 
 

@@ -59,7 +59,7 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     have = "has" if len(away) == 1 else "have"
     updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
     missing = f"{', '.join(away) or 'nobody'} {have} not answered; 3 of 4 suffice"
-    return ready, f"{updates} to be examined by key holders: {missing}"
+    return ready, f"{updates} came, to be examined by key holders: {missing}"
 
 
 def anew(tx: Transaction, group: GroupState) -> Decision:

@@ -297,7 +297,7 @@ def test_a_set_is_given_up_for_a_client_that_is_late_and_waits_for_holders(late:
         return
     assert not given_up
     assert world.group().reason.startswith(
-        "the deadline is over; 5 updates to be examined by key holders"
+        "the deadline is over; 5 updates came, to be examined by key holders"
     )
     while world.due:
         world.deliver(world.due[0])

@@ -235,6 +235,15 @@ def test_a_founder_offers_its_model_once() -> None:
     assert client.give(COORDINATOR, noted) == Step(), "no telemetry of a founding"
 
 
+def test_a_founder_whose_model_meets_a_bug_ends_and_says_so() -> None:
+    """Else all would wait for a model that never comes."""
+    client = Client().joined()
+    client.invite(-1)
+    (_, header), *_ = puts(client.contributed(client.sealed(-1, 0)))
+    step = client.give(SHARDS[0], Failed(requests.PutBlock(header), InternalError("a bug")))
+    assert halts(step) == [Halt("its first model was not taken: a bug", InternalError)]
+
+
 def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
     """It goes out in the clear, and may by then be more than a model of a seed."""
     client = Client().joined()

@@ -217,7 +217,7 @@ def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
     [
         ("the script's", ScriptFailed),
         ("the rule's", RuleFailed),
-        ("the operator's", OperatorError),
+        ("this side's", OperatorError),
         ("the sender's", OperatorError),
         ("our own", InternalError),
         ("the moon's", None),

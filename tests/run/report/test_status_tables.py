@@ -22,6 +22,7 @@ from secureps.messages.evaluation import (
 )
 from secureps.messages.requests import (
     AskStatus,
+    CohortSteps,
     Figure,
     GroupStatus,
     Holding,
@@ -87,6 +88,16 @@ def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     lines = rows(told)
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
     assert ["shard-1", "here:2", "0.5", "0", "0", "B"] in lines
+
+
+def test_a_status_says_of_how_many_clients_a_version_is() -> None:
+    made = [CohortSteps("all", n, 2 + n, 4 + n, 0.0, 1.0, committed=2.0) for n in range(2)]
+    steps = (*made, CohortSteps("all", 2, 4, 1, 0.0, 1.0))
+    assert "version 3 is of 5 clients" in displayed(dataclasses.replace(STATUS, steps=steps))
+    groups = tuple(dataclasses.replace(STATUS.groups[0], name=name) for name in ("all", "counts"))
+    both = (*steps, CohortSteps("counts", 0, 3, 5, 0.0, 1.0, committed=2.0))
+    told = displayed(dataclasses.replace(STATUS, groups=groups, steps=both))
+    assert "newest versions: of 5 clients (all, counts)" in told
 
 
 def test_a_coordinator_moves_no_cursor() -> None:

@@ -49,8 +49,19 @@ def test_the_end_of_a_run_is_whole_at_every_width(summary: Summary, width: int) 
     assert words(shown(summary_tables(summary), 1000)) <= words(text)
 
 
+@pytest.mark.parametrize(
+    ("judge", "whose"), [("", "the mean of what its clients found"), ("lab", "what lab found")]
+)
+def test_two_scores_of_one_model_are_told_apart(judge: str, whose: str) -> None:
+    evaluated = EvaluationStatus("done", "", (), (VersionEvaluated(3, MANY, judge),), 3, ())
+    own = dataclasses.replace(SUMMARY, evaluation=evaluated)
+    assert f"the federation's own is {whose}" in shown(summary_tables(own), 400)
+    text = shown(summary_tables(dataclasses.replace(own, score=None)), 400)
+    assert "two scores" not in text
+
+
 def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> None:
-    ages = Total.of(np.array([12, 0, 2**24]))
+    ages = Total.of(np.array([12, 0, 2**24]), clients=5)
     long = Total.of(np.arange(1000.0).reshape(10, 100) / 3)
     own = dataclasses.replace(
         SUMMARY,
@@ -61,8 +72,8 @@ def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> No
     text = shown(summary_tables(own), 200)
     assert text.startswith("trial: all 3 versions are made (version 3)\n")
     assert "totals with the plan's noise, of the newest version\n" in text
-    assert "│ ages   │ 3        │ 12 0 16,777,216 " in text
-    assert "│ grid   │ 10 x 100 │ 0 0.3333333333 " in text
+    assert "│ ages   │ 3        │ 5            │ 12 0 16,777,216 " in text
+    assert "│ grid   │ 10 x 100 │ unknown      │ 0 0.3333333333 " in text
     exact = shown(summary_tables(dataclasses.replace(own, delta=None, adjacency="")), 200)
     assert "exact totals, of the newest version\n" in exact
     assert f" and {1000 - TOTALS} more values, all in model.safetensors" in text.replace(" │", "")

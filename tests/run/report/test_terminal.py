@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError
-from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus
 from secureps.messages.requests import GroupStatus, MemberStatus, Move, Status
 from secureps.run.report.status_tables import Summary, summary_tables
 from secureps.run.report.terminal import (
@@ -273,13 +272,6 @@ def test_a_client_of_an_unsafe_seed_has_no_epsilon_anywhere() -> None:
     standings = displayed(Status(b"\x01" * 32, 1, "", (), summary.members, (), ())).splitlines()
     assert cells(standings, "ada")[-1] == "unsafe seed: no privacy"
     assert cells(standings, "eve")[-1] == "1.250"
-
-
-def test_a_summary_tells_that_every_evaluation_was_skipped() -> None:
-    skipped = tuple(EvaluationSkipped(version, "client-06 is not there") for version in (2, 3))
-    own = EvaluationStatus("done", "", (), (), 0, skipped)
-    shown = " ".join(lines(dataclasses.replace(SUMMARY, evaluation=own)))
-    assert "own evaluation, 0 versions skipped: version 2, 3: client-06 is not there" in shown
 
 
 PART = Move("drain-shard", "shard-1", 3, 12, 900_000, 3_100_000)

@@ -111,4 +111,4 @@ def test_the_command(folder: RunFolder) -> None:
     told = typed("log", folder.root, "client-00", "--tail", "1", "-f").out
     assert told == CLIENT.splitlines()[-1] + "\n"
     told = typed("log", folder.root, "nobody", status=1).err
-    assert "known are client-00, shard-0 (the operator's fault)" in told
+    assert "known are client-00, shard-0 (this side's fault)" in told

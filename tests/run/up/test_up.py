@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from secureps.errors import ConfigError, SecurepsError
+from secureps.errors import ConfigError, Diverged, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
 from secureps.run.report.version_metrics import Extras
@@ -405,7 +405,7 @@ def test_the_run_goes_on_without_a_client_that_fails_for_good(
     )
     assert re.search(f"^{failed}.*; the run goes on while it can$", told, re.MULTILINE), told
     assert re.search(f"^note: {failed}", told, re.MULTILINE), told
-    assert "operator's fault" not in told
+    assert "this side's fault" not in told
     summary = json.loads((out / "report" / "summary.json").read_text())
     assert summary["finished"] == "all 3 versions are made"
     assert summary["updates"]["client-00"] == summary["updates"]["client-01"] == 3
@@ -470,6 +470,15 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
 
 
+def test_who_lowers_a_learning_rate_is_told_that_it_is_another_run(tmp_path: Path) -> None:
+    """The run keeps its copy of the plan."""
+    told, folder = io.StringIO(), RunFolder(tmp_path)
+    folder.report.mkdir()
+    with pytest.raises(Diverged), module._resumable(folder, Console(file=told, width=400)):
+        raise Diverged("fit: the loss is nan")
+    assert "with another learning rate in the plan it is another run" in told.getvalue()
+
+
 def full(*given: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "sofar.json")
 
@@ -490,7 +499,7 @@ def test_a_disk_that_is_full_loses_no_model(
     assert told.out.count("of these versions is not kept: [Errno 28] No space left") == 1, told.out
     assert "no curves were drawn" in told.out
     reason = "error: sofar.json: No space left on device: make room on the disk, and go on: "
-    assert f"{reason}secureps resume {out} (the operator's fault)" in told.err
+    assert f"{reason}secureps resume {out} (this side's fault)" in told.err
     assert "Traceback" not in told.out + told.err
     model = (out / "model.safetensors").read_bytes()
     typed("resume", out)

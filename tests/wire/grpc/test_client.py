@@ -138,7 +138,7 @@ def test_a_call_that_finds_no_thread_is_a_limit_that_was_met(
 
 
 class TestGrpc(TransportContract):
-    def test_a_limit_of_the_senders_own_is_no_word_of_the_server(
+    def test_a_limit_or_bug_of_the_senders_own_is_no_word_of_the_server(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The executor ends the process; whatever waits for the same server is told as well."""
@@ -146,7 +146,14 @@ class TestGrpc(TransportContract):
         def full(*given: object) -> None:
             raise RuntimeError("can't start new thread")
 
+        def fail(*given: object) -> None:
+            raise KeyError("a bug")
+
         transport, message = world.transport("a"), put(b"x")
+        with monkeypatch.context() as context:
+            context.setattr(framing.Progress, "__enter__", fail)
+            with pytest.raises(KeyError, match="a bug"):
+                world.result(transport.call("shard-0", message))
         with monkeypatch.context() as context:
             context.setattr(framing.Progress, "__enter__", full)
             with pytest.raises(RuntimeError, match="can't start new thread"):

@@ -1,0 +1,59 @@
+"""Looks at what the public functions are given, at the front door.
+
+Further inside, code that meets a wrong type knows no argument's name.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from numbers import Real
+from pathlib import Path
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TAKEN: dict[Any, Any] = {float: Real, Path: os.PathLike, dict: Mapping}
+"""What is taken for a type that is declared."""
+
+_GENERIC = (dict, Mapping, Callable)
+"""Types with parameters that are looked at, without their parameters."""
+
+
+def typed(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function refuse what is not of the type that it declares: TypeError names it."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*given: P.args, **named: P.kwargs) -> T:
+        hints = get_type_hints(function)
+        try:
+            arguments = signature.bind(*given, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}: {error}") from None
+        for name, value in arguments.items():
+            if name in hints and not _suits(value, hints[name]):
+                wanted = signature.parameters[name].annotation
+                plain = isinstance(value, str | Real)  # anything else may be long, or private
+                got = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+                raise TypeError(f"{function.__name__}: {name} must be {wanted}, got {got}")
+        return function(*given, **named)
+
+    return checked
+
+
+def _suits(value: object, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_suits(value, each) for each in get_args(hint))
+    kind = get_origin(hint) or hint
+    if kind in (int, float) and isinstance(value, bool):
+        return False
+    if kind is int:
+        return isinstance(value, Real) and value % 1 == 0
+    if kind is not hint and kind not in _GENERIC:
+        return True
+    return not isinstance(kind, type) or isinstance(value, _TAKEN.get(kind, kind))
