@@ -30,7 +30,6 @@ from tests.kits.roles_kit import (
     model_blocks,
     orders_of,
     preparing,
-    private_plan,
     refused,
     take,
     works,
@@ -104,18 +103,6 @@ def test_a_version_in_six_steps() -> None:
     assert told[2] == orders.Invite(1, "all", 2, 1, 10.0)
 
 
-def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
-    world = World(private_plan())
-    world.found()
-    world.pump(3)
-    ids = (SubmissionId("c1", "all", 1),)
-    world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
-    world.pump()
-    assert world.federation.finished
-    assert [c.version for c in world.federation.ledger.charges if c.party == "c1"] == [0, 1]
-    assert all(m.epsilon > 0 and m.charges == 2 for m in world.status().members)
-
-
 def test_a_client_that_has_the_name_of_a_shard_that_left_reopens_no_cohort() -> None:
     world = holding()
     world.pump(1)
@@ -152,13 +139,6 @@ def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
     assert world.federation.finished
 
 
-def test_missing_of_nothing_that_is_here_changes_nothing() -> None:
-    world = holding()
-    foreign = SubmissionId("c3", "all", 1)
-    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, (foreign,)))
-    assert (step.records, orders_of(step)) == ([], [])
-
-
 def test_lost_opened_sums_are_opened_again_as_before() -> None:
     world = preparing()
     step = world.give("shard-a", requests.Missing("shard-a", "all", 0, ()))
@@ -188,19 +168,6 @@ def test_lost_opened_sums_whose_sums_are_lost_wait_for_the_members() -> None:
     step = world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
     assert step.records == []
     assert [type(o) for o in orders_of(step)] == [orders.Prepare]
-
-
-def test_once_the_members_have_sent_again_a_cohort_waits_for_its_key_holder() -> None:
-    world = holding()
-    for shard in SHARDS:
-        world.give(*take(world, shard))
-    ids = (SubmissionId("c1", "all", 1), SubmissionId("c2", "all", 1))
-    world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
-    assert world.group().reason.endswith("waits for c1, c2 again")
-    for id in ids:
-        world.give(id.client, requests.Submit(world.receipts[id]))
-    world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
-    assert world.group().reason == "every shard holds; the key holders open"
 
 
 @pytest.mark.parametrize("party", [HOLDER, "c1"])
@@ -383,13 +350,6 @@ def test_nobody_is_told_who_does_not_watch() -> None:
     ]
 
 
-def test_an_unknown_submission_is_sent_again() -> None:
-    world = collecting()
-    id = world.receipt("c0", 1, 0).id
-    step = world.give("c0", requests.Subscribe("c0", (id,)))
-    assert orders.SendAgain(1, id) in orders_of(step, "c0")
-
-
 # --- checkpoints, the end, incarnations -------------------------------------------
 
 
@@ -442,21 +402,6 @@ def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:
         if isinstance(r, coordinator_records.CheckpointOrdered)
     ]
     assert sorted(made) == [0, 2, 4, 5]
-
-
-def test_states_are_kept_since_the_older_of_the_last_two_checkpoints() -> None:
-    world = World(make_plan(versions=5))
-    world.start()
-    world.pump()
-    commits = [o for to, o in world.told if to == "shard-a" and isinstance(o, orders.Commit)]
-    assert [(c.version, c.keep) for c in commits] == [
-        (0, 0),
-        (1, 0),
-        (2, 0),
-        (3, 1),
-        (4, 2),
-        (5, 3),
-    ]
 
 
 def test_the_run_finishes_when_the_last_version_is_durable() -> None:

@@ -82,11 +82,10 @@ def ordered(step: Step, to: str) -> list[str]:
     return [type(order).__name__ for order in orders_of(step, to)]
 
 
-def world(come: bool = True, **changes: Any) -> OneShard:
+def world(**changes: Any) -> OneShard:
     made = OneShard(make_plan("plain", shards=1, **(PATIENT | changes)))
     made.found()
-    if come:
-        made.come()
+    made.come()
     return made
 
 
@@ -127,11 +126,6 @@ def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
         at.give(COORDINATOR, REMOVE)
     with pytest.raises(Refused, match="shard-b is away: start it, and it hands its blocks over"):
         at.give(COORDINATOR, DRAIN)
-
-
-def test_a_shard_that_never_came_is_none() -> None:
-    with pytest.raises(UnknownParty, match="put it on the roster and start it"):
-        world(come=False).give(COORDINATOR, ADD)
 
 
 def test_nothing_moves_before_there_is_a_run() -> None:
@@ -386,22 +380,6 @@ def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, A
     known, *_ = at.says()
     with pytest.raises(Malformed, match="moved blocks come without a scale, and without metrics"):
         at.give(SPARE, replace(known, state=digest("other"), **more))
-
-
-@pytest.mark.parametrize("moment", ["moving", "over"])
-def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
-    at = world()
-    at.act(ADD)
-    if moment == "over":
-        at.has()
-    again = OneShard(at.plan, journal=tuple(at.journal))
-    assert again.federation.pinned == at.federation.pinned
-    assert again.federation.moving == at.federation.moving
-    again.servers(again.federation.incarnation)
-    if moment == "moving":
-        assert again.status().move is not None
-        again.has()
-    assert (placed(again), again.status().move) == ({FIRST: 2, SPARE: 2}, None)
 
 
 def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() -> None:
