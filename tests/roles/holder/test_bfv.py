@@ -9,14 +9,11 @@ import pytest
 
 from secureps.errors import (
     Conflict,
-    Fenced,
-    Malformed,
-    NotReady,
     SecurepsError,
     UnknownParty,
     WrongRun,
 )
-from secureps.messages import orders, records, requests
+from secureps.messages import records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import (
@@ -40,8 +37,6 @@ from secureps.roles.machine import (
     Prune,
     Step,
     Tick,
-    Watch,
-    WatchLost,
     Work,
 )
 from secureps.roles.pinned_run import Pinned
@@ -70,27 +65,6 @@ from tests.kits.roles_kit import (
 )
 
 # --- greeting ---------------------------------------------------------------------
-
-
-def test_it_registers_watches_and_greets_again() -> None:
-    keys = Keys()
-    register = requests.Register(HOLDER, "", 1.0, 0)
-    greeting = Step(effects=[Call(COORDINATOR, register)])
-    assert keys.machine.resume(0.0) == greeting
-    assert keys.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
-    assert keys.machine.subscription() == requests.Subscribe(HOLDER, ())
-    assert keys.give(HOLDER, WatchLost()) == greeting
-    assert keys.machine.wake() is None
-    for event in (Tick(), orders.Finish(1, "done")):
-        assert keys.give(HOLDER, event) == Step()
-    failed = Failed(register, UnknownParty("no"))
-    assert keys.give(COORDINATOR, failed).effects == [
-        Halt("the coordinator refuses this holder: no", UnknownParty)
-    ]
-    with pytest.raises(Malformed, match="takes no payloads"):
-        keys.machine.inspect("c0", register)
-    with pytest.raises(NotReady, match="waits for the run"):
-        _ = keys.machine.pinned
 
 
 def test_the_run_is_pinned_once() -> None:
@@ -147,16 +121,6 @@ def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing()
     (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
-
-
-def test_a_lower_incarnation_is_fenced() -> None:
-    keys = Keys().founded()
-    keys.order(configure(PLAN, incarnation=3))
-    for order in (opening(incarnation=2), configure(PLAN, incarnation=2)):
-        with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
-            keys.order(order)
-    effects: Any = keys.restarted().machine.resume(0.0).effects
-    assert [greeting.message.seen for greeting in effects] == [3]
 
 
 # --- opening ----------------------------------------------------------------------
@@ -350,15 +314,13 @@ def test_a_refused_cohort_binds_nobody() -> None:
     assert keys.order(opening()).records == [released()]
 
 
-def seventh(cohort: Cohort) -> tuple[Member, ...]:
-    """The members, with the same updates under another sequence."""
-    renamed = dataclasses.replace
-    return tuple(renamed(m, id=renamed(m.id, sequence=7)) for m in cohort.members)
-
-
 def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     keys = Keys().founded()
     keys.order(opening())
     keys.fetched(0, answer=bytes(32))
-    step = keys.order(opening(Cohort("all", 1, 1, 1, seventh(make_cohort()))))
+    again = tuple(
+        dataclasses.replace(each, id=dataclasses.replace(each.id, sequence=7))
+        for each in make_cohort().members
+    )
+    step = keys.order(opening(Cohort("all", 1, 1, 1, again)))
     assert len(fetches(step)) == 4

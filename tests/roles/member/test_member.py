@@ -333,9 +333,7 @@ def test_sequences_are_never_used_twice() -> None:
     update = client.trained()
     client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "x"))
     again = client.restarted().joined()
-    again.publish(0)
-    again.invite(0)
-    (task,) = works(again.pull(0))
+    (task,) = works(again.ready(0))
     assert task.aims == (Aim("all", 0, 1),)
 
 
@@ -351,10 +349,3 @@ def test_failures_that_do_not_matter() -> None:
     client = Client().joined()
     for request in (requests.Heartbeat("c0"), requests.Telemetry("c0", "all", 0, ())):
         assert client.give(COORDINATOR, Failed(request, Unreachable("x"))) == Step()
-
-
-def test_the_end() -> None:
-    client = Client().joined()
-    assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
-        Halt("all 2 versions are made")
-    ]
