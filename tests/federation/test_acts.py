@@ -20,8 +20,10 @@ from tests.kits.federations import (
     OF_RECORDS,
     finished,
     later,
+    same,
     small_federation,
     small_plan,
+    unharmed,
 )
 from tests.kits.folding import differing
 
@@ -54,6 +56,7 @@ def test_a_checkpoint_is_made_in_a_pause_too(tmp_path: Path) -> None:
     assert federation.checkpoints[-1].version_of("all") >= 1
     say_and_wait(play, Act("go-on"))
     play.run(lambda: finished(play))
+    assert same(play.model(), unharmed()[0])
 
 
 def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(tmp_path: Path) -> None:

@@ -69,6 +69,30 @@ PLACEMENTS = ["local", "distributed", "aggregator"]
 
 
 @pytest.mark.slow
+def test_every_cipher_gives_the_same_model_and_clip(tmp_path: Path) -> None:
+    """Noise that shards add, and differences that clients pull, too; all are killed under bfv."""
+    models, clips = [], []
+    for name in ("plain", "bfv", "rlwe"):
+        plan = adaptive_plan("aggregator", name, group=[group(pull_bits=3)])
+        simulation = small_federation(plan, tmp_path / name)
+        if name == "bfv":
+            state = simulation.coordinator.federation.groups["all"]
+            simulation.run(lambda: state.version == 2 and state.phase is Phase.PREPARING)  # noqa: B023
+            for party in list(simulation.parties):
+                simulation.kill(party)
+                simulation.start(party)
+        simulation.run()
+        models.append(simulation.model())
+        clips.append(scales(simulation))
+    assert same(*models[:2])
+    assert same(*models[1:])
+    assert clips[0] == clips[1] == clips[2]
+    assert sorted(clips[0]) == [0, 1, 2, 3, 4]
+    assert clips[0][0] == 1.0
+    assert len(set(clips[0].values())) == 5
+
+
+@pytest.mark.slow
 def test_a_lost_version_is_made_again_at_its_scale(tmp_path: Path) -> None:
     """Also by the shard that was only told the scale."""
     plan = adaptive_plan("distributed", checkpoint_every=4)
