@@ -14,6 +14,7 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
 from tests.kits.roles_kit import (
     SPARE,
+    World,
     collecting,
     state_of,
 )
@@ -78,6 +79,17 @@ def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
     world.pump()
     assert world.federation.finished == "all 2 versions are made"
     assert status(world.coordinator._tx(world.now), ()).paused == ""
+
+
+def test_what_is_on_record_is_so_after_a_restart() -> None:
+    world = collecting()
+    world.act(PAUSE)
+    world.act(OUT)
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.paused == world.federation.paused
+    assert again.federation.left_out == {"c1"}
+    assert again.federation.isolated == {"c1": "by the operator"}
+    assert again.group().phase is Phase.COLLECTING
 
 
 def test_a_run_that_is_over_takes_no_act() -> None:

@@ -30,6 +30,7 @@ from tests.kits.roles_kit import (
     model_blocks,
     orders_of,
     preparing,
+    private_plan,
     refused,
     take,
     works,
@@ -103,6 +104,18 @@ def test_a_version_in_six_steps() -> None:
     assert told[2] == orders.Invite(1, "all", 2, 1, 10.0)
 
 
+def test_charges_are_on_the_ledger_once_even_if_blocks_are_sent_again() -> None:
+    world = World(private_plan())
+    world.found()
+    world.pump(3)
+    ids = (SubmissionId("c1", "all", 1),)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, ids))
+    world.pump()
+    assert world.federation.finished
+    assert [c.version for c in world.federation.ledger.charges if c.party == "c1"] == [0, 1]
+    assert all(m.epsilon > 0 and m.charges == 2 for m in world.status().members)
+
+
 def test_a_client_that_has_the_name_of_a_shard_that_left_reopens_no_cohort() -> None:
     world = holding()
     world.pump(1)
@@ -168,6 +181,19 @@ def test_lost_opened_sums_whose_sums_are_lost_wait_for_the_members() -> None:
     step = world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
     assert step.records == []
     assert [type(o) for o in orders_of(step)] == [orders.Prepare]
+
+
+def test_once_the_members_have_sent_again_a_cohort_waits_for_its_key_holder() -> None:
+    world = holding()
+    for shard in SHARDS:
+        world.give(*take(world, shard))
+    ids = (SubmissionId("c1", "all", 1), SubmissionId("c2", "all", 1))
+    world.give("shard-a", requests.Missing("shard-a", "all", 0, ids))
+    assert world.group().reason.endswith("waits for c1, c2 again")
+    for id in ids:
+        world.give(id.client, requests.Submit(world.receipts[id]))
+    world.give("shard-a", Held("shard-a", "all", 0, world.sums("shard-a", "all", 0)))
+    assert world.group().reason == "every shard holds; the key holders open"
 
 
 @pytest.mark.parametrize("party", [HOLDER, "c1"])

@@ -382,3 +382,12 @@ def test_wrong_numbers_of_digests() -> None:
     refused(world, "shard-b", event, Malformed, "it holds 2 blocks of all")
     world.pump()
     assert world.federation.finished
+
+
+def test_what_is_no_request() -> None:
+    world = collecting()
+    refused(world, "c0", requests.Noted(), UnknownParty, "c0 is a client, and sends no Noted")
+    with pytest.raises(Malformed, match="takes no payloads"):
+        world.coordinator.inspect("c0", requests.AskRun())
+    with pytest.raises(Malformed, match="watches nobody"):
+        world.coordinator.subscription()

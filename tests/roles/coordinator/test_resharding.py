@@ -382,6 +382,22 @@ def test_what_nobody_checks_of_a_moved_block_is_not_journalled(more: dict[str, A
         at.give(SPARE, replace(known, state=digest("other"), **more))
 
 
+@pytest.mark.parametrize("moment", ["moving", "over"])
+def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
+    at = world()
+    at.act(ADD)
+    if moment == "over":
+        at.has()
+    again = OneShard(at.plan, journal=tuple(at.journal))
+    assert again.federation.pinned == at.federation.pinned
+    assert again.federation.moving == at.federation.moving
+    again.servers(again.federation.incarnation)
+    if moment == "moving":
+        assert again.status().move is not None
+        again.has()
+    assert (placed(again), again.status().move) == ({FIRST: 2, SPARE: 2}, None)
+
+
 def test_shards_hear_of_the_coming_placement_and_others_once_it_is_in_force() -> None:
     at = world()
     step = at.give(COORDINATOR, ADD)

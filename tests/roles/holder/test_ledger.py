@@ -299,6 +299,15 @@ def test_one_model_of_every_base_version_over_all_cohorts(lagging: None) -> None
     assert ledger.gives(opening(other)) == ""
 
 
+def test_within_a_cohort_too(lagging: None) -> None:
+    ledger, asks = Ledger(), Coordinator()
+    order = opening(asks.cohort(CLIENTS[:4], 4, dict.fromkeys(CLIENTS[:2], 3)))
+    last = order.receipts[-1]
+    forged = receipt(last.id, last.version, digest("another"))
+    reason = ledger.gives(dataclasses.replace(order, receipts=(*order.receipts[:-1], forged)))
+    assert reason == f"{last.id}: trained on another model than the others"
+
+
 def test_a_rule_says_how_far_behind_a_member_may_be(lagging: None) -> None:
     ledger, asks = Ledger(), Coordinator()
     for version, good in ((0, False), (1, True), (3, True), (4, False)):

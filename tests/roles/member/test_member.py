@@ -349,3 +349,10 @@ def test_failures_that_do_not_matter() -> None:
     client = Client().joined()
     for request in (requests.Heartbeat("c0"), requests.Telemetry("c0", "all", 0, ())):
         assert client.give(COORDINATOR, Failed(request, Unreachable("x"))) == Step()
+
+
+def test_the_end() -> None:
+    client = Client().joined()
+    assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
+        Halt("all 2 versions are made")
+    ]
