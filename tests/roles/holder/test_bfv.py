@@ -9,11 +9,13 @@ import pytest
 
 from secureps.errors import (
     Conflict,
+    Malformed,
+    NotReady,
     SecurepsError,
     UnknownParty,
     WrongRun,
 )
-from secureps.messages import records, requests
+from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import (
@@ -37,6 +39,8 @@ from secureps.roles.machine import (
     Prune,
     Step,
     Tick,
+    Watch,
+    WatchLost,
     Work,
 )
 from secureps.roles.pinned_run import Pinned
@@ -65,6 +69,27 @@ from tests.kits.roles_kit import (
 )
 
 # --- greeting ---------------------------------------------------------------------
+
+
+def test_it_registers_watches_and_greets_again() -> None:
+    keys = Keys()
+    register = requests.Register(HOLDER, "", 1.0, 0)
+    greeting = Step(effects=[Call(COORDINATOR, register)])
+    assert keys.machine.resume(0.0) == greeting
+    assert keys.give(COORDINATOR, Answered(register, requests.Noted())).effects == [Watch()]
+    assert keys.machine.subscription() == requests.Subscribe(HOLDER, ())
+    assert keys.give(HOLDER, WatchLost()) == greeting
+    assert keys.machine.wake() is None
+    for event in (Tick(), orders.Finish(1, "done")):
+        assert keys.give(HOLDER, event) == Step()
+    failed = Failed(register, UnknownParty("no"))
+    assert keys.give(COORDINATOR, failed).effects == [
+        Halt("the coordinator refuses this holder: no", UnknownParty)
+    ]
+    with pytest.raises(Malformed, match="takes no payloads"):
+        keys.machine.inspect("c0", register)
+    with pytest.raises(NotReady, match="waits for the run"):
+        _ = keys.machine.pinned
 
 
 def test_the_run_is_pinned_once() -> None:
