@@ -89,9 +89,9 @@ def complaints(world: World) -> list[str]:
     ]
 
 
-def journal_of(world: World, party: str = "") -> list[Any]:
-    """The records of a party; of the coordinator that rules, if none is named."""
-    return [record for _, record in world._stores[party or world.ruler].journal.replay()]
+def journal_of(world: World) -> list[Any]:
+    """The records of the coordinator that rules."""
+    return [record for _, record in world._stores[world.ruler].journal.replay()]
 
 
 def _left_behind(world: World) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
 from contextlib import suppress
 from itertools import combinations, cycle, product
 from pathlib import Path
@@ -43,14 +42,13 @@ def federation(rule: dict[str, Any], folder: Path, cipher: str = "rlwe") -> Simu
     return stream(stream_plan(cipher, rule), folder)
 
 
-def accuses(simulation: Simulation, holder: str, but: Collection[str] = ()) -> None:
-    """Whatever comes, but from these, this holder says that its envelope is flawed."""
+def accuses(simulation: Simulation, holder: str) -> None:
+    """Whatever comes, this holder says that its envelope is flawed."""
     worker = simulation.parties[holder].worker
     assert isinstance(worker, CommitteeWorker)
 
     def examined(receipt: Receipt) -> Examined:
-        flaw = "" if receipt.id.client in but else "it does not open"
-        return Examined(holder, receipt.id, flaw, receipt.digest)
+        return Examined(holder, receipt.id, "it does not open", receipt.digest)
 
     worker._examined = examined  # type: ignore[method-assign]
 

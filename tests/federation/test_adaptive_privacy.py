@@ -27,18 +27,16 @@ from secureps.model.layout import SCALE
 from secureps.policy.plan import Plan
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer
 from secureps.roles.member.tasks import Aim
 from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import ShardState
-from secureps.run.export import newest_model
 from secureps.run.report.version_metrics import Metrics
 from secureps.run.simulate.simulation import Conditions
-from secureps.service.shard.worker import ShardNoise, ShardWorker
+from secureps.service.shard.worker import ShardNoise
 from secureps.store.spool import MemorySpool
 from tests.kits.cipher_kit import PLACE
 from tests.kits.explained import explain
-from tests.kits.federations import same, small_federation
+from tests.kits.federations import layout_of, same, small_federation, status_of
 from tests.kits.privacy_kit import (
     PRIVACY,
     SIGMAS,
@@ -114,42 +112,6 @@ def test_a_lost_version_is_made_again_at_its_scale(tmp_path: Path) -> None:
     assert scales(play) == scales(unharmed)
 
 
-@pytest.mark.slow
-def test_groups_have_clips_of_their_own(tmp_path: Path) -> None:
-    """The second follows its updates, the first stays; blocks of both lie on both shards."""
-    groups = [
-        group(name="body", pattern="body.*", adaptive=None),
-        group(name="head", pattern="*", clip=0.01, adaptive={"rate": 0.5}),
-    ]
-    plan = adaptive_plan("local", "plain", group=groups, block_size=16)
-    simulation = small_federation(plan, tmp_path)
-    simulation.run()
-    states = simulation.coordinator.federation.groups
-    assert states["body"].scale is None
-    assert states["head"].scale not in (None, 1.0)
-
-
-@pytest.mark.slow
-def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
-    simulation = small_federation(adaptive_plan("local"), tmp_path)
-    simulation.run()
-    state = simulation.coordinator.federation.groups["all"]
-    saved = newest_model(simulation.checkpoints)
-    assert set(saved.tensors) == {"body.weight", "head.bias"} == set(simulation.model())
-    layout = saved.layout.group("all")
-    assert layout.scaled
-    assert layout.size == VALUES + 1
-    owner = simulation.coordinator.federation.last_owners("all")[0]
-    machine, worker = simulation.parties[owner].machine, simulation.parties[owner].worker
-    assert isinstance(machine, Shard)
-    assert isinstance(worker, ShardWorker)
-    values = worker._states.values("all", 4).values
-    assert float(values[layout.blocks - 1][-1]) == state.scale != 1.0
-    assert {s.version: s.scale for s in machine.state.group("all").states.values()}[4] == (
-        state.scale
-    )
-
-
 # --- what is sent and what comes of it ------------------------------------------------
 
 
@@ -221,11 +183,10 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         assert isinstance(own, ClientWorker)
         total += drawn(own, Aim("all", 0, 1), made_of(joint), 1)
     mean = Grid(16, enlarged.range).weighted_mean(total, Fraction(6), 6)
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    layout = plan.layout(pinned.run.schema)
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])
-    expected = layout.group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))
+    expected = (
+        layout_of(simulation).group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))
+    )
     assert same(simulation.model(), expected)
 
 
@@ -317,27 +278,19 @@ def test_a_scale_out_of_bounds_is_refused(scale: float | None) -> None:
     refused(world, due.to, claim, Malformed, "the plan keeps it between")
 
 
-def test_a_scale_of_another_shard_is_refused() -> None:
-    world = scaled_world()
-    due = claimed(world, orders.Prepare, by_owner=False)
-    claim = dataclasses.replace(due.reply, scale=1.0)
-    refused(world, due.to, claim, Malformed, "has the scale of all")
-
-
-def test_a_scale_where_the_clip_stays_is_refused() -> None:
-    world = World(make_plan("plain"))
-    world.found()
-    due = claimed(world, orders.Prepare)
-    claim = dataclasses.replace(due.reply, scale=1.0)
-    refused(world, due.to, claim, Malformed, "has a clip that stays")
-
-
-def test_a_run_begins_with_the_plans_clip() -> None:
-    world = Scaled(scaled_world().plan)
-    world.start()
-    due = claimed(world, orders.Found)
-    claim = dataclasses.replace(due.reply, scale=2.0)
-    refused(world, due.to, claim, Malformed, "begins with a scale of 1, not 2")
+def test_a_scale_that_a_shard_has_no_say_in_is_refused() -> None:
+    """Of another shard's block, where the clip stays, and at the beginning."""
+    adaptive, plain = scaled_world(), World(make_plan("plain"))
+    plain.found()
+    begun = Scaled(adaptive.plan)
+    begun.start()
+    for world, order, by_owner, scale, text in (
+        (adaptive, orders.Prepare, False, 1.0, "has the scale of all"),
+        (plain, orders.Prepare, True, 1.0, "has a clip that stays"),
+        (begun, orders.Found, True, 2.0, "begins with a scale of 1, not 2"),
+    ):
+        due = claimed(world, order, by_owner)
+        refused(world, due.to, dataclasses.replace(due.reply, scale=scale), Malformed, text)
 
 
 def test_the_scale_goes_with_the_cohort_and_survives_a_restart() -> None:
@@ -422,8 +375,4 @@ def test_status_and_metrics_show_the_clip_of_every_version(tmp_path: Path) -> No
         metrics.publish("all", version, 0.0, None)
     clips = {version: 2.0 * scale for version, scale in scales(simulation).items()}
     assert {line.version: line.record()["clip"] for line in metrics.lines} == clips
-    now = simulation.loop.now()
-    step = simulation.coordinator.handle(now, "client-00", requests.AskStatus())
-    (status,) = [e.message for e in step.effects if isinstance(e, Answer)]
-    assert isinstance(status, requests.Status)
-    assert status.groups[0].clip == clips[4]
+    assert status_of(simulation).groups[0].clip == clips[4]

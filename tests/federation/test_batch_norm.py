@@ -61,34 +61,21 @@ def federation(folder: Path, **changes: Any) -> Simulation:
     return Simulation(plan, Cast(trainers(unit), UnsafeSeed(3)), folder)
 
 
-def check_as_plain_averaging(played: Simulation, unit: float) -> None:
+@pytest.mark.slow
+def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does(tmp_path: Path) -> None:
+    """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
+    rule = {"rule": {"quorum": 5, "deadline": 10.0}}
+    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5, **rule}
+    played = federation(tmp_path, apart=[apart], unit=100.0)
     played.run()
-    cast = trainers(unit)
+    cast = trainers(100.0)
     judge = cast[CLIENTS[0]]
     reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
     floats = averaged(cast, judge.parameters(1), VERSIONS, SETTINGS)
     plain = judge.evaluate(floats).metrics["accuracy"]
     assert plain > 0.93
     assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
-
-
-@pytest.mark.slow
-def test_batch_norm_ends_as_plain_averaging_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="secureps")
-    played = federation(tmp_path)
-    check_as_plain_averaging(played, 1.0)
     assert int(played.model()["1.num_batches_tracked"]) == 0
-    assert "update norm" not in caplog.text, "the counters of steps are in no norm"
-
-
-@pytest.mark.slow
-def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does_too(tmp_path: Path) -> None:
-    """Inputs of some hundreds: variances of ten thousand, which no grid for weights carries."""
-    rule = {"rule": {"quorum": 5, "deadline": 10.0}}
-    apart = {"name": "statistics", "pattern": "*running_*", "bits": 24, "range": 1e5, **rule}
-    check_as_plain_averaging(federation(tmp_path, apart=[apart], unit=100.0), 100.0)
 
 
 def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(

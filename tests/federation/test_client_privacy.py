@@ -12,14 +12,13 @@ from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
 from secureps.messages.orders import Open
 from secureps.messages.requests import Submit
-from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
+from secureps.messages.submission import Cohort, SubmissionId
 from secureps.messages.submission import Member as Summed
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
-from secureps.roles.shard.state import noise_key
-from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import MemorySpool
 from tests.kits.cheats import journalled, until
 from tests.kits.faults_kit import Drop, faulty
@@ -40,26 +39,6 @@ from tests.kits.sealed_blocks import drawn, made_of, released
 def noisy(cipher: str = "plain", **changes: Any) -> Plan:
     """Shards add the noise, to four blocks."""
     return private_plan("aggregator", cipher, **({"block_size": 64} | changes))
-
-
-@pytest.mark.slow
-def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(tmp_path: Path) -> None:
-    spools = {name: MemorySpool() for name in ("shard-0", "shard-1")}
-    conditions = Conditions(spool=lambda name: spools.get(name, MemorySpool()))
-    play = small_federation(noisy("rlwe"), tmp_path, conditions)
-    group = play.coordinator.federation.groups["all"]
-    until(play, Phase.OPENING)
-    lost = [
-        (spool, key) for spool in spools.values() for key in spool.keys(f"sum/all/{group.number}/")
-    ]
-    sums = [(spool, key) for spool, key in lost if "/noise/" not in key]
-    assert len(sums) == len(lost) - len(sums) > 0
-    for spool, key in sums:
-        spool.delete(key)
-    play.run()
-    assert same(play.model(), unharmed(plan=noisy)[0])
-    assert all(fate.outcome == "durable" for fate in play.coordinator.federation.fates.values())
-    assert not any(spool.keys("sum/all/0/") for spool in spools.values()), "noise is pruned too"
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
@@ -83,25 +62,6 @@ def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Pat
     # sigma is zeta times the clip, or a little more for rounding; shares of 4 of 6 make it up
     sigma = {"local": 1.0, "distributed": 1 / 2, "aggregator": 1.0}[placement]
     assert mechanism.calibration.variance * step**2 == pytest.approx(sigma**2, rel=0.1)
-
-
-def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
-    """Noise that was not added is never claimed: nothing is opened."""
-    gone = {("client-04", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
-    gone |= {("client-05", "coordinator", "Submit", n): Drop() for n in range(2, 60)}
-    conditions = Conditions(network=faulty(gone))
-    simulation = small_federation(private_plan("distributed"), tmp_path, conditions)
-    told: list[str] = []
-
-    def given_up() -> bool:
-        group = simulation.coordinator.federation.groups["all"]
-        told.append(group.reason)
-        return "given up" in group.reason
-
-    simulation.run(given_up)
-    assert "the minimum cohort is 5; nothing was opened" in told[-1]
-    assert simulation.versions() == {"all": 1}
-    assert "cohort" not in str(simulation.coordinator.federation.groups["all"].cohort)
 
 
 def test_a_holder_opens_no_cohort_with_too_few_honest_members(tmp_path: Path) -> None:
@@ -239,18 +199,13 @@ def test_the_shards_noise_takes_one_place_of_the_capacity() -> None:
 # --- noise on a shard's disk ------------------------------------------------------
 
 
-def spooled(plan: Plan, folder: Path) -> tuple[Simulation, MemorySpool]:
-    """A federation, and the payloads of its first shard."""
-    spools: dict[str, MemorySpool] = {}
-    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
-    return small_federation(plan, folder, conditions), spools["shard-0"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("cipher", "phase"), [("bfv", Phase.OPENING), ("plain", Phase.PREPARING)])
 def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Path) -> None:
     """In the clear it is made again; encrypted it would be another: the cohort is burnt."""
-    play, spool = spooled(noisy(cipher), tmp_path)
+    spools: dict[str, MemorySpool] = {}
+    conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
+    play, spool = small_federation(noisy(cipher), tmp_path, conditions), spools["shard-0"]
     until(play, phase, 2)
     noise = next(key for key in spool.keys("sum/all/2/") if "/noise/" in key)
     spool.delete(noise.partition("/noise/")[0])
@@ -267,28 +222,3 @@ def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Pa
         assert reason.endswith(f"shard-0: the noise of block {block} of cohort 2 of all is gone")
         expected = unharmed(plan=noisy)[0]
         assert not same(play.model(), expected), "two cohorts never have the same noise"
-
-
-def test_no_noise_stays_that_no_sum_has(tmp_path: Path) -> None:
-    play, spool = spooled(noisy(), tmp_path)
-    until(play, Phase.HOLDING, 2)
-    spool.delete(spool.keys("update/client-02/")[-1])  # after the first sums are made
-    play.run()
-    kept = {key.partition("/noise/")[0] for key in spool.keys("sum/") if "/noise/" in key}
-    assert kept == {key for key in spool.keys("sum/") if "/noise/" not in key} != set()
-
-
-def test_noise_that_is_torn_is_not_believed(tmp_path: Path) -> None:
-    """It has no digest on record before its sum has one, and carries its own."""
-    play, spool = spooled(noisy(), tmp_path)
-    group = play.coordinator.federation.groups["all"]
-    until(play, Phase.HOLDING, 2)
-    known = next(key for key in spool.keys("sum/all/1/") if "/noise/" in key)
-    assert group.cohort is not None
-    pinned = play.coordinator.federation.pinned
-    assert pinned is not None
-    about = cohort_digest(pinned.run.id, group.cohort)
-    key = noise_key("all", 2, int(known.split("/")[3]), about)
-    spool.put(key, spool.get(known)[:-1])
-    play.run()
-    assert same(play.model(), unharmed(plan=noisy)[0])

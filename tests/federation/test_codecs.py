@@ -15,7 +15,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
-from tests.kits.federations import small_federation
+from tests.kits.federations import layout_of, small_federation
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.thin_group import THIN
 
@@ -36,9 +36,7 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
     plan = private(placement, "rlwe", **PRIVATE)
     simulation = small_federation(plan, tmp_path)
     simulation.run()
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    layout = plan.layout(pinned.run.schema).group("all")
+    layout = layout_of(simulation).group("all")
     assert (layout.size, layout.sent) == (217, 55)
     facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
     mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from tests.kits.cheats import (
     until,
 )
 from tests.kits.faults_kit import FaultyNetwork
-from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
+from tests.kits.federations import ends_as_unharmed, later, pinned_of, small_federation, small_plan
 from tests.kits.key_rotation import HOLDERS
 from tests.kits.roles_kit import about
 
@@ -157,26 +157,6 @@ def test_a_coordinator_killed_between_two_tries_does_not_repeat_the_first(tmp_pa
 # --- members that cheat -----------------------------------------------------------
 
 
-def test_a_member_with_bad_envelopes_is_named_and_left_out_before_anything_opens(
-    tmp_path: Path,
-) -> None:
-    simulation = small_federation(small_plan("rlwe"), tmp_path)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    cheats(simulation, "client-05", spoil_all)
-    simulation.run()
-    assert simulation.versions() == {"all": 4}
-    federation = simulation.coordinator.federation
-    ((id, fate),) = [(i, f) for i, f in federation.fates.items() if f.outcome == "dropped"]
-    assert id.client == "client-05"
-    assert "found a flaw in what client-05 sent: " in fate.reason
-    assert "an envelope does not open" in fate.reason
-    assert journalled(simulation, coordinator_records.CohortBurnt) == []
-    cohorts = [
-        len(r.cohort.members) for r in journalled(simulation, coordinator_records.CohortClosed)
-    ]
-    assert cohorts == [6, 5, 6, 6]
-
-
 @pytest.mark.slow
 def test_too_few_members_in_order_give_the_round_up(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("rlwe"), tmp_path)
@@ -268,11 +248,10 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(
 ) -> None:
     """Of this number but other members, or of another run: it changes nothing."""
     federation = simulation.coordinator.federation
-    group, pinned = federation.groups["all"], federation.pinned
+    group = federation.groups["all"]
     assert group.cohort is not None
-    assert pinned is not None
     say = partial(simulation.coordinator.handle, simulation.loop.now(), "holder-0")
-    cohort, run = group.cohort, pinned.run.id
+    cohort, run = group.cohort, pinned_of(simulation).run.id
     receipts = [group.receipts[member.id] for member in cohort.members]
     fewer = dataclasses.replace(cohort, members=cohort.members[1:])
     larger = dataclasses.replace(receipts[0], size=receipts[0].size + 1)
@@ -324,8 +303,7 @@ def test_without_a_committee_nobody_examines_or_shares(tmp_path: Path) -> None:
 
 
 def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(simulation: Simulation) -> None:
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
+    pinned = pinned_of(simulation)
     number = simulation.coordinator.federation.groups["all"].number
     block = pinned.placement.blocks_of("all", "shard-0")[0]
     shard = simulation.parties["shard-0"].machine

@@ -69,20 +69,6 @@ def test_only_what_nobody_can_open_leaves_before_its_update_is_journalled(
     assert same(watched.play.model(), unharmed(versions=3)[0])
 
 
-def test_who_is_killed_between_two_blocks_seals_anew_as_the_next(tmp_path: Path) -> None:
-    """Other ciphertexts under the same name would be refused, or summed with those of before."""
-    watched = Watched("rlwe", tmp_path)
-    watched.play.run(lambda: watched.early.total() == 2)
-    cut = max(watched.early)
-    assert cut not in watched.submitted
-    watched.play.kill(FIRST)
-    watched.play.start(FIRST)
-    watched.play.run()
-    assert watched.early[cut] == 2, "nothing of it was ever sent again"
-    assert watched.submitted == [cut - 1, cut + 1]
-    assert same(watched.play.model(), unharmed(versions=2)[0])
-
-
 class Failing(MemorySpool):
     """A spool whose disk refuses these blocks, by their number among all that are kept."""
 

@@ -28,7 +28,7 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
+from secureps.messages.requests import Decline, Noted, Prepared
 from secureps.policy.checks.evaluation import Said, from_vector, to_vector
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
@@ -47,7 +47,14 @@ from tests.kits.evaluations import (
     judged,
     metrics_of,
 )
-from tests.kits.federations import OF_RECORDS, Tensors, finished, same, unharmed
+from tests.kits.federations import (
+    OF_RECORDS,
+    Tensors,
+    finished,
+    pinned_of,
+    same,
+    unharmed,
+)
 
 SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 """What every client says of the n-th model that it is shown."""
@@ -123,19 +130,6 @@ def test_unsound_evaluations_are_refused(changes: dict[str, Any], reason: str) -
 def test_metrics_have_finite_positive_magnitudes(metrics: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.metrics"):
         evaluated_plan(evaluation={"metrics": metrics})
-
-
-@pytest.mark.parametrize(
-    ("versions", "every", "expected"),
-    [(5, 2, (2, 4, 5)), (4, 2, (2, 4)), (3, 3, (3,)), (3, 1, (1, 2, 3)), (7, 4, (4, 7))],
-)
-def test_every_k_th_version_and_the_last(
-    versions: int, every: int, expected: tuple[int, ...]
-) -> None:
-    found = evaluated_plan(every=every, versions=versions).evaluated
-    assert tuple(each for each in range(-1, versions + 9) if each in found) == expected
-    counts = [sum(each <= newest for each in expected) for newest in range(versions + 9)]
-    assert [found.count(newest) for newest in range(versions + 9)] == counts
 
 
 def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() -> None:
@@ -223,23 +217,6 @@ def test_the_best_is_refused_where_nothing_says_what_it_is(played: Played) -> No
         export(played.folder, played.folder / "best.safetensors", the_best=True)
 
 
-def test_status_shows_the_newest_and_the_best(tmp_path: Path) -> None:
-    from secureps.run.report.status_tables import record, tables
-
-    plan = evaluated_plan(every=1, versions=4, evaluation=BEST)
-    simulation = examined(plan, tmp_path, trainers=cast())
-    simulation.run()
-    step = simulation.coordinator.handle(1e3, "client-00", AskStatus())
-    (status,) = [effect.message for effect in step.effects if isinstance(effect, Answer)]
-    assert isinstance(status, Status)
-    assert status.evaluation is not None
-    assert [group.name for group in status.groups] == ["all"]
-    assert status.evaluation.best == 3
-    assert [result.version for result in status.evaluation.results] == [1, 2, 3, 4]
-    assert record(status)["evaluation"]["results"][2]["version"] == 3
-    assert len(list(tables(status))) == 6
-
-
 # --- who takes no part ------------------------------------------------------------
 
 
@@ -322,10 +299,9 @@ def waiting(folder: Path) -> tuple[Simulation, Evaluated]:
     simulation.run(lambda: simulation.versions() == {"all": 1})
     simulation.kill(JUDGE)
     simulation.run(lambda: simulation.versions() == {"all": 2})
-    federation = simulation.coordinator.federation
-    assert federation.pinned is not None
-    model = tuple(group.digest for group in federation.model_groups)
-    return simulation, Evaluated(federation.pinned.run.id, JUDGE, 2, model, METRICS_SAID, 7)
+    run = pinned_of(simulation).run.id
+    model = tuple(group.digest for group in simulation.coordinator.federation.model_groups)
+    return simulation, Evaluated(run, JUDGE, 2, model, METRICS_SAID, 7)
 
 
 @pytest.fixture(scope="module")
@@ -397,8 +373,7 @@ def test_an_evaluation_before_there_is_a_version_is_refused(tmp_path: Path, vers
     simulation = designated(tmp_path)
     federation = simulation.coordinator.federation
     simulation.run(lambda: JUDGE in federation.members)
-    assert federation.pinned is not None
-    early = Evaluated(federation.pinned.run.id, JUDGE, version, (), METRICS_SAID, 7)
+    early = Evaluated(pinned_of(simulation).run.id, JUDGE, version, (), METRICS_SAID, 7)
     with pytest.raises(WrongVersion, match="none is to be evaluated now"):
         simulation.coordinator.handle(0.0, JUDGE, signed(simulation, early))
 

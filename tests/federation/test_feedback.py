@@ -12,13 +12,11 @@ import numpy as np
 
 from secureps.messages.submission import Outcome
 from secureps.policy.plan import Plan
-from secureps.roles.holder.holder import KEPT
 from secureps.roles.member.tasks import kept_key
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
-from tests.kits.federations import finished, killed_at, later, same, small_federation, small_plan
+from tests.kits.federations import finished, killed_at, small_federation, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
-from tests.kits.key_rotation import HOLDERS, calendar, rotating, stop_in_a_full_round
 
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
     "clip": 1.0,
@@ -69,35 +67,3 @@ def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None
         if Outcome.INCLUDED in fates:
             assert_kept(simulation, "client-02")
     assert dropped
-
-
-def test_what_no_key_opens_any_more_leaves_what_was_kept_before_it(tmp_path: Path) -> None:
-    """Updates whose envelope keys are erased are dropped as stale, and made again: the same run."""
-    plan = rotating(1000, seconds=1e9, group=[GROUP | {"rule": {"quorum": 6, "deadline": 10.0}}])
-    unharmed = federation(tmp_path / "unharmed", plan)
-    unharmed.run(lambda: finished(unharmed))
-    simulation = federation(tmp_path / "run", plan)
-    stop_in_a_full_round(simulation, 2)
-    for holder in HOLDERS[1:]:
-        simulation.start(holder)
-    for passed in (0.0, KEPT):
-        calendar(simulation, 1.7e9 + passed)
-        later(simulation, 1.0)
-    simulation.start("coordinator")
-    simulation.run(lambda: finished(simulation))
-    for client in client_names(6):
-        fates = [outcome for _, outcome in outcomes(simulation, client)]
-        assert fates.count(Outcome.DROPPED) == 1
-        assert fates[-1] == Outcome.INCLUDED
-        assert_kept(simulation, client)
-    assert same(simulation.model(), unharmed.model())
-
-
-def test_a_client_that_lost_what_it_kept_goes_on_without_it(tmp_path: Path) -> None:
-    simulation = federation(tmp_path, plan_for())
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    spool = simulation._stores["client-02"].spool
-    for key in spool.keys("kept/"):
-        spool.put(key, b"damaged")
-    simulation.run(lambda: finished(simulation))
-    assert simulation.versions() == {"all": 4}

@@ -25,6 +25,7 @@ from tests.kits.federations import (
     ends,
     ends_as_unharmed,
     later,
+    pinned_of,
     same,
     small_federation,
     unharmed,
@@ -195,8 +196,7 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
         simulation.run(lambda: federation.keys.number("holder-1") == 1)
         simulation.run(lambda: len(federation.groups["all"].receipts) == 6)
         simulation.kill("holder-1")
-        assert federation.pinned is not None
-        private, run = kit / "private" / "holder-1", federation.pinned.run.id
+        private, run = kit / "private" / "holder-1", pinned_of(simulation).run.id
         shutil.rmtree(run_folder(private, run))
         (private / RUNS).write_text(run.hex())
         secrets = simulation._kit.secrets

@@ -17,7 +17,7 @@ from secureps.run.simulate.simulation import Conditions
 from secureps.run.up.folder import client_names
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import OF_RECORDS, small_federation, small_plan
+from tests.kits.federations import OF_RECORDS, layout_of, small_federation, small_plan
 
 LATE = "client-05"
 DEADLINE, EXTENSIONS = 10.0, 1
@@ -83,10 +83,7 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     assert late.play.parties[LATE].halted.result().reason == f"all {versions} versions are made"
 
     # Its outbox never holds more than one update, and shards do not keep what nobody wants.
-    pinned = late.play.coordinator.federation.pinned
-    assert pinned is not None
-    layout = late.play.plan.layout(pinned.run.schema)
-    assert most == layout.group("all").blocks
+    assert most == layout_of(late.play).group("all").blocks
     assert late.spools[LATE].keys() == []
 
     # What it sealed it has spent, by its own record; what was summed is the coordinator's.

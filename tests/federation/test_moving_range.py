@@ -81,14 +81,3 @@ def test_a_range_that_follows_loses_less_than_one_that_stays(tmp_path: Path) -> 
         simulation.run(lambda: finished(simulation))  # noqa: B023
         far.append(float(np.linalg.norm(simulation.model()["body"] - 6 * mean)))
     assert far[1] < far[0] / 2
-
-
-def test_a_scale_goes_as_it_is_wherever_the_blocks_end(tmp_path: Path) -> None:
-    """217 values and a scale in blocks of several lengths: of 31, the last has the scale alone."""
-    for size in (16, 36, 64, 222):
-        own = small_plan(versions=4, block_size=size, group=[GROUP])
-        simulation = small_federation(own, tmp_path / str(size))
-        simulation.run(lambda: finished(simulation))  # noqa: B023
-        found = scales(simulation)
-        assert [found[0], found[1]] == [1.0, 0.25]
-        assert found[3] < 0.08

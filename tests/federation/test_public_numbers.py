@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,26 +120,3 @@ def test_no_opened_integer_depends_on_a_number_unless_a_value_does(
         monkeypatch.undo()
     assert seen[0] == seen[1]
     assert len(seen[0]) == 1
-
-
-def test_the_mean_is_weighted_by_the_public_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By whoever reads receipts and opens sums, in rational numbers."""
-    shards, plan = Shards(monkeypatch), plan_of("plain")
-    means: list[NDArray[np.float32]] = []
-    weighted = type(plan.grid("all", SIZE)).weighted_mean
-
-    def kept(self: Any, sums: Any, shares: Any, terms: int) -> Any:
-        means.append(weighted(self, sums, shares, terms))
-        return means[-1]
-
-    monkeypatch.setattr("secureps.codec.grid.Grid.weighted_mean", kept)
-    played(plan, tmp_path, COUNTS)
-    grid = plan.grid("all", SIZE)
-    cohort, total = next(shards.opened())
-    shares = Fraction(sum(COUNTS), 1024)
-    exact = [(int(u) - 6 * grid.most) * Fraction(grid.step) / shares for u in total]
-    found = np.concatenate(means[:4])
-    assert sorted(found.tolist()) == pytest.approx(sorted(map(float, exact)), rel=1e-6, abs=1e-9)
-    assert cohort.weight == 6

@@ -11,13 +11,11 @@ import pytest
 
 from secureps.client.worker import ClientWorker
 from secureps.errors import Refused
-from secureps.messages.requests import AskStatus, Status
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.holder import HolderLedger
 from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
-from tests.kits.cheats import lies, small_error
-from tests.kits.federations import Tensors, same
+from tests.kits.federations import Tensors, same, status_of
 from tests.kits.folding import differing
 from tests.kits.streams import BUFFERED, seconds, stream_plan
 
@@ -35,25 +33,6 @@ def unharmed() -> Tensors:
 
 def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
     return [each.holders for each in changing.play.coordinator.federation.committees]
-
-
-def test_a_lost_holder_is_replaced_and_the_model_is_that_of_a_run_that_lost_none(
-    tmp_path: Path,
-) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    changing.play_to(2)
-    play.kill(LOST)
-    changing.replace(LOST, NEW)
-    play.start(NEW)
-    play.run(lambda: play.versions()["all"] >= 4)
-    stays = "holder-2"
-    play.kill(stays)  # 3 of 4 are needed: without it the new one opens with the others
-    play.run()
-    assert len(committees(changing)) == 2
-    assert NEW in committees(changing)[1]
-    assert LOST not in committees(changing)[1]
-    assert same(play.model(), unharmed())
 
 
 def test_without_rounds_no_cohort_has_updates_for_two_committees(
@@ -89,22 +68,6 @@ def lose_two(changing: ChangingRoster) -> None:
     for name, new in TWO.items():
         changing.replace(name, new)
         changing.play.start(new)
-
-
-def test_two_at_once_are_replaced_before_anybody_has_sealed_for_them(tmp_path: Path) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    group = play.coordinator.federation.groups["all"]
-    play.run(lambda: (group.phase, group.version) == (Phase.PREPARING, 1))
-    for name in TWO:
-        play.kill(name)
-    changing.play_to(2)
-    assert "waits for key holders: holder-0, holder-1" in play.reasons()
-    lose_two(changing)
-    play.run()
-    assert same(play.model(), unharmed())
-    begins = [each.begins("all") for each in play.coordinator.federation.committees]
-    assert begins == [0, 3, 3, 2]
 
 
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.OPENING])
@@ -149,21 +112,6 @@ def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: P
     play.run()
     assert federation.included == {f"client-{k:02}": 5 + (k > 0) for k in range(6)}
     assert play.versions() == {"all": 6}
-
-
-def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(tmp_path: Path) -> None:
-    """Of 3 of 4, with one that was replaced before."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
-    play = changing.play
-    changing.play_to(1)
-    play.kill(LOST)
-    changing.replace(LOST, NEW)
-    play.start(NEW)
-    changing.play_to(3)
-    lies(play, "holder-2", small_error)
-    play.run()
-    assert set(play.coordinator.federation.liars) == {"holder-2"}
-    assert same(play.model(), unharmed())
 
 
 @pytest.mark.parametrize("away", ["client-00", "holder-0"])
@@ -215,9 +163,7 @@ def test_a_status_says_whom_a_version_is_sealed_for(tmp_path: Path) -> None:
 
     def reason() -> str:
         play.run(lambda: play.coordinator._follower.roster == changing.issuer.roster)
-        status = play.coordinator.view(play.loop.now(), "client-00", AskStatus())
-        assert isinstance(status, Status)
-        return status.groups[0].reason
+        return status_of(play).groups[0].reason
 
     changing.play_to(1)
     assert "sealed for" not in reason()

@@ -43,8 +43,8 @@ def reporters() -> dict[str, Reporter]:
     return {name: Reporter(i) for i, name in enumerate(client_names(6))}
 
 
-def reporting(cipher: str = "plain", **changes: Any) -> Any:
-    return evaluated_plan(cipher, evaluation={"reports": REPORTS, "bits": 24}, **changes)
+def reporting() -> Any:
+    return evaluated_plan(evaluation={"reports": REPORTS, "bits": 24})
 
 
 def test_each_report_is_a_mean_weighted_by_its_own_examples(tmp_path: Path) -> None:
@@ -70,16 +70,6 @@ def test_each_report_is_a_mean_weighted_by_its_own_examples(tmp_path: Path) -> N
                 sum(n * value for n, value in trained) / sum(n for n, _ in trained), abs=1e-3
             ),
         }
-
-
-def test_encrypted_they_are_the_same_bits(tmp_path: Path) -> None:
-    told = []
-    for cipher in ("plain", "rlwe"):
-        plan = reporting(cipher, versions=2)
-        simulation = examined(plan, tmp_path / cipher, trainers=reporters())
-        simulation.run()
-        told.append(metrics_of(simulation))
-    assert told[0] == told[1] != {}
 
 
 def test_a_part_weighs_by_its_examples_whoever_has_more_of_another() -> None:

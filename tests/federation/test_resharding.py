@@ -17,7 +17,6 @@ from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, P
 from secureps.messages.requests import AskStatus
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import reign
 from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardNoise
@@ -31,6 +30,7 @@ from tests.kits.federations import (
     ends,
     events_of,
     finished,
+    pinned_of,
     same,
     small_federation,
     small_plan,
@@ -38,7 +38,6 @@ from tests.kits.federations import (
 )
 from tests.kits.privacy_kit import adaptive_plan, private_plan
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
-from tests.kits.standbys import lose, reach, take_over
 from tests.kits.streams import ASYNC, stream, stream_plan
 from tests.service.shard.test_damage import HARMS
 
@@ -79,9 +78,7 @@ def acted(play: Simulation, what: ShardDeed, shard: str, moment: int) -> None:
 
 
 def placement(play: Simulation) -> Placement:
-    pinned = play.coordinator.federation.pinned
-    assert pinned is not None
-    return pinned.placement
+    return pinned_of(play).placement
 
 
 @cache
@@ -147,32 +144,6 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
 
 MANY = 8
 """Versions, so that all of it is over before the run is."""
-
-
-def test_a_move_to_a_shard_that_lost_its_disk_is_given_up_after_a_takeover(
-    tmp_path: Path,
-) -> None:
-    """All shards obey the standby first: that one comes back with an empty disk, and goes."""
-    expected = expected_model(MANY)
-    conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
-    play = small_federation(sharded("rlwe", versions=MANY), tmp_path, conditions, clients=FEWER)
-    reach(play, 1)
-    acted(play, ShardDeed.ADD, NEW, 1)
-    play.run(lambda: play.coordinator.federation.coming is not None)
-    play.run(at_event(3))
-    lose(play, NEW)
-    play.loop.call_later(5.0, lambda: play.start(NEW))
-    lose(play, COORDINATOR)
-    take_over(play)
-    ruler = play.coordinator
-    play.run(lambda: ruler.federation.pinned is not None and reign.rules(ruler._tx(0.0)))
-    done = say(play, ShardDeed.REMOVE, NEW)
-    play.run(done.done)
-    assert done.exception() is None
-    ends(play)
-    assert same(play.model(), expected)
-    assert placement(play).shards == ("shard-0", "shard-1")
-    whole(play)
 
 
 def test_a_removed_shard_that_is_added_is_waited_for_until_it_is_started(tmp_path: Path) -> None:

@@ -34,14 +34,6 @@ def apart(changing: ChangingRoster) -> dict[str, str]:
     return {each.name: each.trouble for each in changing.play.coordinator.servers if each.trouble}
 
 
-def test_a_client_that_comes_is_part_of_later_versions(tmp_path: Path) -> None:
-    changing = ChangingRoster(plan_of("bfv"), tmp_path, [NEW])
-    changing.play_to(2)
-    changing.admit(NEW)
-    changing.play.run()
-    assert 1 <= included(changing, NEW) < included(changing, "client-00") == 6
-
-
 def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
     tmp_path: Path,
 ) -> None:

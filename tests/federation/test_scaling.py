@@ -13,7 +13,7 @@ import pytest
 from secureps.config.scenario import ShardsSection
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
+from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
@@ -23,11 +23,12 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.scaling import Load
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.scenario.delays import Delays, Distribution, Links
-from tests.kits.cheats import journalled
+from tests.kits.cheats import cohorts, journalled
 from tests.kits.federations import (
     Tensors,
     at_event,
     finished,
+    pinned_of,
     same,
     small_federation,
     small_plan,
@@ -53,7 +54,6 @@ class Loaded:
         folder: Path,
         bandwidth: float = 20_000.0,
         cost: Callable[[str, object], float] = lambda name, task: 1.0,
-        spares: int = 0,
         **trainers: Any,
     ) -> None:
         links = Links(
@@ -70,7 +70,7 @@ class Loaded:
         def seconds(name: str, task: object) -> float:
             return cost(name, task) if getattr(task, "aims", None) else 0.0
 
-        conditions = Conditions(delay=delay, spares=spares)
+        conditions = Conditions(delay=delay)
         self.play = small_federation(plan, folder, conditions, cost=seconds, **trainers)
 
     @property
@@ -79,9 +79,7 @@ class Loaded:
 
     @property
     def shards(self) -> tuple[str, ...]:
-        pinned = self.play.coordinator.federation.pinned
-        assert pinned is not None
-        return pinned.placement.shards
+        return pinned_of(self.play).placement.shards
 
     def status(self) -> Status:
         asked = self.play.network.transport(COORDINATOR).call(COORDINATOR, AskStatus())
@@ -101,9 +99,9 @@ class Loaded:
         return self.play
 
 
-def scaled_plan(policy: str, cipher: str = "plain", **changes: Any) -> Plan:
+def scaled_plan(policy: str, **changes: Any) -> Plan:
     scaling = {"policy": policy, "every": 3.0, "most_shards": 3, **changes}
-    return small_plan(cipher, versions=VERSIONS, scaling=scaling)
+    return small_plan(versions=VERSIONS, scaling=scaling)
 
 
 def expected() -> Tensors:
@@ -164,16 +162,6 @@ def test_no_operator_speaks_for_the_load(tmp_path: Path) -> None:
     with pytest.raises(Malformed) as raised:
         at.act("drain-shard", "scaling: less to do", "shard-1")
     assert 'a reason that begins with "scaling: " is the coordinator\'s own' in str(raised.value)
-
-
-def test_a_shard_that_an_operator_added_beyond_the_most_stays(tmp_path: Path) -> None:
-    at = Loaded(scaled_plan("fixed", most_shards=2), tmp_path, spares=1)
-    at.play.run(lambda: at.play.versions()["all"] >= 0)
-    at.play.start("shard-2")
-    at.play.run(lambda: "shard-2" in at.play.coordinator.federation.shards)
-    at.act("add-shard", "", "shard-2")
-    at.end()
-    assert at.shards == ("shard-0", "shard-1", "shard-2")
 
 
 def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
@@ -266,9 +254,9 @@ def test_a_deadline_is_shortened_for_one_that_is_always_late(tmp_path: Path) -> 
     at = Loaded(plan, tmp_path, bandwidth=1e9, cost=slow_last)
     ended = at.end()
     assert min(each.deadline for each in at.decided) < 0.5
-    cohorts = [closed.cohort for closed in journalled(ended, CohortClosed)]
-    assert min(len(cohort.members) for cohort in cohorts) >= 3, "never below the minimum cohort"
-    assert len(cohorts[-1].members) == 5
+    sizes = [len(cohort.members) for cohort in cohorts(ended)]
+    assert min(sizes) >= 3, "never below the minimum cohort"
+    assert sizes[-1] == 5
 
 
 @pytest.mark.parametrize("factor", [0.25, 2.0])
@@ -288,20 +276,8 @@ def test_an_open_round_keeps_the_deadline_that_its_members_were_told(
     at.play.run(lambda: open_group.version == 0 and len(open_group.receipts) == 5)
     at.play.coordinator.federation.apply(at.play.loop.now(), decided(deadline=factor))
     assert at.play.coordinator._tx(at.play.loop.now()).deadline("all") == 10.0
-    cohorts = [closed.cohort for closed in journalled(at.end(), CohortClosed)]
-    sizes = [len(cohort.members) for cohort in cohorts if cohort.version > 0]
+    sizes = [len(cohort.members) for cohort in cohorts(at.end()) if cohort.version > 0]
     assert sizes == [6, 6, 5]
-
-
-def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> None:
-    scaling = {"policy": "rule", "every": 5.0, "least_buffer": 0.1}
-    rule = BUFFERED | {"minimum": 3, "buffer": 6, "deadline": 2.0}
-    plan = stream_plan("plain", rule, versions=24, scaling=scaling)
-    at = Loaded(plan, tmp_path, bandwidth=1e9)
-    ended = at.end()
-    assert at.play.coordinator.federation.scaled.buffer < 1
-    sizes = [len(closed.cohort.members) for closed in journalled(ended, CohortClosed)]
-    assert min(sizes) >= 3
 
 
 def shops(scaling: dict[str, Any] | None, folder: Path, bandwidth: float = 20_000.0) -> Loaded:
@@ -343,8 +319,7 @@ def test_a_row_block_moves_once_each_has_had_a_round(tmp_path: Path) -> None:
     at.play.run(lambda: bool(at.decided))
     versions = at.play.versions()
     assert at.decided[0].blocks
-    closed = {each.cohort.group for each in journalled(at.play, CohortClosed)}
-    assert closed == set(versions)
+    assert {each.group for each in cohorts(at.play)} == set(versions)
     assert sum(versions.values()) < 3 * len(versions), "no policy would decide yet"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,22 @@ import pytest
 from secureps.client.worker import ClientWorker
 from secureps.messages import coordinator_records
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import OpenRefused
 from secureps.messages.submission import Base, Receipt, SubmissionId
-from secureps.policy.cohorts.suspicion import may_both_open
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.scheduler import _arrivals, alike
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
-from tests.kits.cheats import journalled, lies, small_error, spoils, until
+from tests.kits.cheats import (
+    clients_of,
+    cohorts,
+    holders_allow_all,
+    journalled,
+    lies,
+    small_error,
+    spoils,
+    until,
+)
 from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import Walker, finished, same, small_federation, small_plan
 from tests.kits.privacy_kit import Restless
@@ -41,16 +47,6 @@ def federation(
     return small_federation(plan, folder, clients=count, kind=lambda i: kinds[i](i))
 
 
-def no_holder_could_refuse(simulation: Simulation) -> None:
-    assert journalled(simulation, OpenRefused) == []
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
-    for one, other in itertools.combinations(closed, 2):
-        if one.group == other.group:
-            assert may_both_open(pinned.run.id, one, other, MINIMUM)
-
-
 def fits(simulation: Simulation) -> list[int]:
     return [simulation._cast.trainers[name].fits for name in client_names(COUNT)]  # type: ignore[attr-defined]
 
@@ -66,7 +62,7 @@ def test_nobody_trains_again_for_a_cohort_that_was_burnt(tmp_path: Path) -> None
     assert set(simulation.coordinator.federation.isolated) == {"client-07"}
     assert journalled(simulation, coordinator_records.CohortBurnt)
     assert max(fits(simulation)) == 6, "once a version"
-    no_holder_could_refuse(simulation)
+    holders_allow_all(simulation, MINIMUM)
 
 
 def test_who_was_killed_and_has_its_update_no_more_sits_out_this_version(tmp_path: Path) -> None:
@@ -80,11 +76,10 @@ def test_who_was_killed_and_has_its_update_no_more_sits_out_this_version(tmp_pat
     simulation.start("client-09")
     simulation.run()
     assert simulation.versions() == {"all": 4}
-    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
-    again = [{m.id.client for m in c.members} for c in closed if c.version >= 2][1:]
+    again = [clients_of(each) for each in cohorts(simulation) if each.version >= 2][1:]
     assert ["client-09" in members for members in again] == [False, True, True]
     assert simulation._cast.trainers["client-09"].fits == 4, "once a version"  # type: ignore[attr-defined]
-    no_holder_could_refuse(simulation)
+    holders_allow_all(simulation, MINIMUM)
 
 
 @pytest.mark.parametrize("groups", [("body", "head"), ("all",)])
@@ -108,7 +103,7 @@ def test_if_one_has_its_update_no_more_and_no_set_is_without_it_the_run_ends(
     assert "not client-00; nothing was opened" in found.finished
     assert "no other set of clients may make this version" in found.finished
     assert simulation.loop.now() < 60.0
-    no_holder_could_refuse(simulation)
+    holders_allow_all(simulation, MINIMUM)
 
 
 @pytest.mark.slow
@@ -128,8 +123,7 @@ def test_an_evaluation_that_was_burnt_is_no_other_models(tmp_path: Path) -> None
     simulation.run(lambda: finished(simulation))
     found = simulation.coordinator.federation
     assert sorted(found.evaluations.results) in ([4, 5], [5])
-    closed = [r.cohort for r in journalled(simulation, coordinator_records.CohortClosed)]
-    bases = [c.members[0].base for c in closed if c.group == EVALUATION]
+    bases = [each.members[0].base for each in cohorts(simulation, EVALUATION)]
     assert bases[0] == Base(0, 0)
     assert len(set(bases)) == len(bases), "each evaluated version has a base of its own"
     assert simulation.loop.now() < 60.0
@@ -148,10 +142,10 @@ def test_groups_that_move_together_go_on_together_when_one_is_burnt(tmp_path: Pa
         simulation.run(lambda: finished(simulation))  # noqa: B023
         assert simulation.versions() == {"body": 4, "head": 4}
         assert len(journalled(simulation, coordinator_records.CohortBurnt)) == offends
-        no_holder_could_refuse(simulation)
+        holders_allow_all(simulation, MINIMUM)
         models.append(simulation.model())
-    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
-    assert [c.version for c in closed].count(2) == 3, "one of the two was closed again"
+    versions = [each.version for each in cohorts(simulation)]
+    assert versions.count(2) == 3, "one of the two was closed again"
     assert not same(*models), "half of the clients made that version"
 
 

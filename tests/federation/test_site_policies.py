@@ -14,7 +14,6 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import BudgetSpent, TermsRefused, exit_status
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import BudgetCharged
-from secureps.messages.requests import AskStatus, Status
 from secureps.policy.plan import Plan
 from secureps.roles.member.terms import NO_REASON, Terms
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -22,7 +21,7 @@ from secureps.run.up.folder import client_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.store.budget import HOUR, BudgetLedger
-from tests.kits.federations import OF_RECORDS, Walker, finished, small_plan
+from tests.kits.federations import OF_RECORDS, Walker, finished, small_plan, status_of
 from tests.kits.streams import BUFFERED, stream_plan
 
 OWN = "client-02"
@@ -73,9 +72,7 @@ class Sites(Simulation):
 
     def state(self, name: str) -> str:
         """As `secureps status` shows it; empty before it joined."""
-        seen = self.coordinator.view(self.loop.now(), "client-00", AskStatus())
-        assert isinstance(seen, Status)
-        return next((each.state for each in seen.members if each.name == name), "")
+        return next((each.state for each in status_of(self).members if each.name == name), "")
 
 
 REFUSED: dict[str, tuple[Plan, Terms, str]] = {

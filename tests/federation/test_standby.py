@@ -10,8 +10,7 @@ from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.requests import AskStatus, Follow, Retire, Status, TakeOver
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.roles.coordinator.group import CheckpointState
-from secureps.roles.coordinator.reign import BEGINS, STALE
+from secureps.roles.coordinator.reign import BEGINS
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import journal_rows
@@ -19,20 +18,7 @@ from secureps.store.backup import begin_from_copy, has_copy
 from secureps.store.journal import SqliteJournal
 from tests.kits.cheats import journalled
 from tests.kits.federations import ends_as_unharmed, later, small_federation, small_plan
-from tests.kits.standbys import followed, follows, lose, reach, take_over
-
-
-def refusal(simulation: Simulation, place: str) -> str:
-    """Plays until a coordinator, or standby, ends, and clears it away: why it did."""
-    party = simulation.parties[place]
-    with pytest.raises(Refused):
-        simulation.run(party.halted.done)
-    halt = party.halted.result()
-    assert halt.error is Fenced
-    simulation.kill(place)
-    if simulation.ruler == place:
-        simulation.ruler = COORDINATOR
-    return halt.reason
+from tests.kits.standbys import followed, follows, reach, take_over
 
 
 def retire(simulation: Simulation, place: str) -> None:
@@ -103,7 +89,11 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
     for holder in ("holder-0", "holder-1"):
         simulation.kill(holder)
     take_over(simulation)
-    refusal(simulation, COORDINATOR)
+    fenced = simulation.parties[COORDINATOR].halted
+    with pytest.raises(Refused):
+        simulation.run(fenced.done)
+    assert fenced.result().error is Fenced
+    simulation.kill(COORDINATOR)
     simulation.ruler = STANDBY
     versions = simulation.versions()
     later(simulation, 30)
@@ -122,34 +112,6 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
         retire(simulation, STANDBY)
     assert simulation.versions() == versions
     simulation.start("holder-0")
-    ends_as_unharmed(simulation)
-
-
-def newest(simulation: Simulation) -> CheckpointState:
-    return simulation.coordinator.federation.checkpoints[-1]
-
-
-def test_a_shard_whose_disk_is_lost_does_not_help_a_stale_standby(tmp_path: Path) -> None:
-    """It says that it obeyed nobody, where it obeyed the one that went on alone."""
-    simulation = followed(tmp_path, "plain")
-    reach(simulation, 1)
-    simulation.kill(STANDBY)
-    simulation.run(lambda: simulation.versions() == {"all": 2})
-    simulation.run(lambda: newest(simulation).complete and newest(simulation).version_of("all") > 1)
-    for place in (COORDINATOR, "shard-0", "shard-1"):
-        simulation.kill(place)
-    simulation.lose("shard-0")
-    simulation.start("shard-0")
-    simulation.start(STANDBY)
-    take_over(simulation)
-    later(simulation, 60)
-    with pytest.raises(NotReady, match="waits for shard-1, shard-0 to obey it"):
-        retire(simulation, STANDBY)
-    simulation.start("shard-1")
-    assert refusal(simulation, STANDBY) == STALE
-    simulation.lose(STANDBY)
-    simulation.start(COORDINATOR)
-    simulation.start(STANDBY)
     ends_as_unharmed(simulation)
 
 
@@ -221,21 +183,3 @@ def test_one_that_begins_late_is_sent_the_journal(
     take_over(simulation)
     ends_as_unharmed(simulation)
     simulation.close()
-
-
-def test_a_word_that_was_acknowledged_counts_after_it(tmp_path: Path) -> None:
-    """A client has left, and heard that it is so, at the moment at which the machine is lost."""
-    simulation = followed(tmp_path, "plain")
-    reach(simulation, 1)
-    client = "client-05"
-    simulation.kill(client)
-    answer = simulation.parties[COORDINATOR].request(client, Retire(client, "has other work"))
-    simulation.run(answer.done)
-    answer.result()
-    lose(simulation, COORDINATOR)
-    take_over(simulation)
-    asked = simulation.parties[STANDBY].request("client-00", AskStatus())
-    simulation.run(asked.done)
-    status = asked.result()
-    assert isinstance(status, Status)
-    assert next(m.state for m in status.members if m.name == client) == "stopped: has other work"

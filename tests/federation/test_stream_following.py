@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,21 +13,19 @@ import pytest
 from secureps.crypto.suite import cipher
 from secureps.errors import Conflict, InternalError, Refused, WrongVersion
 from secureps.messages import coordinator_records, requests
-from secureps.messages.requests import OpenRefused, Submit
+from secureps.messages.requests import Submit
 from secureps.messages.submission import BlockHeader, signing_bytes
-from secureps.policy.cohorts.suspicion import may_both_open
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Prune
 from secureps.roles.member.tasks import Reseal
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
-from tests.kits.cheats import journalled, spoils
+from tests.kits.cheats import clients_of, cohorts, holders_allow_all, journalled, spoils
 from tests.kits.committee_parties import CommitteeWorld
 from tests.kits.stream_parties import stream_plan as plan_by_rote
 from tests.kits.streams import SSP, stream, stream_plan
 
 BUFFERED = {"name": "buffered", "buffer": 6, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
-PRIORITY = {"name": "priority", "buffer": 6, "pool": 6, "minimum": 3, "max_staleness": 4}
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3, "deadline": 40.0}
 
 
@@ -51,31 +48,13 @@ def stands(simulation: Simulation, phase: Phase = Phase.COLLECTING) -> Any:
     return group
 
 
-def cohorts(simulation: Simulation, group: str = "all") -> list[Any]:
-    closed = [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
-    return [cohort for cohort in closed if cohort.group == group]
-
-
-def clients(cohort: Any) -> set[str]:
-    return {member.id.client for member in cohort.members}
-
-
-def holders_allow_all(simulation: Simulation, minimum: int = 3, group: str = "all") -> None:
-    """Whatever was closed may be opened beside all the rest, and no holder ever refused."""
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    for one, other in itertools.combinations(cohorts(simulation, group), 2):
-        assert may_both_open(pinned.run.id, one, other, minimum)
-    assert journalled(simulation, OpenRefused) == []
-
-
 def found(simulation: Simulation, versions: int = 12) -> None:
     """The run goes to its end, without the offender and with everybody else."""
     federation = simulation.coordinator.federation
     assert federation.finished == f"all {versions} versions are made"
     assert set(federation.isolated) == {"client-02"}
     assert set(federation.included) >= federation.members.keys() - {"client-02"}
-    holders_allow_all(simulation)
+    holders_allow_all(simulation, 3)
 
 
 @pytest.mark.slow
@@ -99,7 +78,7 @@ def test_an_offender_among_few_is_found_and_the_stream_goes_on(
         set(record.invited) for record in journalled(simulation, coordinator_records.RoundOpened)
     ]
     assert sets
-    assert all(each in [clients(cohort) for cohort in cohorts(simulation)] for each in sets)
+    assert all(each in [clients_of(cohort) for cohort in cohorts(simulation)] for each in sets)
 
 
 def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> None:
@@ -108,15 +87,15 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     simulation.run()
     federation = simulation.coordinator.federation
     burnt = cohorts(simulation)[-3:]
-    out = sorted(clients(burnt[0]))
-    assert [clients(cohort) for cohort in burnt] == [set(out)] * 3
+    out = sorted(clients_of(burnt[0]))
+    assert [clients_of(cohort) for cohort in burnt] == [set(out)] * 3
     start = f"too few clients are left for version {burnt[0].version} of all: "
     assert federation.finished.startswith(start)
     assert federation.finished.endswith(
         f"; no other set of clients may make this version; suspected: {', '.join(out)}"
     )
     assert federation.checkpoints[-1].complete
-    holders_allow_all(simulation)
+    holders_allow_all(simulation, 3)
     received = journalled(simulation, Submit)
     assert {record.receipt.id for record in received} == set(federation.fates)
 
@@ -140,23 +119,6 @@ def given_up(simulation: Simulation) -> str:
 
 
 @pytest.mark.slow
-def test_who_is_silent_does_not_hold_up_the_other_half(tmp_path: Path) -> None:
-    """It keeps its lease: after a deadline the set is given up, and another one asked."""
-    simulation = begun(tmp_path, LOCKSTEP, 6)
-    group = stands(simulation)
-    chosen = group.suspicion.chosen
-    silent = min(client for client in chosen - {"client-02"} if group.awaits(client))
-    machine: Any = simulation.parties[silent].machine
-    machine._seal_again = lambda step, desk: False
-    reason = given_up(simulation)
-    assert reason == f"given up: 2 of 3 have arrived, not {silent}; nothing was opened"
-    assert not stands(simulation).suspicion.chosen & chosen
-    del machine._seal_again
-    simulation.run()
-    found(simulation)
-
-
-@pytest.mark.slow
 def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) -> None:
     """Three stood outside, as many as are needed; one of them is silent."""
     rule = {**BUFFERED, "deadline": 50.0}
@@ -172,7 +134,7 @@ def test_others_have_a_deadline_to_follow_and_then_a_set_does(tmp_path: Path) ->
     stands(simulation)
     assert simulation.loop.now() == pytest.approx(burnt_at + 50.0)
     simulation.run(lambda: group.version > version)
-    holders_allow_all(simulation)
+    holders_allow_all(simulation, 3)
     simulation.run()
     assert simulation.versions() == {"all": 12}
     assert set(simulation.coordinator.federation.isolated) == {"client-02"}
@@ -192,25 +154,7 @@ def test_who_lost_its_update_is_in_no_set(older: bool, tmp_path: Path) -> None:
     assert (declined.client, declined.reason) == (lost, "what it sent is not here any more")
     assert lost not in group.places
     simulation.run()
-    holders_allow_all(simulation)
-
-
-@pytest.mark.slow
-def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
-    simulation = begun(tmp_path, LOCKSTEP, 6)
-    group = stands(simulation, Phase.HOLDING)
-    chosen, clocks = group.suspicion.chosen, dict(group.members.clocks)
-    simulation.kill("shard-0")
-    spool = simulation._stores["shard-0"].spool
-    for key in spool.keys("update"):
-        spool.delete(key)
-    simulation.start("shard-0")
-    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortReopened)))
-    assert group.suspicion.chosen == chosen
-    assert group.members.returning
-    assert group.members.clocks == clocks, "what is sealed anew counts for no clock"
-    simulation.run()
-    found(simulation)
+    holders_allow_all(simulation, 3)
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from tests.kits.roles_kit import (
     model_blocks,
     sign,
     state_of,
+    two_groups,
 )
 from tests.kits.stream_parties import MINIMUM, StreamWorld, begun, stream_plan
 
@@ -103,15 +104,6 @@ def test_a_sequence_that_nobody_counts_to(sequence: int) -> None:
     (welcome,) = answers(world.give("c1", requests.Join("c1", SCHEMA)))
     assert welcome.next[0].version == LAST_SEQUENCE + 1
     assert encode(welcome)
-
-
-def test_an_older_base_than_was_asked_for() -> None:
-    world = begun(SSP)
-    while world.group().version < 1:
-        world.play()
-    world.drain()
-    assert world.senders["c0"].invite is not None
-    refused(world, made(world, "c0", 0), WrongVersion, "asked was update 1 of version 1, or the")
 
 
 def test_a_size_is_declared_where_it_is_asked_for_and_none_beyond_the_largest() -> None:
@@ -207,15 +199,9 @@ def test_after_the_end_nothing_is_taken_and_all_has_a_fate() -> None:
     refused(world, receipt, WrongVersion, "all takes no updates now .version 1 is the last")
 
 
-GROUPS = [
-    {"name": "b", "pattern": "bias", "rule": BUFFERED},
-    {"name": "w", "pattern": "*", "rule": BUFFERED},
-]
-
-
 def test_a_client_changes_its_groups_three_times_a_lease_and_no_more() -> None:
     """So the journal does not grow with it; who counts before it knows its number needs three."""
-    world = World(stream_plan(BUFFERED, group=GROUPS), MANY, roster=MANY_ROSTER)
+    world = World(stream_plan(BUFFERED, group=two_groups(BUFFERED)), MANY, roster=MANY_ROSTER)
     world.servers()
 
     def joins(*groups: str) -> None:
@@ -251,7 +237,7 @@ def test_a_client_changes_its_groups_three_times_a_lease_and_no_more() -> None:
 
 
 def test_a_client_outside_its_groups() -> None:
-    world = World(stream_plan(BUFFERED, group=GROUPS), MANY, roster=MANY_ROSTER)
+    world = World(stream_plan(BUFFERED, group=two_groups(BUFFERED)), MANY, roster=MANY_ROSTER)
     world.servers()
     for client in MANY[:4]:
         own = () if client == "c0" else ("w",)

@@ -2,80 +2,34 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secureps.errors import Conflict, Malformed, Refused, SecurepsError, WrongVersion
+from secureps.errors import Conflict, Malformed, SecurepsError, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
-from secureps.messages.requests import Submit, Withdraw
+from secureps.messages.requests import Withdraw
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import Failed
-from secureps.run.simulate.simulation import Simulation
 from secureps.service.log_lines import LogLines
-from tests.kits.cheats import journalled
 from tests.kits.member_kit import Client, said
 from tests.kits.roles_kit import MANY, make_plan
 from tests.kits.stream_parties import StreamWorld, begun
-from tests.kits.streams import BUFFERED, PRIORITY, stream
-from tests.kits.streams import stream_plan as simulated_plan
 
 LOCKSTEP = {"name": "ssp", "slack": 0, "minimum": 3}
-
-
-def refuses(simulation: Simulation, party: str, kind: type[Any], client: str, times: int) -> None:
-    """A server refuses the first few of these that a client brings, for good."""
-    machine: Any = simulation.parties[party].machine
-    right, left = machine.inspect if kind is requests.PutBlock else machine.handle, [times]
-
-    def refused(*given: Any) -> Any:
-        sender, message = given[-2:]
-        if sender == client and isinstance(message, kind) and left[0]:
-            left[0] -= 1
-            raise Refused("this server has no room today")
-        return right(*given)
-
-    setattr(machine, right.__name__, refused)
-
-
-@pytest.mark.parametrize(
-    ("rule", "party", "kind"),
-    [
-        (LOCKSTEP, "shard-1", requests.PutBlock),
-        (BUFFERED, "coordinator", requests.Submit),
-        (PRIORITY, "shard-1", requests.PutBlock),
-    ],
-    ids=["lockstep", "buffered", "priority"],
-)
-def test_who_was_refused_is_asked_anew(
-    rule: dict[str, Any], party: str, kind: type[Any], tmp_path: Path
-) -> None:
-    simulation = stream(simulated_plan("plain", rule, versions=6), tmp_path, 6)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    refuses(simulation, party, kind, "client-01", times=2)
-    simulation.run()
-    assert simulation.coordinator.federation.finished == "all 6 versions are made"
-    assert simulation.loop.now() < 100.0, "nobody waited for a deadline"
-    withdrawn = journalled(simulation, Withdraw)
-    assert {record.id.client for record in withdrawn} == {"client-01"}
-    assert {record.reason for record in withdrawn} == {"this server has no room today"}
-    received = journalled(simulation, Submit)
-    late = [r.receipt.version for r in received if r.receipt.id.client == "client-01"]
-    assert max(late) > 0, "it contributed after that"
 
 
 # --- at the coordinator -----------------------------------------------------------
 
 
-def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0, step: int = 0) -> list[Any]:
+def withdraw(world: StreamWorld, id: SubmissionId, version: int = 0) -> list[Any]:
     """Its client was refused, and says so."""
     sender = world.senders[id.client]
     world.due = [d for d in world.due if getattr(d.reply, "receipt", None) != sender.outbox.get(id)]
     sender.outbox.pop(id, None)
     sender.moving.discard(id)
-    message = requests.Withdraw(id.client, id, version, step, "no\nroom")
+    message = requests.Withdraw(id.client, id, version, 0, "no\nroom")
     return world.give(id.client, message).records
 
 

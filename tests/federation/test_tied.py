@@ -26,7 +26,7 @@ from secureps.run.export import export
 from secureps.run.initial_schema import founding_schema, initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
-from tests.kits.federations import same, small_plan
+from tests.kits.federations import layout_of, same, small_plan
 from tests.kits.flower_apps import initial_of, project
 
 WORDS, WIDTH = 12, 6
@@ -90,9 +90,7 @@ def test_the_model_is_that_of_one_name_and_costs_as_much(tmp_path: Path) -> None
     assert sorted(two.model()) == [HEAD, TABLE]
     assert same({TABLE: two.model()[TABLE]}, one.model())
     assert np.array_equal(two.model()[HEAD], two.model()[TABLE])
-    pinned = two.coordinator.federation.pinned
-    assert pinned is not None
-    assert [g.size for g in two.plan.layout(pinned.run.schema).groups] == [WORDS * WIDTH]
+    assert [g.size for g in layout_of(two).groups] == [WORDS * WIDTH]
 
 
 def test_an_exported_model_has_all_names_and_begins_a_run_again(tmp_path: Path) -> None:
@@ -186,9 +184,7 @@ def test_what_a_server_app_has_tied_travels_once(
     assert sorted(model) == names
     assert np.array_equal(model[names[0]], model[names[1]])
     assert not np.array_equal(model[names[0]], first[names[0]])
-    pinned = run.coordinator.federation.pinned
-    assert pinned is not None
-    assert [g.size for g in run.plan.layout(pinned.run.schema).groups] == [WORDS * WIDTH]
+    assert [g.size for g in layout_of(run).groups] == [WORDS * WIDTH]
 
 
 def test_what_a_loop_has_tied_travels_once() -> None:

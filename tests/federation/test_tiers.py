@@ -21,6 +21,7 @@ from tests.kits.federations import (
     events_of,
     finished,
     killed_at,
+    layout_of,
     same,
     small_federation,
     small_plan,
@@ -70,21 +71,6 @@ def test_memory_changes_no_bit(
         assert each.hits + each.waits > 0
 
 
-@pytest.mark.parametrize("memory", [LITTLE, None])
-def test_a_version_whose_file_is_damaged_is_made_again(memory: int | None, tmp_path: Path) -> None:
-    play = small_federation(plan_of("plain"), tmp_path, Conditions(memory=memory))
-    play.run(lambda: play.versions()["all"] == 1)
-    play.kill("shard-0")
-    newest = tmp_path / "shard-0" / "states" / "all-000001.safetensors"
-    whole = newest.read_bytes()
-    newest.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    play.start("shard-0")
-    play.run(lambda: play.versions()["all"] == 2)
-    assert newest.read_bytes() == whole
-    play.run(lambda: finished(play))
-    assert same(play.model(), with_enough("plain"))
-
-
 def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
     play = small_federation(plan_of("plain"), tmp_path, Conditions(memory=LITTLE - 1))
     with pytest.raises(Refused, match=r'is too little for what this shard holds: .*"1 KiB"'):
@@ -125,9 +111,7 @@ def test_check_predicts_what_is_in_memory_and_in_files(
         plan = small_plan(block_size=1024, shards=1)
         play = small_federation(plan, tmp_path, conditions, kind=lambda i: Walker(i, (100, 100)))
     play.run(lambda: finished(play))
-    pinned = play.coordinator.federation.pinned
-    assert pinned is not None
-    groups = plan.layout(pinned.run.schema).groups
+    groups = layout_of(play).groups
     used = footprint(plan, groups, replace(service(plan), memory=memory))
     resident, files = [], []
     for shard in service(plan).shards:

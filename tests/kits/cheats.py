@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,16 +11,38 @@ import numpy as np
 
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sharing import P, lagrange, parse_vector, vector_bytes
-from secureps.messages.submission import Receipt
+from secureps.messages.coordinator_records import CohortClosed
+from secureps.messages.requests import OpenRefused
+from secureps.messages.submission import Cohort, Receipt
+from secureps.policy.cohorts.suspicion import may_both_open
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Done
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.holder import CommitteeWorker
+from tests.kits.federations import pinned_of
 
 
 def journalled(simulation: Simulation, kind: type[Any], party: str = "coordinator") -> list[Any]:
     journal = simulation._stores[party].journal
     return [record for _, record in journal.replay() if isinstance(record, kind)]
+
+
+def cohorts(simulation: Simulation, group: str = "") -> list[Cohort]:
+    """All that were closed, of one group if it is named."""
+    closed = (record.cohort for record in journalled(simulation, CohortClosed))
+    return [cohort for cohort in closed if group in ("", cohort.group)]
+
+
+def clients_of(cohort: Cohort) -> frozenset[str]:
+    return frozenset(member.id.client for member in cohort.members)
+
+
+def holders_allow_all(simulation: Simulation, minimum: int) -> None:
+    """Whatever was closed may be opened beside all the rest, and no holder ever refused."""
+    run = pinned_of(simulation).run.id
+    for one, other in itertools.combinations(cohorts(simulation), 2):
+        assert one.group != other.group or may_both_open(run, one, other, minimum)
+    assert journalled(simulation, OpenRefused) == []
 
 
 def until(simulation: Simulation, phase: Phase, version: int = 1) -> None:

@@ -14,7 +14,11 @@ from secureps.client.trainer import FitConfig, Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.records import RunPinned
+from secureps.messages.requests import AskStatus, Status
+from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Answer
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.walker import Tensors as Tensors
@@ -113,6 +117,25 @@ def averaged(
             for name, array in start.items()
         }
     return model
+
+
+def pinned_of(simulation: Simulation) -> RunPinned:
+    """The run, and where its blocks lie."""
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    return pinned
+
+
+def layout_of(simulation: Simulation) -> Layout:
+    return simulation.plan.layout(pinned_of(simulation).run.schema)
+
+
+def status_of(simulation: Simulation) -> Status:
+    """What a client is told that asks how the run stands."""
+    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
+    (status,) = [each.message for each in step.effects if isinstance(each, Answer)]
+    assert isinstance(status, Status)
+    return status
 
 
 def finished(simulation: Simulation) -> bool:

@@ -27,16 +27,11 @@ from tests.kits.roles_kit import (
     make_receipt,
     make_run,
     model_blocks,
+    two_groups,
 )
 
 PLAN = make_plan("bfv")
-RULE = {"quorum": 3, "minimum": 2, "most": 4}
-TWO = make_plan(
-    group=[
-        {"name": "b", "pattern": "bias", "rule": RULE},
-        {"name": "w", "pattern": "*", "rule": RULE},
-    ]
-)
+TWO = make_plan(group=two_groups())
 COUNTS = {"all": 4, "b": 1, "w": 4}
 
 
@@ -118,12 +113,16 @@ class Client:
             for h in update.headers
         ]
 
-    def trained(self, version: int = 0, sequence: int = 0) -> Sealed:
-        """Invited, pulled, trained and sealed; its blocks are on their way."""
+    def ready(self, version: int) -> Step:
+        """It is invited to train from a version, and has pulled that: the last step."""
         self.publish(version)
         self.invite(version)
-        self.pull(version)
-        update = self.sealed(version, sequence)
+        return self.pull(version)
+
+    def trained(self) -> Sealed:
+        """Invited, pulled, trained and sealed; its blocks are on their way."""
+        self.ready(0)
+        update = self.sealed(0, 0)
         self.contributed(update)
         return update
 

@@ -136,6 +136,17 @@ def make_plan(
     return Plan(parse(PlanSection, stated(body | changes), "test"), initial_digest)
 
 
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+
+
+def two_groups(rule: dict[str, Any] = RULE) -> list[dict[str, Any]]:
+    """One of the bias, and one of all else."""
+    return [
+        {"name": "b", "pattern": "bias", "rule": rule},
+        {"name": "w", "pattern": "*", "rule": rule},
+    ]
+
+
 def stated(body: dict[str, Any]) -> dict[str, Any]:
     """The same plan, in which nothing is agreed on: what members count up to is stated."""
     body["group"] = [{"most_examples": 32} | group for group in body["group"]]

@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,9 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.executor_kit import TASK, Stage
-from tests.kits.federations import same, small_federation, small_plan, unharmed
+from tests.kits.federations import same, small_federation, small_plan, status_of, unharmed
 from tests.kits.ledgers import charge
 from tests.kits.roles_kit import HOLDER, SHARDS, World, make_plan, refused
-from tests.run.report.test_status_tables import asked
 from tests.service.test_executor import HEADER
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -71,12 +70,12 @@ class Disk:
 
 
 def state_of(simulation: Simulation, client: str) -> str:
-    return next(each.state for each in asked(simulation).members if each.name == client)
+    return next(each.state for each in status_of(simulation).members if each.name == client)
 
 
 def troubled(simulation: Simulation) -> dict[str, str]:
     """What status says of servers' disks."""
-    return {each.name: each.trouble for each in asked(simulation).servers if each.trouble}
+    return {each.name: each.trouble for each in status_of(simulation).servers if each.trouble}
 
 
 def dropped(simulation: Simulation) -> list[Any]:
@@ -130,7 +129,7 @@ def test_a_shard_with_a_full_disk_makes_clients_wait(version: int, tmp_path: Pat
     def shown() -> bool:
         said = "shard-0 waits for its own disk: [Errno 28] No space left on device"
         return list(troubled(simulation)) == ["shard-0"] and all(
-            said in group.reason for group in asked(simulation).groups
+            said in group.reason for group in status_of(simulation).groups
         )
 
     play(simulation, disk, version, shown)
@@ -162,7 +161,7 @@ def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     monkeypatch.setattr(checkpoint, "_write", guarded)
 
     def shown() -> bool:
-        status = asked(simulation)
+        status = status_of(simulation)
         said = f"{party} waits for its own disk: "
         return all(said in each.reason for each in status.groups)
 
@@ -185,7 +184,7 @@ def test_a_client_waits_for_its_own_disk_and_trains_no_update_twice(
     disk.full = True
     waits = "waits for its own disk"  # where that disk is, is said at home alone
     simulation.run(lambda: disk.refusals > 2 and state_of(simulation, own).endswith(f": {waits}"))
-    assert f"; {own} {waits}" in asked(simulation).groups[0].reason
+    assert f"; {own} {waits}" in status_of(simulation).groups[0].reason
     assert any("the disk of this process refuses" in line for line in caplog.messages)
     disk.full = False
     simulation.run(lambda: waits not in state_of(simulation, own))
@@ -244,7 +243,7 @@ def test_the_end_of_a_run_is_shown_once_it_is_in_the_journal(tmp_path: Path) -> 
     assert (status.finished, status.failure) == ("", "")
     disk.full = False
     simulation.run()
-    assert asked(simulation).finished
+    assert status_of(simulation).finished
     assert same(simulation.model(), unharmed()[0])
 
 
@@ -435,23 +434,18 @@ def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path
     again.close()
 
 
-@contextmanager
-def disk_of(mebibytes: int, folder: Path) -> Iterator[Path]:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own, that is filled and emptied by a file."""
+    folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
         pytest.skip("a disk of its own needs root, and leave to mount one")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with disk_of(1, tmp_path / "disk") as folder:
-        yield folder
 
 
 def fill(folder: Path) -> Path:

@@ -9,12 +9,9 @@ import pytest
 
 from secureps.crypto.identity import ROLES
 from secureps.crypto.roster import certify, sign_roster
-from secureps.errors import SecurepsError, UnknownParty
-from secureps.messages import orders, requests, submission
-from secureps.messages.acts import Act
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import Evaluated
-from secureps.messages.requests import Follow, PutBlock, TakeOver
+from secureps.errors import UnknownParty
+from secureps.messages import orders, requests
+from secureps.messages.requests import PutBlock
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
 from secureps.roles.shard.shard import Shard
@@ -46,56 +43,6 @@ def test_the_table_knows_every_message_and_every_role() -> None:
     assert {kind.__name__ for kind in permissions.SAID} == set(msgpack.SENT)
     for table in (permissions.TO_COORDINATOR, permissions.TO_SHARD):
         assert set(table) == set(ROLES) == set(SENDERS)
-
-
-def test_what_each_role_may_say() -> None:
-    """Once more, by what it is for: a change of the table is a change of both."""
-
-    def who(table: permissions.Allowed, kind: type) -> set[str]:
-        return {role for role in ROLES if kind in table[role]}
-
-    everybody = set(ROLES)
-    for kind in KINDS:
-        heard = who(permissions.TO_COORDINATOR, kind)
-        match kind:
-            case requests.AskRun | requests.AskStatus:
-                assert heard == everybody
-            case requests.Subscribe | requests.Telemetry | requests.Heartbeat | requests.Trouble:
-                assert heard == {"client", "shard", "holder"}
-            case requests.Register:
-                assert heard == {"shard", "holder", "coordinator"}
-            case _ if kind in (Follow, TakeOver):
-                assert heard == {"coordinator"}
-            case requests.Missing:
-                assert heard == {"client", "shard"}
-            case requests.Join | requests.Submit | requests.Retire:
-                assert heard == {"client"}
-            case requests.Decline | requests.Withdraw:
-                assert heard == {"client"}
-            case submission.Held | requests.Spoilt | requests.Prepared | requests.Checkpointed:
-                assert heard == {"shard"}
-            case requests.Opened | requests.Examined | requests.KeyShare | requests.OpenRefused:
-                assert heard == {"holder"}
-            case _ if kind is EnvelopeKeyAnnounced:
-                assert heard == {"holder"}
-            case _ if kind is Act:
-                assert heard == {"coordinator"}
-            case _:
-                assert heard == ({"client"} if kind is Evaluated else set()), kind
-    for kind in KINDS:
-        heard = who(permissions.TO_SHARD, kind)
-        match kind:
-            case requests.GetBlock:
-                assert heard == everybody
-            case requests.PutBlock | requests.AskBlock:
-                assert heard == {"client", "holder", "shard"}
-            case requests.Missing:
-                assert heard == {"shard"}
-            case requests.GetSum:
-                assert heard == {"holder", "shard"}
-            case _:
-                assert heard <= {"coordinator"}, kind
-                assert (not heard) or kind.__module__ == orders.__name__
 
 
 def test_every_message_has_a_row_and_somebody_who_says_it() -> None:
@@ -143,10 +90,3 @@ def test_who_is_not_on_the_roster_may_not_even_look() -> None:
             world.give(STRANGER, message)
         with pytest.raises(UnknownParty, match="nobody named 'stranger'"):
             shard.handle(0.0, STRANGER, message)
-
-
-@pytest.mark.parametrize("sender", ["c0", "shard-b", HOLDER])
-def test_a_finish_told_to_a_shard_is_refused(sender: str) -> None:
-    """It has no answer: twelve of them were never answered, and kept twelve threads."""
-    with pytest.raises(SecurepsError, match="sends no Finish"):
-        Desk().shard.handle(0.0, sender, orders.Finish(1, "over"))

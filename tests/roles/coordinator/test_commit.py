@@ -152,13 +152,6 @@ def test_missing_blocks_reopen_the_cohort_and_it_closes_anew() -> None:
     assert world.federation.finished
 
 
-def test_missing_of_nothing_that_is_here_changes_nothing() -> None:
-    world = holding()
-    foreign = SubmissionId("c3", "all", 1)
-    step = world.give("shard-a", requests.Missing("shard-a", "all", 0, (foreign,)))
-    assert (step.records, orders_of(step)) == ([], [])
-
-
 def test_lost_opened_sums_are_opened_again_as_before() -> None:
     world = preparing()
     step = world.give("shard-a", requests.Missing("shard-a", "all", 0, ()))
@@ -383,13 +376,6 @@ def test_nobody_is_told_who_does_not_watch() -> None:
     ]
 
 
-def test_an_unknown_submission_is_sent_again() -> None:
-    world = collecting()
-    id = world.receipt("c0", 1, 0).id
-    step = world.give("c0", requests.Subscribe("c0", (id,)))
-    assert orders.SendAgain(1, id) in orders_of(step, "c0")
-
-
 # --- checkpoints, the end, incarnations -------------------------------------------
 
 
@@ -442,21 +428,6 @@ def test_checkpoints_come_as_often_as_the_plan_says_and_at_the_end() -> None:
         if isinstance(r, coordinator_records.CheckpointOrdered)
     ]
     assert sorted(made) == [0, 2, 4, 5]
-
-
-def test_states_are_kept_since_the_older_of_the_last_two_checkpoints() -> None:
-    world = World(make_plan(versions=5))
-    world.start()
-    world.pump()
-    commits = [o for to, o in world.told if to == "shard-a" and isinstance(o, orders.Commit)]
-    assert [(c.version, c.keep) for c in commits] == [
-        (0, 0),
-        (1, 0),
-        (2, 0),
-        (3, 1),
-        (4, 2),
-        (5, 3),
-    ]
 
 
 def test_the_run_finishes_when_the_last_version_is_durable() -> None:

@@ -31,7 +31,6 @@ from tests.kits.roles_kit import (
     NONCE,
     SCHEMA,
     SHARDS,
-    SPARE,
     World,
     about,
     answers,
@@ -132,22 +131,6 @@ def test_the_founder_is_asked_found_orders_follow_and_prepared_makes_version_0()
     assert world.group().reason == "waits for members: 2 of 3 are live"
 
 
-def test_found_comes_again_when_the_founder_sends_again() -> None:
-    """A shard that had lost the founding blocks gets them, and must hear of them."""
-    world = World(make_plan())
-    world.start()
-    world.pump(1)
-    receipt = next(iter(world.group().receipts.values()))
-    lost = requests.Missing("shard-b", "all", -1, (receipt.id, SubmissionId("c1", "all", 7)))
-    step = world.give("shard-b", lost)
-    assert (step.records, orders_of(step)) == ([], [orders.SendAgain(1, receipt.id)])
-    step = world.give("c0", requests.Submit(receipt))
-    assert step.records == []
-    assert orders_of(step, "shard-b") == [orders.Found(1, "all", receipt)]
-    world.pump()
-    assert world.federation.finished
-
-
 def test_when_the_founder_is_gone_another_is_chosen() -> None:
     world = World(make_plan())
     world.start()
@@ -185,25 +168,8 @@ def test_nobody_founds_the_metrics() -> None:
     world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 1.0}}))
     world.start()
     id = SubmissionId("c0", EVALUATION, 0)
-    assert world.federation.pinned is not None
-    run = world.federation.pinned.run.id
-    receipt = make_receipt(world.plan, run, id, -1, b"")
+    receipt = make_receipt(world.plan, world.run, id, -1, b"")
     refused(world, "c0", requests.Submit(receipt), WrongVersion, "is not asked from c0")
-
-
-def test_a_founder_is_asked_only_for_groups_that_lack_a_model() -> None:
-    rule = {"quorum": 3, "minimum": 2, "most": 4}
-    groups = [
-        {"name": "b", "pattern": "bias", "rule": rule},
-        {"name": "w", "pattern": "*", "rule": rule},
-    ]
-    world = World(make_plan(group=groups))
-    world.start()
-    world.pump(1)
-    world.now = 100.0
-    step = world.give("c1", requests.Heartbeat("c1"))
-    assert step.records == [coordinator_records.FounderChosen("c1")]
-    assert [o.group for o in orders_of(step, "c1")] == ["w"]
 
 
 def test_a_file_founds_the_run_when_the_servers_are_up() -> None:
@@ -290,14 +256,6 @@ def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
         again.give(HOLDER, empty)
     whole = dataclasses.replace(empty, seen=1, reached=(orders.GroupVersion("all", 0),))
     assert answers(again.give(HOLDER, whole)) == [requests.Noted()]
-
-
-def test_a_client_that_lost_its_state_goes_on_with_its_next_sequence() -> None:
-    world = holding()
-    (welcome,) = answers(world.give("c0", JOIN))
-    assert [(at.group, at.version) for at in welcome.next] == [("all", 2)]
-    (welcome,) = answers(world.give(SPARE, requests.Join(SPARE, SCHEMA)))
-    assert [(at.group, at.version) for at in welcome.next] == [("all", 0)]
 
 
 def test_a_shard_that_moved_is_located_anew() -> None:

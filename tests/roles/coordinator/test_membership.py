@@ -7,7 +7,7 @@ import pytest
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.submission import Outcome, SubmissionId, ciphertext_root
 from secureps.roles.coordinator.group import Phase
-from tests.kits.roles_kit import CLIENTS, SHARDS, World, holding, make_plan, orders_of
+from tests.kits.roles_kit import CLIENTS, SHARDS, World, holding, make_plan, orders_of, two_groups
 
 LOST = SubmissionId("c1", "all", 1)
 """What a shard and its client lose."""
@@ -149,19 +149,15 @@ def test_a_founder_that_is_away_is_not_missed_where_no_block_is() -> None:
 
 def test_each_group_that_lacks_a_model_of_somebody_who_is_away_gets_the_founders() -> None:
     """c0 gave the one, and went; c1 founds the other when a shard lacks blocks of the first."""
-    rule = {"quorum": 3, "minimum": 2, "most": 4}
-    groups = [
-        {"name": "b", "pattern": "bias", "rule": rule},
-        {"name": "w", "pattern": "*", "rule": rule},
-    ]
-    world = World(make_plan(group=groups))
+    world = World(make_plan(group=two_groups()))
     world.start()
     world.pump(1)
     (first,) = world.group("b").receipts
     world.due.clear()
     world.now = 100.0
-    world.give("c1", requests.Heartbeat("c1"))
-    assert world.federation.founder == "c1"
+    step = world.give("c1", requests.Heartbeat("c1"))
+    assert step.records == [coordinator_records.FounderChosen("c1")]
+    assert [o.group for o in orders_of(step, "c1")] == ["w"], "b has a model"
     shard = next(iter(world.federation.owners("b")))
     step = world.give(shard, requests.Missing(shard, "b", -1, (first,)))
     assert [type(record) for record in step.records] == [coordinator_records.SubmissionsDropped]

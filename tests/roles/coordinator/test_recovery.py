@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages import coordinator_records, member_records, records, requests
 from secureps.messages.coordinator_records import RoundGivenUp
 from secureps.messages.requests import OpenRefused
-from secureps.messages.submission import Cohort, signing_bytes
-from secureps.policy.cohorts.suspicion import within
-from secureps.policy.plan import Plan
+from secureps.messages.submission import signing_bytes
 from secureps.roles.coordinator import scheduler
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer
-from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.log_lines import LogLines
-from tests.kits.cheats import cheats, journalled, lies, small_error, spoil_one, spoils, until
+from tests.kits.cheats import (
+    cheats,
+    cohorts,
+    holders_allow_all,
+    journalled,
+    lies,
+    small_error,
+    spoil_one,
+    spoils,
+    until,
+)
 from tests.kits.committee_parties import CommitteeWorld
-from tests.kits.federations import Walker, small_plan
+from tests.kits.federations import small_federation, small_plan, status_of
 from tests.kits.roles_kit import Due
 from tests.kits.shoppers import ENDS, shopping, sparse_plan
 from tests.kits.stream_parties import stream_plan
@@ -35,77 +38,23 @@ from tests.kits.stream_parties import stream_plan
 MINIMUM = 4
 
 
-def plan_for(count: int, versions: int = 8, minimum: int = MINIMUM) -> Plan:
-    """All clients are waited for; three of four holders open what they send.
+def federation(folder: Path, versions: int = 8) -> Simulation:
+    """Ten clients are waited for; three of four holders open what they send.
 
     A version halves the suspects: after version 1, four tell one of ten apart (10, 5, 3, 2, 1). A
     run of five would end before whoever waits for what follows sees it.
     """
-    section = small_plan("rlwe", versions=versions).section
-    rule = {"quorum": count, "minimum": minimum, "deadline": 10.0, "extensions": 1}
-    body = section.model_dump()
-    body["cipher"]["capacity"] = 16
-    body["group"][0]["rule"] = rule
-    return Plan(parse(PlanSection, body, "test"))
+    rule = {"minimum": MINIMUM, "extensions": 1}
+    plan = small_plan("rlwe", rule, versions=versions, clients=10, capacity=16)
+    return small_federation(plan, folder, clients=10)
 
 
-def federation(folder: Path, plan: Plan, count: int) -> Simulation:
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(count))}
-    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
-
-
-def cohorts(simulation: Simulation) -> list[Cohort]:
-    return [record.cohort for record in journalled(simulation, coordinator_records.CohortClosed)]
-
-
-def clients(cohort: Cohort) -> frozenset[str]:
-    return frozenset(member.id.client for member in cohort.members)
-
-
-def only_sets_of_the_tree(simulation: Simulation, minimum: int = MINIMUM) -> None:
-    """Whatever was asked of the holders for one version, and none of them ever refused."""
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    for first, second in itertools.combinations(cohorts(simulation), 2):
-        if first.version == second.version and clients(first) & clients(second):
-            sets = clients(first), clients(second)
-            assert within(pinned.run.id, "all", first.version, *sets, minimum)
-    assert journalled(simulation, OpenRefused) == []
-
-
-@pytest.mark.slow
-def test_an_offender_is_found_and_left_out_and_the_run_goes_on(tmp_path: Path) -> None:
-    count, offender = 13, "client-00"
-    simulation = federation(tmp_path, plan_for(count), count)
+def spoilt(folder: Path) -> Simulation:
+    """Version 1 is made, and from now on client-05 spoils whatever it is in."""
+    simulation = federation(folder)
     simulation.run(lambda: simulation.versions() == {"all": 1})
-    spoils(simulation, offender, times=99)
-    simulation.run()
-    assert simulation.versions() == {"all": 8}
-    found = simulation.coordinator.federation
-    assert found.finished == "all 8 versions are made"
-    assert set(found.isolated) == {offender}
-    assert len(journalled(simulation, coordinator_records.CohortBurnt)) <= 5
-    only_sets_of_the_tree(simulation)
-    assert clients(cohorts(simulation)[-1]) == set(client_names(count)) - {offender}
-
-
-def closed_for(simulation: Simulation) -> list[tuple[int, frozenset[str]]]:
-    return [(cohort.version, clients(cohort)) for cohort in cohorts(simulation)]
-
-
-def spoilt(
-    folder: Path, offenders: tuple[str, ...] = ("client-05",), count: int = 10
-) -> Simulation:
-    """Version 1 is made, and from now on these spoil whatever they are in."""
-    simulation = federation(folder, plan_for(count), count)
-    simulation.run(lambda: simulation.versions() == {"all": 1})
-    for offender in offenders:
-        spoils(simulation, offender, times=99)
+    spoils(simulation, "client-05", times=99)
     return simulation
-
-
-def burnt(simulation: Simulation, times: int) -> None:
-    simulation.run(lambda: len(journalled(simulation, coordinator_records.CohortBurnt)) >= times)
 
 
 @pytest.mark.slow
@@ -121,10 +70,7 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
         narrator.hear(each)
     assert narrator.told(record) == f"client-05 is left out of the run: {record.reason}"
     say = partial(simulation.coordinator.handle, simulation.loop.now())
-    status = say("client-00", requests.AskStatus()).effects[-1]
-    assert isinstance(status, Answer)
-    assert isinstance(status.message, requests.Status)
-    states = {member.name: member.state for member in status.message.members}
+    states = {member.name: member.state for member in status_of(simulation).members}
     assert [name for name, state in states.items() if state == "left out"] == ["client-05"]
     sent = [r.receipt for r in journalled(simulation, member_records.Sealed, "client-05")][-1]
     again = dataclasses.replace(sent, id=dataclasses.replace(sent.id, sequence=99))
@@ -137,7 +83,7 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
     """With three answers of four holders nothing shows that they are right."""
-    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    simulation = federation(tmp_path, versions=3)
     until(simulation, Phase.COLLECTING)
     simulation.kill("holder-3")
     lies(simulation, "holder-1", small_error, times=1)
@@ -145,26 +91,9 @@ def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
     assert simulation.versions() == {"all": 3}
     (record,) = journalled(simulation, coordinator_records.CohortBurnt)
     assert not record.spoilt
-    assert [len(members) for _, members in closed_for(simulation)] == [10, 10, 5, 10]
+    assert [len(each.members) for each in cohorts(simulation)] == [10, 10, 5, 10]
     assert simulation.coordinator.federation.isolated == {}
-    only_sets_of_the_tree(simulation)
-
-
-@pytest.mark.slow
-def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
-    """One in each half: no set of the ten may make this version."""
-    simulation = spoilt(tmp_path)
-    burnt(simulation, 1)
-    half = simulation.coordinator.federation.groups["all"].suspicion.chosen
-    other = set(client_names(10)) - half - {"client-05"}
-    for client in (min(half), min(other)):
-        spoils(simulation, client, times=99)
-    simulation.run()
-    assert simulation.versions() == {"all": 1}
-    finished = simulation.coordinator.federation.finished
-    assert finished.startswith("3 cohorts in succession came to nothing at version 1")
-    assert "no other set of clients may make this version; suspected: client-" in finished
-    only_sets_of_the_tree(simulation)
+    holders_allow_all(simulation, MINIMUM)
 
 
 # --- flaws that are found late ----------------------------------------------------
@@ -172,7 +101,7 @@ def test_too_many_offenders_end_the_run_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path: Path) -> None:
-    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    simulation = federation(tmp_path, versions=3)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     cheats(simulation, "client-05", spoil_one)
     simulation.kill("holder-2")
@@ -184,12 +113,12 @@ def test_a_flaw_that_is_found_before_holders_are_asked_is_found_in_time(tmp_path
     simulation.run()
     assert simulation.versions() == {"all": 3}
     assert journalled(simulation, OpenRefused) == []
-    assert [len(members) for _, members in closed_for(simulation)] == [10, 10, 9, 10]
+    assert [len(each.members) for each in cohorts(simulation)] == [10, 10, 9, 10]
     assert journalled(simulation, coordinator_records.CohortBurnt) == []
 
 
 def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Path) -> None:
-    simulation = federation(tmp_path, plan_for(10, versions=3), 10)
+    simulation = federation(tmp_path, versions=3)
     until(simulation, Phase.COLLECTING)
     fates = simulation.coordinator.federation.fates
     id = next(id for id, fate in fates.items() if fate.version == 1)
@@ -211,7 +140,7 @@ def test_a_flaw_that_is_found_after_the_version_is_remembered_once(tmp_path: Pat
 @pytest.mark.slow
 def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
     simulation = spoilt(tmp_path)
-    burnt(simulation, 1)
+    simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortBurnt)))
     group = simulation.coordinator.federation.groups["all"]
     asked = group.suspicion.chosen
     cheat = min(asked - {"client-05"})
@@ -222,11 +151,11 @@ def test_a_flaw_in_an_exact_round_gives_it_up_at_once(tmp_path: Path) -> None:
     simulation.run()
     assert simulation.versions() == {"all": 8}
     assert set(simulation.coordinator.federation.isolated) == {"client-05"}
-    only_sets_of_the_tree(simulation)
+    holders_allow_all(simulation, MINIMUM)
 
 
 def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
-    simulation = federation(tmp_path, plan_for(10), 10)
+    simulation = federation(tmp_path)
     until(simulation, Phase.COLLECTING)
     tx = simulation.coordinator._tx(simulation.loop.now())
     names = client_names(10)

@@ -251,9 +251,7 @@ def test_a_client_that_forgot_what_it_sealed_ends() -> None:
     client = Client()
     welcomed(client, all=0)
     before = client.restarted()
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
+    client.ready(0)
     client.contributed(client.sealed(0, 0))
     assert halts(welcomed(client, all=1)) == []
     assert halts(welcomed(client.restarted(), all=1)) == []
@@ -270,9 +268,7 @@ def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
     assert halts(welcomed(client.restarted(), all=3)) == []
     (halt,) = halts(welcomed(client.restarted(), all=4))
     assert halt.error is DamagedStore
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
+    client.ready(0)
     step = client.contributed(client.sealed(0, 3))
     assert [type(record) for record in step.records] == [member_records.Sealed]
 

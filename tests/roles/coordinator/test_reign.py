@@ -372,8 +372,6 @@ def test_before_a_run_is_founded_no_standby_is_waited_for() -> None:
 def test_that_a_shard_left_is_known_to_a_standby_that_is_confirmed_again() -> None:
     world = begun(*FOLLOWED)
     world.give(WORKER, StandbyFollows(ONE))
-    placed = world.federation.pinned
-    assert placed is not None
     world.federation.apply(0.0, ShardLeft(SECOND, "away"))
     assert world.federation.reigns.left == [SECOND]
     assert StandbyFollows(ONE) in world.give(WORKER, StandbyFollows(ONE)).records

@@ -82,11 +82,10 @@ def ordered(step: Step, to: str) -> list[str]:
     return [type(order).__name__ for order in orders_of(step, to)]
 
 
-def world(come: bool = True, **changes: Any) -> OneShard:
+def world(**changes: Any) -> OneShard:
     made = OneShard(make_plan("plain", shards=1, **(PATIENT | changes)))
     made.found()
-    if come:
-        made.come()
+    made.come()
     return made
 
 
@@ -127,11 +126,6 @@ def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
         at.give(COORDINATOR, REMOVE)
     with pytest.raises(Refused, match="shard-b is away: start it, and it hands its blocks over"):
         at.give(COORDINATOR, DRAIN)
-
-
-def test_a_shard_that_never_came_is_none() -> None:
-    with pytest.raises(UnknownParty, match="put it on the roster and start it"):
-        world(come=False).give(COORDINATOR, ADD)
 
 
 def test_nothing_moves_before_there_is_a_run() -> None:

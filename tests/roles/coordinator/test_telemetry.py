@@ -74,15 +74,6 @@ def test_whoever_has_not_come_when_the_cohort_closes_was_waited_for_in_vain() ->
     assert waits(world) == [("c0", 1.0, 1.0), ("c1", 1.0, 1.0), ("c2", 10.0, 0.0)]
 
 
-def test_a_receipt_that_comes_again_changes_nothing() -> None:
-    world = collecting()
-    sender, submit = take(world, "c0")
-    world.give(sender, submit)
-    world.now += 3.0
-    world.give(sender, submit)
-    assert [client for client, _, _ in waits(world)] == ["c0"]
-
-
 def test_blocks_that_are_sent_again_are_waited_for_until_they_are_there() -> None:
     world = holding()
     id = next(id for id in world.group().receipts if id.client == "c1")

@@ -35,6 +35,7 @@ from tests.kits.roles_kit import (
     orders_of,
     state_of,
     take,
+    two_groups,
 )
 from tests.kits.shoppers import ENDS, SYNC, shopping, sparse_plan
 from tests.kits.stream_parties import StreamWorld, stream_plan
@@ -268,15 +269,11 @@ def test_a_run_that_failed_without_those_who_left_waits_for_them_when_it_is_star
 
 def test_groups_end_together_and_an_open_round_comes_to_its_end() -> None:
     rule = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}
-    groups = [
-        {"name": "a", "pattern": "bias", "rule": rule},
-        {"name": "b", "pattern": "*", "rule": rule},
-    ]
-    world = ended(budgeted(private(group=groups), 2, ("a", "b")))
+    world = ended(budgeted(private(group=two_groups(rule)), 2, ("b", "w")))
     assert [g.version for g in world.federation.groups.values()] == [2, 2]
     assert "the privacy budget is spent" in world.federation.finished
     last = world.federation.checkpoints[-1]
-    assert [last.version_of(name) for name in ("a", "b")] == [2, 2]
+    assert [last.version_of(name) for name in ("b", "w")] == [2, 2]
     endings = [r for r in world.records() if isinstance(r, coordinator_records.Ending)]
     assert len(endings) == 1
 

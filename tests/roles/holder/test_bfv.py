@@ -9,7 +9,6 @@ import pytest
 
 from secureps.errors import (
     Conflict,
-    Fenced,
     Malformed,
     NotReady,
     SecurepsError,
@@ -147,16 +146,6 @@ def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing()
     (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
-
-
-def test_a_lower_incarnation_is_fenced() -> None:
-    keys = Keys().founded()
-    keys.order(configure(PLAN, incarnation=3))
-    for order in (opening(incarnation=2), configure(PLAN, incarnation=2)):
-        with pytest.raises(Fenced, match="incarnation 2, 3 rules"):
-            keys.order(order)
-    effects: Any = keys.restarted().machine.resume(0.0).effects
-    assert [greeting.message.seen for greeting in effects] == [3]
 
 
 # --- opening ----------------------------------------------------------------------
@@ -350,15 +339,13 @@ def test_a_refused_cohort_binds_nobody() -> None:
     assert keys.order(opening()).records == [released()]
 
 
-def seventh(cohort: Cohort) -> tuple[Member, ...]:
-    """The members, with the same updates under another sequence."""
-    renamed = dataclasses.replace
-    return tuple(renamed(m, id=renamed(m.id, sequence=7)) for m in cohort.members)
-
-
 def test_a_cohort_that_was_not_released_leaves_its_clients_free() -> None:
     keys = Keys().founded()
     keys.order(opening())
     keys.fetched(0, answer=bytes(32))
-    step = keys.order(opening(Cohort("all", 1, 1, 1, seventh(make_cohort()))))
+    again = tuple(
+        dataclasses.replace(each, id=dataclasses.replace(each.id, sequence=7))
+        for each in make_cohort().members
+    )
+    step = keys.order(opening(Cohort("all", 1, 1, 1, again)))
     assert len(fetches(step)) == 4

@@ -45,14 +45,14 @@ CLIENTS = tuple(f"c{number}" for number in range(9))
 
 
 @cache
-def bench(n: int, t: int, minimum: int) -> Bench:
-    return Bench(n, t, minimum, CLIENTS)
+def bench(n: int, t: int) -> Bench:
+    return Bench(n, t, clients=CLIENTS)
 
 
 @cache
-def sent(n: int, t: int, minimum: int, client: str, sequence: int, version: int) -> Sent:
+def sent(n: int, t: int, client: str, sequence: int, version: int) -> Sent:
     base = digest("model", bytes([version]))
-    return bench(n, t, minimum).send(client, sequence, version, base)
+    return bench(n, t).send(client, sequence, version, base)
 
 
 @dataclass
@@ -74,9 +74,9 @@ class Aggregator:
         corrupt: the first so many holders, whose seeds it has.
     """
 
-    def __init__(self, n: int, t: int, corrupt: int = 0, minimum: int = 2) -> None:
-        self.site, self.minimum = bench(n, t, minimum), minimum
-        self._of = (n, t, minimum)
+    def __init__(self, n: int, t: int, corrupt: int = 0) -> None:
+        self.site, self.minimum = bench(n, t), 2
+        self._of = (n, t)
         self.corrupt = frozenset(range(corrupt))
         self.honest = {k: self.site.holder(k) for k in range(corrupt, n)}
         self.streams = Streams()

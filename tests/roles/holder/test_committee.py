@@ -66,9 +66,9 @@ def bench(minimum: int = 2) -> Bench:
 
 
 @cache
-def crowd(version: int = 0, base: bytes = BASE, minimum: int = 2) -> tuple[Sent, ...]:
-    """Six members' updates of one version."""
-    return tuple(bench(minimum).send(name, version + 1, version, base) for name in CLIENTS[:6])
+def crowd(minimum: int = 2) -> tuple[Sent, ...]:
+    """Six members' updates of version 0."""
+    return tuple(bench(minimum).send(name) for name in CLIENTS[:6])
 
 
 def signed(receipt: Receipt, author: str | None = None) -> Receipt:

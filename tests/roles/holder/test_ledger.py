@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -325,25 +325,15 @@ def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[st
     assert "for another group or version" in Ledger().gives(changed(order, **said))
 
 
-def evaluating() -> HolderLedger:
-    """Of a holder in a run whose clients evaluate."""
+def test_metrics_hide_among_as_many_clients_as_updates() -> None:
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
     ledger = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
     ledger.apply(records.RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
-    return ledger
-
-
-def metrics_of(clients: Iterable[str]) -> Cohort:
-    """A cohort of what these clients measured."""
-    members = tuple(Member(SubmissionId(client, "evaluation", 1), 1, 1) for client in clients)
-    return Cohort("evaluation", 0, 3, 1, members)
-
-
-def test_metrics_hide_among_as_many_clients_as_updates() -> None:
-    few = orders.Open(1, metrics_of(CLIENTS[: LEAST - 1]), (), ())
+    ids = (SubmissionId(client, "evaluation", 1) for client in CLIENTS[: LEAST - 1])
+    few = Cohort("evaluation", 0, 3, 1, tuple(Member(id, 1, 1) for id in ids))
     with pytest.raises(Refused, match="a cohort of 2 clients, and 3 or more are opened"):
-        evaluating().check(few)
+        ledger.check(orders.Open(1, few, (), ()))
 
 
 @pytest.mark.parametrize("step", [-1, 1])

@@ -342,9 +342,7 @@ def test_sequences_are_never_used_twice() -> None:
     update = client.trained()
     client.order(orders.Settled(1, update.receipt.id, "dropped", 0, "x"))
     again = client.restarted().joined()
-    again.publish(0)
-    again.invite(0)
-    (task,) = works(again.pull(0))
+    (task,) = works(again.ready(0))
     assert task.aims == (Aim("all", 0, 1),)
 
 

@@ -60,9 +60,7 @@ def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     """After a training, on the client's own terminal."""
     kit = MemberSettings("c0", ROSTER, SCHEMA, Terms())
     client = Client(plan, kit=kit).joined()
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
+    client.ready(0)
     update = client.sealed(0, 0)
     receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
     update = dataclasses.replace(update, receipt=receipt)
@@ -83,23 +81,12 @@ def test_a_data_holder_has_a_line_a_version() -> None:
     assert line.endswith(", unsafe seed: no privacy")
 
 
-def test_who_sends_nothing_is_told_nothing() -> None:
-    client = Client().joined()
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
-    step = client.give(WORKER, Contributed((), (), told="120 records"))
-    assert says(step) == []
-
-
 # --- pushing ----------------------------------------------------------------------
 
 
 def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
     client = Client().joined()
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
+    client.ready(0)
     update = client.sealed(0, 0)
     figure = requests.Figure("training_seconds", 2.0)
     step = client.give(WORKER, Contributed((update,), (figure,)))
@@ -224,9 +211,7 @@ def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
     """A client that has sealed two blocks of four; what each of them led to."""
     client = Client().joined()
     client.machine._out.goes_well.add("all")
-    client.publish(0)
-    client.invite(0)
-    client.pull(0)
+    client.ready(0)
     update = client.sealed(0, sequence)
     return client, update, [client.give(WORKER, Done(SealOn(), h)) for h in update.headers[:2]]
 
@@ -259,9 +244,7 @@ def test_a_sequence_of_which_a_block_left_is_used_up() -> None:
     client, _, _ = sealing()
     back = client.restarted().joined()
     assert back.machine.resume(0.0).effects[0] == Work(Sweep(frozenset()))
-    back.publish(0)
-    back.invite(0)
-    (task,) = works(back.pull(0))
+    (task,) = works(back.ready(0))
     assert task.aims == (Aim("all", 0, 1),)
 
 

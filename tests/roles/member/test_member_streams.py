@@ -27,10 +27,11 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member.outbox import MOST_SEALINGS
 from secureps.roles.member.tasks import Aim, Contribute, Reseal
-from tests.kits.member_kit import RULE, Client, leaves, puts, said
+from tests.kits.member_kit import Client, leaves, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
     PRIVACY,
+    RULE,
     SCHEMA,
     STEPS,
     halts,
@@ -141,11 +142,11 @@ def test_who_is_told_to_leave_does_so_after_what_is_on_its_way() -> None:
         client.order(Leave("somebody else's wish"))
 
 
-def paired(first: dict[str, Any], second: dict[str, Any] = SSP) -> tuple[Client, Sealed]:
+def paired(first: dict[str, Any]) -> tuple[Client, Sealed]:
     """Its update of b is on its way, and it trains for w."""
     groups = [
         {"name": "b", "pattern": "bias", "rule": first},
-        {"name": "w", "pattern": "*", "rule": second},
+        {"name": "w", "pattern": "*", "rule": SSP},
     ]
     steps = {"local_steps": STEPS}
     client = Client(make_plan(group=groups, privacy=PRIVACY, training=steps)).joined()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Refused
-from secureps.messages import coordinator_records, holder_records
+from secureps.messages import coordinator_records
 from secureps.messages.requests import Prepared
 from secureps.roles.coordinator.group import Phase
 from secureps.store.checkpoint import checkpoint_path
@@ -51,34 +50,6 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
     ward.nothing_was_burnt()
     adopted = ward.journalled(SHARD, Prepared)[0]
     assert (adopted.version, adopted.cohort) == (3, -1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("phase", "away"),
-    [
-        (Phase.OPENING, ("client-02",)),
-        (Phase.OPENING, ("coordinator",)),
-        (Phase.PREPARING, tuple(f"holder-{number}" for number in range(4))),
-    ],
-    ids=["a client", "the coordinator", "all key holders"],
-)
-def test_blocks_of_an_opened_cohort_come_again_whoever_is_away_meanwhile(
-    phase: Phase, away: tuple[str, ...], tmp_path: Path
-) -> None:
-    """No second sum of these clients is ever opened: the same cohort goes on."""
-    ward = Ward(tmp_path, "rlwe", checkpoint_every=1)
-    to_part(ward, 2)
-    ward.until(phase, 2)
-    lose_everything(ward)
-    for party in away:
-        ward.play.kill(party)
-        ward.play.loop.call_later(3.0, partial(ward.play.start, party))
-    ward.play.start(SHARD)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    released = ward.journalled("holder-1", holder_records.CohortReleased)
-    assert [each.cohort.number for each in released] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["away", "coordinator restarts"])

@@ -64,19 +64,24 @@ def fetched(desk: Desk, order: orders.Commit) -> list[GatherState]:
     return [task for task in works(step) if isinstance(task, GatherState)]
 
 
-def ready(desk: Desk) -> Prepared:
-    """It has its blocks of the coming placement."""
-    told(desk, coming(desk))
-    (task,) = fetched(desk, commit())
-    (record,) = desk.gathered(task).records
-    assert isinstance(record, Prepared)
-    return record
-
-
-def test_what_moves_here_is_fetched_and_counts_once_the_placement_is_in_force() -> None:
+def gaining() -> tuple[Desk, GatherState]:
+    """All that it gains is here, and it is to make a file of it."""
     desk = Desk().founded()
     told(desk, coming(desk))
     (task,) = fetched(desk, commit())
+    return desk, task
+
+
+def ready() -> tuple[Desk, Prepared]:
+    """It has its blocks of the coming placement."""
+    desk, task = gaining()
+    (record,) = desk.gathered(task).records
+    assert isinstance(record, Prepared)
+    return desk, record
+
+
+def test_what_moves_here_is_fetched_and_counts_once_the_placement_is_in_force() -> None:
+    desk, task = gaining()
     assert (task.blocks, task.epoch, task.copies) == (MORE, 2, (state_key("all", 0, 1),))
     step = desk.gathered(task)
     made = Prepared(OWN, "all", 0, commit().blocks, NEW_FILE, epoch=2)
@@ -125,9 +130,7 @@ def test_what_was_sent_before_is_passed_on_too_but_not_what_its_holder_keeps() -
 
 
 def test_a_file_of_a_placement_that_is_given_up_is_not_used() -> None:
-    desk = Desk().founded()
-    told(desk, coming(desk))
-    (task,) = fetched(desk, commit())
+    desk, task = gaining()
     told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
     step = desk.gathered(task)
     assert (step.records, works(step)) == ([], [Prune(task.copies, "all", 0, 0)])
@@ -135,8 +138,7 @@ def test_a_file_of_a_placement_that_is_given_up_is_not_used() -> None:
 
 
 def test_what_came_for_a_placement_that_is_given_up_is_deleted() -> None:
-    desk = Desk().founded()
-    ready(desk)
+    desk, _ = ready()
     header = desk.header(block=1)
     assert desk.shard.inspect(PEER, requests.PutBlock(header))
     desk.give(PEER, requests.PutBlock(header))
@@ -146,15 +148,13 @@ def test_what_came_for_a_placement_that_is_given_up_is_deleted() -> None:
 
 
 def test_who_missed_that_its_placement_is_in_force_uses_its_file_by_the_next_one() -> None:
-    desk = Desk().founded()
-    made = ready(desk)
+    desk, made = ready()
     told(desk, None, coming(desk, epoch=3))
     assert desk.shard.state.group("all").states[0].state == made.state
 
 
 def test_its_file_is_of_no_use_where_other_blocks_are_in_force() -> None:
-    desk = Desk().founded()
-    ready(desk)
+    desk, _ = ready()
     told(desk, None, target(desk, (OWN,), (PEER,), (PEER,), (PEER,), epoch=3))
     assert desk.shard.state.group("all").states == {}
 
@@ -175,9 +175,7 @@ def test_who_gains_a_block_gets_its_state_and_others_do_not_yet() -> None:
 
 
 def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_again() -> None:
-    desk = Desk().founded()
-    told(desk, coming(desk))
-    (task,) = fetched(desk, commit())
+    desk, task = gaining()
     before = dataclasses.replace(make_placement(desk.plan), epoch=3)
     told(desk, coming(desk, epoch=4), before)
     fetched(desk, commit())
@@ -284,9 +282,7 @@ def test_what_came_and_is_damaged_since_is_fetched_again() -> None:
 
 
 def test_a_gained_block_that_is_damaged_since_is_fetched_again_alone() -> None:
-    desk = Desk().founded()
-    told(desk, coming(desk))
-    (task,) = fetched(desk, commit())
+    desk, task = gaining()
     step = desk.give(WORKER, WorkFailed(task, PayloadsDamaged(frozenset(task.copies))))
     ((to, ask),) = called(step)
     assert (to, type(ask), ask.block, ask.state) == (PEER, GetBlock, 1, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,14 @@ def desk(plan: str = "doubled plain") -> Desk:
     step = made.order(configure(made.plan))
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [PEER]
     return made
+
+
+def forwarding() -> tuple[Desk, Any]:
+    """A block of which it is the primary is on its way to the other holder."""
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    return made, header
 
 
 def answered(desk: Desk, header: object) -> Step:
@@ -59,17 +68,13 @@ def test_of_several_replicas_all_have_it_before_the_author_hears_of_it() -> None
 
 
 def test_who_sends_it_again_meanwhile_waits_for_the_same() -> None:
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     for again in (requests.PutBlock(header), requests.AskBlock(header)):
         assert made.give(header.author, again).effects == [Defer(header.key)]
 
 
 def test_a_restart_passes_on_again_what_comes_again() -> None:
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     again = made.restarted()
     step = again.give(header.author, requests.AskBlock(header))
     assert [e.to for e in step.effects if isinstance(e, Call)] == [PEER]
@@ -86,18 +91,14 @@ def test_what_is_passed_on_is_answered_at_once() -> None:
 
 
 def test_what_the_replica_refuses_is_refused() -> None:
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     error = Conflict("known with other bytes")
     step = made.give(PEER, Failed(requests.PutBlock(header), error))
     assert step.effects == [Answer(error, ticket=header.key)]
 
 
 def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     made.order(orders.Discard(1, (ID,)))
     step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
     assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
@@ -113,18 +114,14 @@ def placed(made: Desk, shard: str) -> list[Effect]:
 
 def test_who_holds_a_block_no_more_has_its_author_bring_it_to_who_does() -> None:
     """The copy that was on its way may not have arrived: this one is deleted."""
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     (answer,) = (each for each in placed(made, PEER) if isinstance(each, Answer))
     assert answer.ticket == header.key
     assert "shard-a does not hold this block any more" in str(answer.message)
 
 
 def test_a_copy_is_not_waited_for_whose_taker_holds_the_block_no_more() -> None:
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     told = Answer(requests.Stored(header.digest), ticket=header.key)
     assert told in placed(made, OWN)
 
@@ -147,9 +144,7 @@ def test_a_shard_holds_both_its_own_blocks_and_copies() -> None:
 
 def test_a_copy_goes_once_whoever_waits_for_it() -> None:
     """Its author, and the shard that lost it and asks for it."""
-    made = desk()
-    header = made.header(block=MINE)
-    made.put(header)
+    made, header = forwarding()
     step = made.give(PEER, requests.Missing(PEER, "all", -1, (ID,)))
     (deferred,) = step.effects
     assert isinstance(deferred, Defer)

@@ -248,14 +248,6 @@ def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
 # --- what goes out ----------------------------------------------------------------
 
 
-def test_published_blocks() -> None:
-    desk = Desk().founded()
-    step = desk.give("c1", requests.GetBlock(desk.run, "all", 0, 2))
-    assert step == Step(
-        effects=[Answer(requests.Payload(blocks(0)[1]), attach=model_key("all", 0, 2))]
-    )
-
-
 def test_differences_from_a_version_that_the_asker_has() -> None:
     """As long as all versions between are on record, and they are shorter than the block."""
     rule = {"quorum": 3, "minimum": 2}

@@ -464,15 +464,6 @@ def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
 # --- the rest ---------------------------------------------------------------------
 
 
-def test_telemetry_of_a_step_is_passed_on() -> None:
-    desk = Desk().founded()
-    desk.holding(make_cohort())
-    report = requests.Telemetry("shard-a", "all", 1, ())
-    made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
-    step = desk.give(WORKER, Done(StepState(make_cohort(), None), made, report))
-    assert calls(step)[1:] == [report]
-
-
 def test_commit_forgets_what_is_older_than_keep() -> None:
     desk = Desk("bfv").founded()
     desk.version(1, keep=0)

@@ -21,7 +21,6 @@ from secureps.messages.evaluation import (
     VersionEvaluated,
 )
 from secureps.messages.requests import (
-    AskStatus,
     CohortSteps,
     Figure,
     GroupStatus,
@@ -38,7 +37,6 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.scaling import ScalingStatus, ScalingStep, ShardLoad
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.run.report.status_tables import (
     evaluations,
@@ -49,9 +47,8 @@ from secureps.run.report.status_tables import (
     show_json,
 )
 from secureps.run.report.status_tables import skips as reasons_of
-from secureps.run.simulate.simulation import Simulation
 from secureps.service.metrics import Metrics
-from tests.kits.federations import small_federation, small_plan
+from tests.kits.federations import small_federation, small_plan, status_of
 from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
 
 STATUS = Status(
@@ -204,26 +201,19 @@ def test_where_all_fits_all_is_shown() -> None:
     ]
 
 
-def asked(simulation: Simulation) -> Status:
-    step = simulation.coordinator.handle(simulation.loop.now(), "client-00", AskStatus())
-    (status,) = [e.message for e in step.effects if isinstance(e, Answer)]
-    assert isinstance(status, Status)
-    return status
-
-
 def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     simulation = small_federation(small_plan("bfv"), tmp_path)
     simulation.run(lambda: simulation.versions()["all"] >= 1)
-    states = {s.name: (s.role, s.registered, s.live) for s in asked(simulation).servers}
+    states = {s.name: (s.role, s.registered, s.live) for s in status_of(simulation).servers}
     assert states == {
         "holder-0": ("holder", True, True),
         "shard-0": ("shard", True, True),
         "shard-1": ("shard", True, True),
     }
-    assert "away" not in asked(simulation).groups[0].reason
+    assert "away" not in status_of(simulation).groups[0].reason
     simulation.kill("shard-1")
-    simulation.run(lambda: not all(s.live for s in asked(simulation).servers))
-    status = asked(simulation)
+    simulation.run(lambda: not all(s.live for s in status_of(simulation).servers))
+    status = status_of(simulation)
     assert [s.name for s in status.servers if not s.live] == ["shard-1"]
     assert status.groups[0].reason.endswith("; shard-1 is away")
     metrics = Metrics()
@@ -299,7 +289,7 @@ def test_before_there_is_a_run_it_says_who_is_missing() -> None:
 def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) -> None:
     simulation = small_federation(small_plan(), tmp_path)
     simulation.run(lambda: simulation.versions()["all"] >= 1)
-    status = asked(simulation)
+    status = status_of(simulation)
     held = {h.shard: h for h in status.holdings}
     assert set(held) == {"shard-0", "shard-1"}
     # 30 x 7 weights and 7 biases, in blocks of 64
