@@ -24,14 +24,12 @@ from safetensors.numpy import load_file
 from secureps.errors import ConfigError, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
-from secureps.run.report.version_metrics import Extras
 from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
 from secureps.run.up.runs import STOPPED
 from secureps.run.up.up import up
 from secureps.store.checkpoint import read_state, write_state
-from tests.kits import extras_kit
 from tests.kits.command import INSECURE, run, typed
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT, supervise_children
@@ -439,18 +437,6 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(
     with pytest.raises(SecurepsError, match=reason):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras_kit.remove(monkeypatch, "mlflow")
-    plan = write_plan(tmp_path / "plan.toml")
-    order = Order(plan, tmp_path / "run", None, ENV, Extras(mlflow=str(tmp_path / "ml")))
-    with pytest.raises(ConfigError, match=r"--mlflow: .*; pip install 'secureps\[mlflow\]'"):
-        up(order, Console(file=io.StringIO()))
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
 @pytest.mark.slow
