@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.federations import Tensors, Walker
+from tests.kits.relay import free_port
 
 PATIENCE = 60.0
 Found = TypeVar("Found")
@@ -78,7 +78,7 @@ class OneProcess:
         self.shards = shard_names(plan.section.shards)
         self.holders = holder_names(plan.holders)
         self.kit = kit_with_observer(plan, self.clients)
-        self.addresses = {name: f"127.0.0.1:{_free()}" for name in (COORDINATOR, *self.shards)}
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in (COORDINATOR, *self.shards)}
         self.parties: dict[str, Executor] = {}
         self._closing: list[Callable[[], None]] = []
 
@@ -226,9 +226,3 @@ def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:
         assert error is None or isinstance(error, Exception)
         found.append(error)
     return found
-
-
-def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as line:
-        port: int = line.getsockname()[1]
-        return port
