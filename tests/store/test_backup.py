@@ -21,7 +21,6 @@ from secureps.store import journal_rows
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
 from secureps.store.backup import (
-    NUMBER_BYTES,
     CopyParts,
     _copy_journal,
     backup,
@@ -304,16 +303,6 @@ def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 # --- the number of a folder -----------------------------------------------------------
-
-
-def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    number = folder_number(one)
-    assert len(number) == NUMBER_BYTES
-    assert folder_number(one) == number
-    assert folder_number(two) != number
 
 
 @pytest.mark.parametrize("content", ["", "abcd\n", "z" * 32, "00" * 17])

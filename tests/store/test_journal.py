@@ -49,7 +49,6 @@ from secureps.store.journal import (
     read_rows,
 )
 from secureps.store.journal_rows import RECORDS, START, Mark, Row, height_path
-from tests.conftest import AS_DEPLOYED
 
 SOME = [
     Incarnated(1),
@@ -158,16 +157,6 @@ class TestSqliteJournal(JournalContract):
         with pytest.raises(Malformed):
             journal.append(0.0, [SOME[0], Charge("a", "all", 0, float("nan"), 0.1, 1)])
         assert list(journal.replay()) == []
-
-    def test_it_is_durable_as_asked(
-        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
-        deployed = self.reopened(journal)
-        assert isinstance(deployed, SqliteJournal)
-        assert deployed._base.execute("PRAGMA synchronous").fetchone() == (2,)
-        assert deployed._base.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        deployed.close()
 
 
 def read_all(path: Path) -> list[object]:
