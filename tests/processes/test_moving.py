@@ -8,7 +8,6 @@ from pathlib import Path
 
 from secureps.messages import orders, requests
 from secureps.messages.run import ShardAddress
-from secureps.roles.machine import Locate
 from tests.kits.federations import same, unharmed
 from tests.kits.member_kit import PLAN, Client
 from tests.kits.processes import Processes
@@ -34,12 +33,6 @@ def move(world: World, to: str = "elsewhere:9") -> list[tuple[str, orders.Config
     return [(party, order) for party, given in told.items() for order in given]
 
 
-def test_who_dials_shards_hears_at_once_where_one_is() -> None:
-    told = move(world())
-    assert [party for party, _ in told] == ["c0", HOLDER]
-    assert all(order.shards == ELSEWHERE for _, order in told)
-
-
 def test_a_shard_that_registers_where_it_was_is_no_news() -> None:
     assert move(world(), "shard-a:1") == []
 
@@ -53,15 +46,6 @@ def test_who_joined_before_and_watches_after_the_move_hears_of_it() -> None:
         step = stage.give(client, requests.Subscribe(client, ()))
         found = [o.shards for o in orders_of(step, client) if isinstance(o, orders.Configure)]
         assert found == told
-
-
-def test_a_client_dials_where_it_is_told() -> None:
-    client = Client().joined()
-    order = replace(configure(PLAN), shards=ELSEWHERE)
-    assert client.order(order).effects == [
-        Locate("shard-a", "elsewhere:9"),
-        Locate("shard-b", "shard-b:1"),
-    ]
 
 
 def test_a_client_does_not_follow_another_run() -> None:

@@ -21,7 +21,7 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import load_plan
 from secureps.run import cli
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import Origin, RunFolder, claimed, client_names, is_claimed
+from secureps.run.up.folder import Origin, RunFolder, claimed, client_names
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far
@@ -190,15 +190,6 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
     assert same(load_file(run / "model.safetensors"), model)
     logs = ((run / "logs" / f"{name}.log").read_text() for name in ("coordinator", "standby"))
     assert sum("the run is over" in log for log in logs) == 1
-
-
-def test_a_folder_is_played_once_at_a_time(tmp_path: Path) -> None:
-    assert not is_claimed(tmp_path)
-    with claimed(tmp_path):
-        assert is_claimed(tmp_path)
-        with pytest.raises(OperatorError, match="is being played now"), claimed(tmp_path):
-            raise AssertionError
-    assert not is_claimed(tmp_path)
 
 
 def test_a_party_that_was_left_over_is_named(tmp_path: Path) -> None:
