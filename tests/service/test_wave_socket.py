@@ -15,6 +15,7 @@ import pytest
 from secureps.errors import NotReady, OperatorError, SecurepsError, Unreachable, Unsigned
 from secureps.service import one_wave
 from secureps.service.one_wave import answering, asked
+from tests.kits import key_search
 from tests.kits.users import playable
 
 
@@ -187,3 +188,39 @@ def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
     finally:
         os.write(end, b"x")
         os.waitpid(child, 0)
+
+
+@pytest.mark.slow
+@two_users
+def test_a_search_as_another_user_finds_the_public_kit_and_as_root_every_secret(
+    folder: Path,
+) -> None:
+    secrets = {"identity.key": b"a key", "holder-0.toml": b"minimum = 5", "journal.db": b"ledger"}
+    private, public = folder / "private", folder / "public"
+    for place, mode in ((private, 0o700), (public, 0o755)):
+        place.mkdir()
+        place.chmod(mode)
+    for name, data in secrets.items():
+        (private / name).write_bytes(data)
+        (private / name).chmod(0o600)
+    (public / "roster.json").write_bytes(b"roster")
+    wanted = {name: key_search.digested(data) for name, data in secrets.items()}
+    wanted["public kit"] = key_search.digested(b"roster")
+    pieces = {"a key in words": key_search.piece(b"abc")}
+
+    def look() -> str:
+        told = (os.environ, "nothing")
+        own, relay = [str(os.getppid())], str(folder / "none")
+        return "\n".join(key_search.search(wanted, [], [str(folder)], told, own, relay, pieces))
+
+    assert as_user(APP, APP, look) == f"public kit: {public / 'roster.json'}"
+    assert f"private: {private / 'journal.db'}" in key_search.search(
+        {}, [str(private)], [str(folder)], [], [], "", {}
+    )
+    found = look()
+    assert all(name in found for name in wanted)
+    with_memory = key_search.search({}, [], [], ["xabcx"], [str(os.getpid())], "", pieces)
+    assert [line.partition(":")[0] for line in with_memory] == [
+        "memory of key holder",
+        "a key in words",
+    ]
