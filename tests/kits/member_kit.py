@@ -118,12 +118,12 @@ class Client:
             for h in update.headers
         ]
 
-    def trained(self, version: int = 0, sequence: int = 0) -> Sealed:
+    def trained(self, version: int = 0) -> Sealed:
         """Invited, pulled, trained and sealed; its blocks are on their way."""
         self.publish(version)
         self.invite(version)
         self.pull(version)
-        update = self.sealed(version, sequence)
+        update = self.sealed(version, 0)
         self.contributed(update)
         return update
 

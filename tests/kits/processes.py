@@ -38,7 +38,7 @@ most_examples = 32
 """
 
 
-def plan_text(rule: str, values: str = VALUES, capacity: int = 8) -> str:
+def plan_text(rule: str, values: str = VALUES) -> str:
     """A plan's file of which `{versions}` and `{cipher}` are open, for the model of the walkers.
 
     Args:
@@ -52,7 +52,7 @@ block_size = 64
 local = ["*.count"]
 [cipher]
 name = "{{cipher}}"
-capacity = {capacity}
+capacity = 8
 [[group]]
 {values}{rule}
 """

@@ -16,8 +16,8 @@ from tests.kits.roles_kit import HOLDER, SCHEMA, World, configure, make_plan, or
 ELSEWHERE = (ShardAddress("shard-a", "elsewhere:9", 1.0), ShardAddress("shard-b", "shard-b:1", 1.0))
 
 
-def world(cipher: str = "bfv") -> World:
-    world = World(make_plan(cipher))
+def world() -> World:
+    world = World(make_plan("bfv"))
     world.servers()
     world.enter("c0")
     return world

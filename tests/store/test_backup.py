@@ -330,10 +330,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return journal.copied()
 
 
-def parts_of(whole: bytes, size: int = 5000) -> list[CopyPart]:
-    own = payload_digest(whole)
-    starts = range(0, len(whole), size)
-    return [CopyPart(own, len(whole), at, whole[at : at + size]) for at in starts]
+def parts_of(whole: bytes) -> list[CopyPart]:
+    own, starts = payload_digest(whole), range(0, len(whole), 5000)
+    return [CopyPart(own, len(whole), at, whole[at : at + 5000]) for at in starts]
 
 
 def come(state: Path, whole: bytes) -> None:

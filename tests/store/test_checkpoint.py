@@ -425,9 +425,9 @@ def test_a_file_that_is_copied_from_files_is_the_one_that_is_written_from_memory
     assert not (tmp_path / "torn").exists()
 
 
-def framed(header: object, body: bytes = bytes(8)) -> bytes:
+def framed(header: object) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + body
+    return len(text).to_bytes(8, "little") + text + bytes(8)
 
 
 def tensor(**changes: object) -> dict[str, object]:
