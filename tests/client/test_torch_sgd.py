@@ -36,7 +36,7 @@ def test_a_sample_is_as_good_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(private_sum, "MICROBATCH", most)
         hardly_noisy = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
         found.append(moved(mlp(), task, hardly_noisy, 3, lr=0.5, momentum=0.9))
-    assert torch.allclose(*found, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
     assert float(found[0].abs().mean()) > 1e-3, "nothing moved"
 
 
