@@ -101,14 +101,9 @@ def updated(
 
 
 def both(
-    plan: Plan,
-    layout: GroupLayout,
-    made: Model,
-    kept: NDArray[np.float32] | None = None,
-    kinds: Mapping[str, Kind] | None = None,
+    plan: Plan, layout: GroupLayout, made: Model, kept: NDArray[np.float32] | None = None
 ) -> tuple[Update, Update]:
-    scale = 0.75 if layout.scaled else None
-    more = {"kept": kept, "scale": scale, "kinds": kinds or {}}
+    more = {"kept": kept, "scale": 0.75 if layout.scaled else None}
     here, there = (
         updated(plan, layout, made[0], tensors, **more) for tensors in (made[1], held(made[1]))
     )

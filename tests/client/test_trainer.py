@@ -1,16 +1,26 @@
-import subprocess
-import sys
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from secureps.client.trainer import FitConfig, FitResult, RecordPrivacy, check_like
-from secureps.errors import ConfigError
-
-
-def test_importing_it_imports_no_torch() -> None:
-    program = "import sys, secureps.client.trainer; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+from secureps.client.trainer import (
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    RecordPrivacy,
+    number,
+    taken_evaluation,
+    taken_fit,
+    taken_tensors,
+    whole_number,
+)
+from secureps.errors import ConfigError, Malformed, WrongShape
 
 
 def test_secrets_stay_out_of_repr() -> None:
@@ -49,12 +59,103 @@ def test_unsound_record_privacy_is_refused(
         RecordPrivacy(*values)
 
 
-def test_check_like_names_the_first_difference() -> None:
-    shapes: dict[str, tuple[int, ...]] = {"w": (2, 3), "n": ()}
-    good = {"n": np.array(1), "w": np.zeros((2, 3))}
-    assert check_like(good, shapes) is None
-    assert check_like({"w": good["w"]}, shapes) == "tensor 'n' is missing"
-    assert check_like(good | {"x": np.zeros(1)}, shapes) == "tensor 'x' is not one of this model's"
-    assert check_like(good | {"w": np.zeros((3, 2))}, shapes) == (
-        "tensor 'w' has shape (3, 2), the model's has (2, 3)"
-    )
+# --- what functions return --------------------------------------------------------
+
+
+HALVES = [
+    0.5, np.float32(0.5), np.float16(0.5), np.array(0.5), np.array([[0.5]]), torch.tensor(0.5),
+    torch.tensor([0.5], requires_grad=True), torch.tensor(0.5, dtype=torch.bfloat16),
+    Fraction(1, 2),
+]  # fmt: skip
+NO_NUMBERS: list[Any] = [
+    None, "0.5", [0.5], {}, object(), np.array([0.5, 1]), torch.zeros(2), Decimal(1), 1j,
+    np.array("x"), np.datetime64("2020-01-01"), 10**400,
+]  # fmt: skip
+
+
+def _named(value: object) -> str:
+    """The same in every process: an object's own repr has its address."""
+    return "an object" if type(value) is object else repr(value)
+
+
+@pytest.mark.parametrize("value", HALVES, ids=_named)
+def test_a_number_is_a_number_whoever_made_it(value: Any) -> None:
+    made = number(value)
+    assert (type(made), made) == (float, 0.5)
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: _named(value)[:20])
+def test_what_is_no_number_is_none(value: Any) -> None:
+    assert number(value) is None
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)], ids=_named)
+def test_examples_are_counted_by_whatever_is_whole(value: Any) -> None:
+    made = whole_number("examples", value)
+    assert (type(made), made) == (int, 3)
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 2.5, True, np.bool_(True), math.nan, math.inf, *NO_NUMBERS[:-1]], ids=_named
+)
+def test_what_counts_no_examples_is_refused_by_its_key(value: Any) -> None:
+    with pytest.raises(Malformed, match=r"examples is .*, and must be a whole number of 0 or more"):
+        whole_number("examples", value)
+
+
+def test_tensors_of_any_library_are_arrays() -> None:
+    given = {
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+        "trained": torch.ones(2, requires_grad=True),
+        "plain": 3,
+        "listed": [[1.0, 2.0]],
+        "swapped": np.arange(3, dtype=">i4"),
+    }
+    made = taken_tensors(given)
+    assert {name: str(each.dtype) for name, each in made.items()} == {
+        "half": "float32", "trained": "float32", "plain": "int64", "listed": "float64",
+        "swapped": "int32",
+    }  # fmt: skip
+    assert made["half"].tolist() == [1.5]
+    assert made["swapped"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "value", [None, "x", {}, object(), [1, [2, 3]], [None], b"pickled", np.array(["x"])], ids=_named
+)
+def test_what_is_no_tensor_is_refused_by_its_name(value: Any) -> None:
+    kind = type(value).__name__
+    with pytest.raises(WrongShape, match=f"extra is a {kind}, and must be a NumPy array"):
+        taken_tensors({"w": np.zeros(2), "extra": value})
+
+
+@pytest.mark.parametrize("model", [[np.zeros(3)], None])
+def test_a_model_that_is_no_dict_is_said_to_be_none(model: Any) -> None:
+    kind = type(model).__name__
+    with pytest.raises(WrongShape, match=f"it is a {kind}, and must be a dict of NumPy arrays"):
+        taken_tensors(model)
+    with pytest.raises(WrongShape, match="3 is no name of a tensor: names are text"):
+        taken_tensors({3: np.zeros(2)})
+
+
+def test_a_training_without_metrics_has_none() -> None:
+    nothing: Any = None
+    made = taken_fit(FitResult({"w": [1.0]}, 3.0, nothing, np.int32(2)))  # type: ignore[arg-type, dict-item]
+    assert (made.examples, made.metrics, made.steps) == (3, {}, 2)
+    with pytest.raises(WrongShape, match="metrics is a list, and must be a dict of numbers"):
+        taken_fit(FitResult({}, 1, [], 0))  # type: ignore[arg-type]
+    with pytest.raises(Malformed, match="steps is None, and must be a whole number"):
+        taken_fit(FitResult({}, 1, {}, nothing))
+    with pytest.raises(WrongShape, match="it is a tuple, and must be a FitResult"):
+        taken_fit(({}, 1, {}))
+
+
+def test_a_metric_that_the_plan_evaluates_is_a_number_and_others_may_be_anything() -> None:
+    metrics: Any = {"auc": np.float32(0.5), "table": [1, 2], "note": "x", "rate": math.nan}
+    made = taken_evaluation(EvaluateResult(None, 3, metrics), {"auc"})
+    assert made.metrics.keys() == {"auc", "rate"}
+    assert (made.loss, type(made.metrics["auc"])) == (None, float)
+    with pytest.raises(Malformed, match=r"metric 'table' is \[1, 2\], and must be a number"):
+        taken_evaluation(EvaluateResult(None, 3, metrics), {"table"})
+    with pytest.raises(Malformed, match="loss is 'low', and must be a number, or None"):
+        taken_evaluation(EvaluateResult("low", 3, {}))  # type: ignore[arg-type]

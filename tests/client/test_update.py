@@ -284,9 +284,3 @@ def test_the_range_that_is_named_holds_the_largest_value_after_the_clip(
     tell_cuts("c0", "", group(), made, 1.0, 1e-6)
     assert f"the largest is {value:.3g}: range = {range_} in the plan's" in caplog.text
     assert float(range_) >= value
-
-
-def test_a_clip_counts_no_running_statistics() -> None:
-    delta = parts_of(values(900, -900, 3, 4))
-    assert clip_update(CUT_PLAN, group(), delta, None, CUT_KINDS).norm == 5
-    assert clip_update(CUT_PLAN, group(), delta, None, {}).whole()[2] < 0.02

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kits.flower_examples import EXAMPLES, copied, private
-from tests.kits.flower_simulation import simulate
+from tests.kits.flower_simulation import EXAMPLES, copied, private, simulate
 
 APPS = {"numpy": 0.8, "sklearn": 0.9, "pytorch": 0.6, "lora": 0.6}
 """The accuracy that five nodes reach at least in three rounds; a guess has 0.1, of tumours 0.63."""

@@ -194,38 +194,25 @@ def script_of(name: str, text: str) -> None:
 
 
 def torch_is_missed() -> None:
-    """By name and by `new`."""
+    """By name, by `new`, and by whoever checks the plan of a script that wants it."""
     raised("torch", lambda: ps.TorchTrainer)
     refused("torch", "new", "none", "--torch")
-
-
-def torch_is_missed_by_a_script() -> None:
-    """Whoever checks its plan hears which extra it needs."""
     script_of("wants-torch", "import torch\ndef make(settings): ...\n")
     refused("torch", "check", "wants-torch/plan.toml", "--run-script")
 
 
 def bfv_is_missed() -> None:
-    """By whoever makes keys or opens sums."""
+    """By whoever makes keys or opens sums, and not by `check`."""
     project("wants-bfv", "bfv")
+    secureps("check", "wants-bfv/plan.toml", "--run-script")
     refused("bfv", "simulate", "wants-bfv.toml", "--out", "none")
     refused("bfv", "up", "wants-bfv/plan.toml", "--out", "none")
 
 
-def bfv_is_not_missed_by_a_check() -> None:
-    """`check` needs no extra."""
-    project("checked-bfv", "bfv")
-    secureps("check", "checked-bfv/plan.toml", "--run-script")
-
-
 def flower_is_missed() -> None:
-    """By name and by `new`."""
+    """By name, by `new`, and by whoever checks the plan of an app."""
     raised("flower", lambda: ps.run_flower)
     refused("flower", "new", "none", "--flower")
-
-
-def flower_is_missed_by_an_app() -> None:
-    """Whoever checks its plan hears which extra it needs."""
     script_of("wants-flower", "from flwr.clientapp import ClientApp\napp = ClientApp()\n")
     refused("flower", "check", "wants-flower/plan.toml", "--run-script")
 
@@ -319,14 +306,6 @@ MISSED: dict[str, Callable[[], None]] = {
 }
 
 
-CHECKED: dict[str, Callable[[], None]] = {
-    "torch": torch_is_missed_by_a_script,
-    "bfv": bfv_is_not_missed_by_a_check,
-    "flower": flower_is_missed_by_an_app,
-}
-"""What `secureps check` says of projects that need an extra which is missed."""
-
-
 def examine(name: str) -> None:
     """Uses every extra that an installation has, and misses every other."""
     here = BROUGHT.get(name, (name,))
@@ -337,8 +316,6 @@ def examine(name: str) -> None:
         base_is_there()
     for extra in EXTRAS:
         (THERE if extra in here else MISSED)[extra]()
-        if extra in CHECKED and extra not in here:
-            CHECKED[extra]()
 
 
 if __name__ == "__main__":

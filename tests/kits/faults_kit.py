@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pytest
-
 from secureps.errors import Unreachable
 from secureps.messages.requests import Subscribe
 from secureps.wire.transport import (
@@ -155,9 +153,3 @@ def seen(network: InProcessNetwork, sender: str, to: str, kind: str) -> int:
 def faulty(table: Table) -> Callable[[Clock, DelayOf], FaultyNetwork]:
     """The network of a simulation in which this goes wrong."""
     return partial(FaultyNetwork, faults=table)
-
-
-to_requests = pytest.mark.parametrize("fault", [Drop(), DropReply(), Delay(3.0)], ids=repr)
-"""A request whose reply is lost comes twice."""
-to_orders = pytest.mark.parametrize("fault", [Cut(), Duplicate(), Delay(3.0)], ids=repr)
-"""An order comes by a stream, which is cut where the order is lost."""

@@ -7,9 +7,9 @@ began them. Also Flower's simulation, as `flwr run` has it: a SuperLink that Ray
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
-import secrets
 import signal
 import socket
 import ssl
@@ -19,10 +19,15 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 import psutil
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
@@ -32,13 +37,17 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from tests.kits.flower_keys import certify, node_key
+from secureps.flower.aggregator import simulated_kit
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import load_plan
+from secureps.run.up.folder import client_names, holder_names, shard_names
 from tests.kits.nursery import ROOT
+from tests.kits.party_kits import part
+from tests.kits.relay import free_port
+from tests.kits.users import playable
 
 PATIENCE = 600.0
 """Seconds without a word in any log: a wave takes ten of two cores, and many more of busy ones."""
-PORTS = range(10_000, 32_768)
-"""Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"
 """In the environment of every process of a deployment: which one it belongs to."""
 
@@ -242,15 +251,190 @@ class Deployment:
         return sorted(self.folder.glob("*.log"))
 
 
-def free_port() -> int:
-    """A port of loopback that nobody has now, nor is given before it is used, a second later."""
-    while True:
-        port = secrets.choice(PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
 def _answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
+
+
+_PEM, _OPEN = serialization.Encoding.PEM, serialization.NoEncryption()
+_DAY = timedelta(days=1)
+
+
+def certify(folder: Path) -> tuple[Path, Path, Path]:
+    """Writes a CA's certificate, and a server's with its key, for 127.0.0.1 and localhost."""
+    authority, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    about = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    root = (
+        _builder("Flower CA", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_signs(), critical=True)
+        .add_extension(about, critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    leaf = (
+        _builder("SuperLink", own)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(about), critical=False
+        )
+        .sign(authority, hashes.SHA256())
+    )
+    paths = folder / "ca.crt", folder / "superlink.pem", folder / "superlink.key"
+    secret = own.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, _OPEN)
+    written = root.public_bytes(_PEM), leaf.public_bytes(_PEM), secret
+    for path, content in zip(paths, written, strict=True):
+        path.write_bytes(content)
+    return paths
+
+
+def node_key(path: Path) -> bytes:
+    """Writes a SuperNode's private key (P-384, as OpenSSH has it); returns the public one, DER."""
+    made = ec.generate_private_key(ec.SECP384R1())
+    path.write_bytes(made.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, _OPEN))
+    path.chmod(0o600)
+    return made.public_key().public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _builder(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Flower CA")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + _DAY)
+    )
+
+
+def _signs() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+SEED = 5
+"""Of what nodes draw: every run comes to the same bits."""
+
+
+APP = 47_002
+"""User and group of SuperNodes of key holders, where there are two users: it needs no name."""
+
+
+class PrivateDeployment(Deployment):
+    """Key holders are processes beside it, which dial the ServerApp or are nodes of its.
+
+    Args:
+        plan: of the run.
+        nodes: of clients.
+        holders_as_nodes: each key holder has a SuperNode too; as root, of another user than it is.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, plan: Path, holders_as_nodes: bool = False
+    ) -> None:
+        read = load_plan(plan)
+        self.holders = holder_names(read.holders)
+        self.clients = nodes
+        self._relayed = holders_as_nodes
+        super().__init__(folder, nodes + holders_as_nodes * len(self.holders), self._own)
+        self._names = client_names(nodes)
+        self._minimum = min(read.bounds(group).minimum for group in read.all_groups)
+        self._all = simulated_kit(folder, read, nodes)
+        self.listen = f"127.0.0.1:{free_port()}"
+        shards = shard_names(read.section.shards)
+        self.server_kit = part(self._all, folder / "kits" / "server", COORDINATOR, *shards)
+        for name in (*self.holders, *self._names):
+            part(self._all, folder / "kits" / name, name)
+
+    def _own(self, number: int) -> Mapping[str, str]:
+        partitions = {"num-partitions": str(self.clients)}
+        if number >= self.clients:
+            return partitions | {"secureps-holder": f'"{self.socket(number)}"'}
+        name = client_names(self.clients)[number]
+        kit = self.folder / "kits" / name
+        told = {"secureps-kit": f'"{kit}"', "secureps-name": f'"{name}"'}
+        return partitions | told | {"secureps-unsafe-seed": str(SEED)}
+
+    # --- key holders as nodes ------------------------------------------------------
+
+    def socket(self, number: int) -> Path:
+        """Of the key holder whose SuperNode has this number."""
+        return self.home(number) / "run" / "waves"
+
+    def home(self, number: int) -> Path:
+        """A folder of that SuperNode's own."""
+        return self.folder / f"home-{number}"
+
+    def _user(self, number: int) -> tuple[Sequence[str], Mapping[str, str]]:
+        if number < self.clients:
+            return (), {}
+        home, key = self.home(number), self.folder / f"node-{number}.key"
+        (home / "run").mkdir(parents=True, exist_ok=True)
+        told = {"FLWR_HOME": str(home), "HOME": str(home)}
+        if not playable(APP):
+            return (), told
+        for path in (home, key):
+            os.chown(path, APP, APP)
+        os.chown(home / "run", 0, APP)
+        (home / "run").chmod(0o2750)  # the socket in it is that group's
+        return as_user(APP), told
+
+    @property
+    def said(self) -> dict[str, object]:
+        """What the app's SecureFedAvg is told."""
+        own: dict[str, object] = {"kit": str(self.server_kit), "run": str(self.folder / "run")}
+        return own | ({"holders": "nodes"} if self._relayed else {"listen": self.listen})
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        for name in self.holders:
+            self.start_holder(name)
+        return self
+
+    def start_holder(self, name: str) -> None:
+        """Starts a key holder, or starts it again where it was."""
+        config = self.folder / f"{name}.toml"
+        kit, state = self.folder / "kits" / name, self.folder / name
+        way = f'coordinator = "{self.listen}"'
+        if self._relayed:
+            path = self.socket(self.clients + self.holders.index(name))
+            test = str(not playable(APP)).lower()
+            way = f'socket = "{path}"\ninsecure_for_tests = {test}'
+        config.touch(0o600)
+        config.write_text(
+            f'name = "{name}"\nkit = "{kit}"\nstate = "{state}"\nminimum = {self._minimum}\n{way}\n'
+        )
+        program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
+        self._begin(name, [*program, "--config", str(config)])
+
+
+def as_user(user: int) -> list[str]:
+    """What a command of another user begins with; root alone may say it.
+
+    Where others may not come to this interpreter, they do in a mount namespace of their own.
+    """
+    python = Path(sys.base_prefix).resolve()
+    closed = [each for each in reversed(python.parents) if not each.stat().st_mode & 0o001]
+    script = 'exec "$@"'
+    if closed:
+        script = (
+            f"mount --bind {python} /mnt && mount -t tmpfs -o mode=755 none {closed[0]} && "
+            f'mkdir -p {python} && mount --move /mnt {python} && exec "$@"'
+        )
+    own = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *own]

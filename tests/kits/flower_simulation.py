@@ -7,6 +7,8 @@ with a message: one worker runs the ClientApp, and what it changed in its contex
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +26,8 @@ from flwr.server.superlink.fleet.vce.backend import Backend, BackendConfig
 from flwr.simulation.run_simulation import _run_simulation
 from flwr.supercore import telemetry
 from flwr.supercore.telemetry import EventType
+
+from tests.kits.nursery import ROOT
 
 _RAY = "flwr.server.superlink.fleet.vce.backend.raybackend"
 
@@ -114,3 +118,29 @@ def _without_ray() -> Iterator[None]:
             yield
     finally:
         del sys.modules[_RAY]
+
+
+EXAMPLES = ROOT / "examples" / "flower"
+
+
+def copied(name: str, folder: Path) -> Path:
+    """An app, as its user has it."""
+    app = folder / "app"
+    shutil.copytree(EXAMPLES / name, app, ignore=shutil.ignore_patterns("__pycache__"))
+    return app
+
+
+def private(name: str, folder: Path, **more: object) -> Path:
+    """The same with its diff applied.
+
+    Args:
+        more: said to SecureFedAvg besides.
+    """
+    app = copied(name, folder)
+    subprocess.run(["git", "apply", "private.diff"], cwd=app, check=True, capture_output=True)
+    server = app / f"{name}example" / "server_app.py"
+    said = "".join(f", {key}={value!r}" for key, value in more.items())
+    text = server.read_text()
+    assert '"plan.toml"' in text
+    server.write_text(text.replace('"plan.toml"', f'"plan.toml"{said}'))
+    return app

@@ -119,10 +119,10 @@ class Client:
         self.invite(version)
         return self.pull(version)
 
-    def trained(self) -> Sealed:
+    def trained(self, version: int = 0) -> Sealed:
         """Invited, pulled, trained and sealed; its blocks are on their way."""
-        self.ready(0)
-        update = self.sealed(0, 0)
+        self.ready(version)
+        update = self.sealed(version, 0)
         self.contributed(update)
         return update
 

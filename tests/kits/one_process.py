@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from secureps.client.runner import make_member
-from secureps.client.trainer import FitConfig, FitResult, Trainer
+from secureps.client.trainer import Trainer
 from secureps.client.worker import Site
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
@@ -40,7 +40,8 @@ from secureps.store.spool import MemorySpool
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from tests.kits.federations import Tensors, Walker
+from tests.kits.relay import free_port
+from tests.kits.walker_client import SlowWalker
 
 PATIENCE = 60.0
 Found = TypeVar("Found")
@@ -49,12 +50,8 @@ OBSERVER = "observer"
 BLOCK, IN_FLIGHT = 1 << 20, 1 << 23
 
 
-class Slow(Walker):
-    """A walker that leaves the processor to others for a while."""
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        time.sleep(0.1)
-        return super().fit(parameters, config)
+Slow = partial(SlowWalker, pace=0.1)
+"""A walker that leaves the processor to others for a while."""
 
 
 def kit_with_observer(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
@@ -78,7 +75,7 @@ class OneProcess:
         self.shards = shard_names(plan.section.shards)
         self.holders = holder_names(plan.holders)
         self.kit = kit_with_observer(plan, self.clients)
-        self.addresses = {name: f"127.0.0.1:{_free()}" for name in (COORDINATOR, *self.shards)}
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in (COORDINATOR, *self.shards)}
         self.parties: dict[str, Executor] = {}
         self._closing: list[Callable[[], None]] = []
 
@@ -226,9 +223,3 @@ def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:
         assert error is None or isinstance(error, Exception)
         found.append(error)
     return found
-
-
-def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as line:
-        port: int = line.getsockname()[1]
-        return port

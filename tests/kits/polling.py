@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Asks again and again until it holds; AssertionError if it never does."""
+def until(
+    condition: Callable[[], object],
+    seconds: float = 60.0,
+    of: subprocess.Popen[str] | None = None,
+    pause: float = 0.005,
+) -> None:
+    """Asks again and again until it holds; AssertionError if it never does, or a process ends."""
     end = time.monotonic() + seconds
     while not condition():
+        assert of is None or of.poll() is None, of.stdout and of.stdout.read()
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
+        time.sleep(pause)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
+from tests.kits.relay import Relay
 
 PATIENCE = 90.0
 KITS = ROOT / "tests" / "kits"
@@ -39,7 +38,7 @@ most_examples = 32
 """
 
 
-def plan_text(rule: str, values: str = VALUES, capacity: int = 8) -> str:
+def plan_text(rule: str, values: str = VALUES) -> str:
     """A plan's file of which `{versions}` and `{cipher}` are open, for the model of the walkers.
 
     Args:
@@ -53,7 +52,7 @@ block_size = 64
 local = ["*.count"]
 [cipher]
 name = "{{cipher}}"
-capacity = {capacity}
+capacity = 8
 [[group]]
 {values}{rule}
 """
@@ -75,49 +74,6 @@ def make_kit(kit: Path, plan: Plan, *names: str) -> None:
     """A kit for a plan, with the keys of parties whose names say their roles, as shard-0 does."""
     create_kit(kit, plan.cipher_parameters)
     issue_all(kit, [(cast(Role, name.partition("-")[0]), name) for name in names])
-
-
-class Recorder:
-    """Forwards a TCP port to another and keeps every byte that passed, in both directions."""
-
-    def __init__(self, target: Callable[[], str]) -> None:
-        self._target = target
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
-        self.streams: list[bytearray] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._socket.accept()
-            except OSError:
-                return
-            host, _, port = self._target().rpartition(":")
-            try:
-                far = socket.create_connection((host, int(port)))
-            except OSError:  # nobody listens there yet
-                near.close()
-                continue
-            for a, b in ((near, far), (far, near)):
-                kept = bytearray()
-                self.streams.append(kept)
-                threading.Thread(target=self._pump, args=(a, b, kept), daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                kept += data
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (source, sink):
-                end.close()
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Processes:
@@ -149,7 +105,7 @@ class Processes:
         self.shards = shard_names(self.plan.section.most_shards)
         self.holders = holder_names(self.plan.holders)
         self.clients = client_names(clients)
-        self.recorders: dict[str, Recorder] = {}
+        self.recorders: dict[str, Relay] = {}
         self._running: dict[str, Child | subprocess.Popen[bytes]] = {}
         self._hangs: dict[str, str] = {}
         self._observer: StatusClient | None = None
@@ -287,9 +243,9 @@ class Processes:
         assert address is not None
         return address
 
-    def _recorder(self, name: str) -> Recorder:
+    def _recorder(self, name: str) -> Relay:
         if name not in self.recorders:
-            self.recorders[name] = Recorder(lambda: self._address(name) or "127.0.0.1:9")
+            self.recorders[name] = Relay(lambda: self._address(name) or "127.0.0.1:9", keeps=True)
         return self.recorders[name]
 
     def _address(self, name: str) -> str | None:

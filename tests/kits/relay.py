@@ -1,30 +1,48 @@
-"""A TCP relay on loopback for tests: connections that are cut, fall silent or are slow."""
+"""TCP on loopback: free ports, and a relay of connections that are cut, fall silent or are slow."""
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+
+PORTS = range(10_000, 32_768)
+"""Below those that the kernel gives."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has now, nor is given before it is used, a second later."""
+    while True:
+        port = secrets.choice(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Relay:
-    """Passes every connection on to `target` (HOST:PORT), and does with it what a bad link does.
+    """Passes every connection on to `target`, and does with it what a bad link does.
 
     Args:
+        target: HOST:PORT, or what tells it of each connection.
         cut: bytes after which a connection is closed, whichever way they went.
         silent: bytes after which nothing more passes, and nobody is told; of the first connection.
         rate: bytes a second, in each direction, of all connections together.
+        keeps: whether `streams` has all bytes of each direction of each connection.
     """
 
     def __init__(
         self,
-        target: str,
+        target: str | Callable[[], str],
         cut: int | None = None,
         silent: int | None = None,
         rate: float | None = None,
+        keeps: bool = False,
     ) -> None:
         self.connections = 0
+        self.streams: list[bytearray] = []
+        self._keeps = keeps
         self.up = self.down = 0
         self._target = target
         self._cut, self._silent = cut, silent
@@ -52,7 +70,8 @@ class Relay:
                 near, _ = self._socket.accept()
             except OSError:
                 return
-            host, _, port = self._target.rpartition(":")
+            target = self._target if isinstance(self._target, str) else self._target()
+            host, _, port = target.rpartition(":")
             try:
                 far = socket.create_connection((host, int(port)))
             except OSError:
@@ -67,6 +86,8 @@ class Relay:
                 threading.Thread(target=self._pump, args=args, daemon=True).start()
 
     def _pump(self, link: _Link, up: bool, source: socket.socket, sink: socket.socket) -> None:
+        kept = bytearray()
+        self.streams.append(kept)
         with suppress(OSError):
             while data := source.recv(16 << 10):
                 self._buckets[up].take(len(data))
@@ -75,6 +96,7 @@ class Relay:
                         continue
                     if link.left == 0:
                         break
+                    kept += data if self._keeps else b""
                     self.up += len(data) * up
                     self.down += len(data) * (not up)
                 sink.sendall(data)

@@ -55,14 +55,10 @@ def drawn(
 
 
 def released(
-    worker: ClientWorker,
-    task: Contribute | Evaluate,
-    aim: Aim,
-    update: Update,
-    weight: int = 1,
+    worker: ClientWorker, task: Contribute | Evaluate, aim: Aim, update: Update
 ) -> Sealed | str:
-    """An update that a client seals, or why it does not leave."""
-    leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, weight)])
+    """An update of weight 1 that a client seals, or why it does not leave."""
+    leave, unsent = worker._release([worker._draft(task, aim, bytes(32), update, 1)])
     return sealed_whole(worker._seal(leave[0])) if leave else next(iter(unsent.values()))
 
 

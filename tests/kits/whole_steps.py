@@ -72,11 +72,11 @@ def scenario(folder: Path, versions: int = 1, script: str = SCRIPT) -> Path:
     return path
 
 
-def unharmed(versions: int, partitions: Sequence[int], start: float = 0.0) -> NDArray[np.float32]:
-    """The model by plain arithmetic, of clients with these partitions, from `start` everywhere."""
+def unharmed(versions: int, partitions: Sequence[int]) -> NDArray[np.float32]:
+    """The model by plain arithmetic, of clients with these partitions."""
     scope: dict[str, Callable[..., NDArray[np.float32]]] = {}
     exec(compile(SCRIPT, "script", "exec"), scope)
-    weight = np.full((30, 7), start, np.float32)
+    weight = np.zeros((30, 7), np.float32)
     for _ in range(versions):
         total = sum(scope["step"](weight, number) for number in partitions)
         weight = weight + np.float32(total / np.float32(len(partitions)))

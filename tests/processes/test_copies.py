@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.command import INSECURE
 from tests.kits.federations import Walker, same
+from tests.kits.polling import until
 from tests.kits.processes import Processes
 from tests.processes.test_resume import VERSIONS, let_train, newest, secureps, stage
 
@@ -84,11 +84,7 @@ def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
         "up", str(plan), "--unsafe-seed", "5", INSECURE, "--out", str(run), *at, cwd=work
     )
     first = tmp_path / "store" / "named" / "one" / "checkpoints" / "000001" / "manifest.json"
-    end = time.monotonic() + 90
-    while newest(run) < 1 or not first.exists():
-        assert stopped.poll() is None, stopped.stdout and stopped.stdout.read()
-        assert time.monotonic() < end, "no copy was made"
-        time.sleep(0.02)
+    until(lambda: newest(run) >= 1 and first.exists(), 90, stopped, 0.02)
     stopped.send_signal(signal.SIGINT)
     told, _ = stopped.communicate()
     assert stopped.returncode == 130, told

@@ -21,10 +21,8 @@ from safetensors.numpy import load_file
 from tests.examples.test_flower_examples import APPS
 from tests.kits import key_search
 from tests.kits.command import INSECURE, run
-from tests.kits.flower_deployment import Deployment
-from tests.kits.flower_examples import copied, private
-from tests.kits.flower_federation import APP, SEED, PrivateDeployment
-from tests.kits.flower_simulation import simulate
+from tests.kits.flower_deployment import APP, SEED, Deployment, PrivateDeployment
+from tests.kits.flower_simulation import copied, private, simulate
 from tests.kits.key_search import digested, piece, search
 from tests.kits.users import playable
 

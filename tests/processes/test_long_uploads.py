@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from benchmarks.peers.apps import vectors
 from secureps.messages.submission import UPDATE, BlockHeader
 from secureps.service.loop import WRITERS
 from secureps.store.checkpoint import tensor_name
-from tests.kits.relay import Relay
+from tests.kits.relay import Relay, free_port
 
 VALUES = 36 << 20
 """72 MiB as integers of 16 bits."""
@@ -29,8 +28,7 @@ TWICE = 16 << 20
 
 
 def test_an_upload_goes_on_over_breaks_and_after_a_kill_of_the_shard(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     relay = Relay(f"127.0.0.1:{port}", cut=BREAKS, rate=RATE)
     with Large(tmp_path, "plain", VALUES, clients=1, versions=1, shards=1) as parties:
         spool = tmp_path / "shard-0" / "spool"

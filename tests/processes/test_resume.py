@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from secureps.messages.format import FORMAT
 from secureps.policy.plan import load_plan
 from secureps.run import cli
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import Origin, RunFolder, claimed, client_names, is_claimed
+from secureps.run.up.folder import Origin, RunFolder, claimed, client_names
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far
@@ -33,6 +32,7 @@ from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE, said
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
+from tests.kits.polling import until
 from tests.kits.processes import ADAM, plan_text
 
 VERSIONS = 3
@@ -120,11 +120,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
-    end = time.monotonic() + 90
-    while newest(runs / "stopped") < 1:
-        assert stopped.poll() is None, stopped.stdout and stopped.stdout.read()
-        assert time.monotonic() < end, "no version was made"
-        time.sleep(0.02)
+    until(lambda: newest(runs / "stopped") >= 1, 90, stopped, 0.02)
     with pytest.raises(OperatorError, match="this run is being played now"):
         resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
     (run,) = find_runs(runs)
@@ -185,22 +181,18 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
     model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     played = secureps("up", str(plan), "--standby", *seeded, str(run), cwd=work)
-    end = time.monotonic() + 150
 
-    def until(log: str, text: str) -> None:
+    def says(log: str, text: str) -> None:
         path = run / "logs" / f"{log}.log"
-        while not path.exists() or text not in path.read_text():
-            assert played.poll() is None, played.stdout and played.stdout.read()
-            assert time.monotonic() < end, f"{log} never said {text!r}"
-            time.sleep(0.02)
+        until(lambda: path.exists() and text in path.read_text(), 150, played, 0.02)
 
     try:
-        until("standby", "has all that the coordinator has")
-        until("coordinator", "version 0 is committed")
+        says("standby", "has all that the coordinator has")
+        says("coordinator", "version 0 is committed")
         killed(run / "config" / "coordinator.toml")
         assert any("coordinator died (signal SIGKILL)" in line for line in played.stdout or ())
         said(cli.app, "takeover", run / "config" / "standby.toml")
-        until("standby", "no standby follows")
+        says("standby", "no standby follows")
     finally:
         played.send_signal(signal.SIGINT)
         told, _ = played.communicate()
@@ -212,15 +204,6 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
     assert same(load_file(run / "model.safetensors"), model)
     logs = ((run / "logs" / f"{name}.log").read_text() for name in ("coordinator", "standby"))
     assert sum("the run is over" in log for log in logs) == 1
-
-
-def test_a_folder_is_played_once_at_a_time(tmp_path: Path) -> None:
-    assert not is_claimed(tmp_path)
-    with claimed(tmp_path):
-        assert is_claimed(tmp_path)
-        with pytest.raises(OperatorError, match="is being played now"), claimed(tmp_path):
-            raise AssertionError
-    assert not is_claimed(tmp_path)
 
 
 def test_a_party_that_was_left_over_is_named(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,18 +16,13 @@ from secureps.store.checkpoint import write_state
 from tests.kits.command import invoked, said
 from tests.kits.federations import Walker, same, unharmed
 from tests.kits.processes import PLAN, Processes
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in free]
+from tests.kits.relay import free_port
 
 
 class Followed(Processes):
     def __init__(self, folder: Path, cipher: str = "rlwe", plan: str = PLAN) -> None:
         super().__init__(folder, cipher, plan=plan)
-        one, two = (f"127.0.0.1:{port}" for port in free_ports(2))
+        one, two = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.places = f"{one},{two}"
         self.settings["coordinator"] = f'listen = "{one}"\nstandby = "{two}"'
         self.settings[STANDBY] = f'listen = "{two}"\ncoordinator = "{one}"'

@@ -134,8 +134,8 @@ FROM = slice(None)
 Attack = Callable[[Thief], Any]
 
 
-def tells(message: Callable[[Thief], Any], to: str = COORDINATOR) -> Attack:
-    return lambda thief: thief.ask(to, message(thief))
+def tells(message: Callable[[Thief], Any]) -> Attack:
+    return lambda thief: thief.ask(COORDINATOR, message(thief))
 
 
 def asks(kind: Any = GetBlock, **changes: Any) -> Attack:

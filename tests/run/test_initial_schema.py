@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from secureps.client.initial_model import read_initial
@@ -17,8 +17,7 @@ from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check
 from secureps.run.initial_schema import initial_schema
-from secureps.run.simulate.simulate import simulate
-from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
+from tests.kits.whole_steps import SCRIPT, plan_text
 
 PLAN = """
 initial = "start.safetensors"
@@ -133,17 +132,3 @@ def test_an_integer_that_float32_cannot_hold_is_refused_unless_it_stays(tmp_path
     ):
         check(written(tmp_path, model(z=large)))
     check(written(tmp_path, model(base=large, mask=large, z=large - 1)))
-
-
-def test_a_simulation_begins_from_the_file(tmp_path: Path) -> None:
-    save_file({"weight": np.full((30, 7), 5, np.float32)}, tmp_path / "start.safetensors")
-    plan = plan_text("from-file", versions=2).replace(
-        "name =", 'initial = "start.safetensors"\nname =', 1
-    )
-    (tmp_path / "plan.toml").write_text(plan)
-    (tmp_path / "client.py").write_text(SCRIPT)
-    scenario = 'name = "few"\nplan = "plan.toml"\nscript = "client.py"\nclients = 4\nseed = 1\n'
-    (tmp_path / "scenario.toml").write_text(f"{scenario}[settings]\npace = 0.0\n")
-    report = simulate(tmp_path / "scenario.toml", tmp_path / "report", lambda text: None)
-    made = load_file(report / "model.safetensors")["weight"]
-    assert np.array_equal(made, unharmed(2, range(4), start=5))

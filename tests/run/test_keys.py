@@ -97,12 +97,6 @@ def test_a_site_has_its_key_holders_keys_made_with_its_own(tmp_path: Path) -> No
         run("issue", issuer, "--role", "shard", "--name", "shard-0", "--hold")
 
 
-def test_a_holders_keys_want_a_plan(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="made for the plan's cipher: add --plan FILE"):
-        run("request", tmp_path / "kit", "--role", "holder", "--name", "keys-0")
-    assert not (tmp_path / "kit").exists()
-
-
 def test_mistakes(tmp_path: Path) -> None:
     done = invoked(keys, "issue", tmp_path, "--role", "boss", "--name", "a")
     assert done.exit_code == 2

@@ -23,39 +23,11 @@ from tests.kits.command import said
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 
-PACKAGE = ROOT / "secureps"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`?secureps ([a-z]+(?: [a-z]+)?)")
 
-OWN = {
-    "dashboard/command.py": ("dashboard",),
-    "dashboard/dashboard.py": ("dashboard",),
-    "run/deploy/commands.py": ("deploy kubernetes", "deploy slurm"),
-    "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
-    "run/deploy/pods.py": ("deploy kubernetes",),
-    "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
-    "policy/spending.py": ("check",),
-    "run/check.py": ("check",),
-    "run/initial_schema.py": ("check",),
-    "run/export.py": ("export",),
-    "run/keys.py": ("keys request",),
-    "run/report/version_metrics.py": ("up", "simulate"),
-    "run/serve.py": ("serve",),
-    "run/simulate/simulate.py": ("simulate",),
-    "run/status.py": ("status",),
-    "run/study.py": ("study",),
-    "run/up/folder.py": ("status", "up"),
-    "run/up/up.py": ("up",),
-    "store/backup.py": ("backup", "restore", "join"),
-    "store/keyring.py": ("status", "join", "up", "keys request"),
-}
-"""Whose modules these are; others speak in a client, where any word of `join` may help."""
-
 OF_OTHERS = {"--node-config", "--partition", "--head", "--from-literal"}
 """Of Flower's, Slurm's, Ray's and kubectl's own commands."""
-
-OF_JOIN_ALONE = {"--set", "--verbose"}
-"""Of a script: it is run by `check`, `up` and `simulate` too, which have no such option."""
 
 
 def options() -> dict[str, set[str]]:
@@ -90,49 +62,30 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def modules() -> list[str]:
-    paths = sorted(PACKAGE.rglob("*.py"))
-    return [path.relative_to(PACKAGE).as_posix() for path in paths]
-
-
-def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:
-    """Options in a text that whoever says it does not have."""
+def wrong(text: str, known: dict[str, set[str]]) -> set[str]:
+    """Options in a text that the command which it names does not have; or no command, if none."""
     named = set(OPTION.findall(text)) - OF_OTHERS
     if not named or " " not in text:  # an argument, no sentence
         return set()
-    command = COMMAND.search(text)
-    if command is not None:
-        words = command[1].split()
-        return named - (known.get(" ".join(words)) or known.get(words[0]) or set())
-    if module in ("run/cli.py", "run/commands.py", "run/options.py", "client/runner.py"):
+    if (command := COMMAND.search(text)) is None:
         return named - set().union(*known.values())
-    if module in OWN:
-        return named - set().union(*(known[each] for each in OWN[module]))
-    return named - (known["join"] | known["script"]) | named & OF_JOIN_ALONE
+    words = command[1].split()
+    return named - (known.get(" ".join(words)) or known.get(words[0]) or set())
 
 
 @pytest.mark.slow
 def test_options_that_are_named_are_there() -> None:
     known = options()
+    assert wrong("by `secureps join --set a=1`", known) == set()
+    assert wrong("by `secureps check --set a=1`", known) == {"--set"}
     found = [
-        (module, line, absent)
-        for module in modules()
-        for line, text in texts(PACKAGE / module)
+        (path, line, absent)
+        for path in sorted((ROOT / "secureps").rglob("*.py"))
+        for line, text in texts(path)
         for said in text.split("\n")
-        if (absent := wrong(module, said, known))
+        if (absent := wrong(said, known))
     ]
     assert not found
-
-
-def test_a_text_with_an_option_of_another_command_is_found() -> None:
-    known = options()
-    assert "--set" in known["join"]
-    assert "--set" not in known["check"]
-    assert wrong("client/trainer.py", "mend it, --verbose shows more", known) == {"--verbose"}
-    assert wrong("run/check.py", "name it by --ledger", known) == {"--ledger"}
-    assert wrong("client/x.py", "by `secureps join --set a=1`", known) == set()
-    assert wrong("client/x.py", "by `secureps check --set a=1`", known) == {"--set"}
-    assert wrong("roles/x.py", "name another by --ledger", known) == set()
 
 
 # --- tools ------------------------------------------------------------------------

@@ -22,13 +22,11 @@ from secureps.errors import (
     InternalError,
     KitError,
     Malformed,
-    NotFinite,
     NotReady,
     Refused,
     SecurepsError,
     UnknownParty,
     Unreachable,
-    WrongVersion,
 )
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import Incarnated
@@ -43,7 +41,6 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import (
-    WORKER,
     Answer,
     Answered,
     Call,
@@ -57,9 +54,7 @@ from secureps.roles.machine import (
     Tick,
     Unwatched,
     Watch,
-    WatchLost,
     Work,
-    WorkFailed,
 )
 from secureps.service.environment import Environment, Meter
 from secureps.service.executor import (
@@ -100,20 +95,6 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
         ("journal", (1, 2, 3)),
         *["answered"] * 3,
     ]
-
-
-def test_a_bad_request_is_answered_and_the_others_go_on() -> None:
-    def react(sender: str, event: Any) -> Step:
-        if sender == "bad":
-            raise WrongVersion("too old")
-        return Step([], [Answer(Noted())])
-
-    stage = Stage(react)
-    bad, good = (stage.executor.request(s, Heartbeat(s)) for s in ("bad", "good"))
-    stage.play()
-    assert isinstance(bad.exception(), WrongVersion)
-    assert good.result() == Noted()
-    assert not stage.executor.halted.done()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, InternalError])
@@ -208,15 +189,6 @@ def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureF
     assert [m.partition(": ")[2] for m in caplog.messages] == ["1 hours; still trying"]
 
 
-def test_a_refused_call_comes_back_as_an_event() -> None:
-    stage = spoken(Call("there", Heartbeat("me")))
-    stage.play()
-    error = WrongVersion("too old")
-    stage.line.calls[0][2].set_exception(error)
-    stage.play()
-    assert stage.machine.heard[-1] == ("there", Failed(Heartbeat("me"), error))
-
-
 def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
     own = PutBlock(replace(HEADER, author="me"))
     calls = [Call("there", own, attach="k") for _ in range(10)]
@@ -295,14 +267,6 @@ def test_who_is_refused_the_stream_of_orders_does_not_ask_again(kind: type[Secur
     stage.play()
     assert stage.machine.heard[-1] == ("coordinator", Failed(Subscribe("me", ()), error))
     assert len(stage.line.lost) == 1
-
-
-def test_work_that_fails_with_a_reason_is_an_event() -> None:
-    stage = spoken(Work(TASK))
-    stage.worker.result = error = NotFinite("the loss is NaN")
-    stage.play()
-    assert stage.machine.heard[-1] == (WORKER, WorkFailed(TASK, error))
-    assert not stage.executor.halted.done()
 
 
 def test_work_that_fails_for_no_known_reason_ends_the_party() -> None:
@@ -412,19 +376,6 @@ def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixtur
     assert caplog.records == []
 
 
-def test_ticks_come_when_they_were_asked_for() -> None:
-    def react(sender: str, event: Any) -> Step:
-        if sender == "a":
-            stage.machine.alarm = 7.5
-        return Step()
-
-    stage = Stage()
-    stage.machine._react = react
-    stage.ask()
-    assert stage.loop.now() == 7.5
-    assert stage.machine.heard[-1] == ("me", Tick())
-
-
 def test_orders_reach_the_newest_watcher_alone() -> None:
     stage = Stage(lambda s, e: Step([], [Order("w", ORDER)] if s == "a" else []))
     old: list[Any] = []
@@ -439,14 +390,6 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     cancel_old()
     stage.play()
     assert ("w", Unwatched("w")) not in stage.machine.heard
-
-
-def test_a_lost_stream_is_an_event() -> None:
-    stage = spoken(Watch())
-    stage.play()
-    stage.line.lost[0](Busy("gone"))
-    stage.play()
-    assert stage.machine.heard[-1] == ("me", WatchLost())
 
 
 def test_a_meter_hears_of_requests_calls_records_and_works() -> None:

@@ -7,12 +7,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from secureps.config.sections import parse
-from secureps.config.site_files import ServeSection
 from secureps.errors import ConfigError
 from secureps.service.pinning import (
     Nodes,
@@ -128,17 +125,6 @@ def test_off_does_nothing_and_a_wrong_node_names_the_key() -> None:
         refuse_pin("999")
     with pytest.raises(ConfigError, match=r"^pin: there is no NUMA node 999: "):
         pin_process("999", "shard-0")
-
-
-def test_a_servers_file_says_what_a_pin_may_be() -> None:
-    own: dict[str, Any] = {"name": "shard-0", "kit": "kit", "state": "state"}
-    assert parse(ServeSection, own, "a.toml").pin == "off"
-    assert parse(ServeSection, own | {"pin": "12"}, "a.toml").pin == "12"
-    with pytest.raises(ConfigError) as caught:
-        parse(ServeSection, own | {"pin": "both"}, "a.toml")
-    assert str(caught.value) == (
-        'a.toml: pin: must be auto, off, or the number of a NUMA node in quotes, and is "both"'
-    )
 
 
 _PINNED = """

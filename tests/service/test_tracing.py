@@ -54,10 +54,8 @@ class Kept:
 class Traced:
     """A federation in virtual time, each party with spans of its own."""
 
-    def __init__(
-        self, folder: Path, spans: Callable[[str], Any], cipher: str = "rlwe", versions: int = 3
-    ) -> None:
-        plan = small_plan(cipher, versions=versions)
+    def __init__(self, folder: Path, spans: Callable[[str], Any], cipher: str = "rlwe") -> None:
+        plan = small_plan(cipher, versions=3)
         conditions = Conditions(meter=self._meter)
         self.spans: dict[str, Any] = {}
         self._make = spans

@@ -21,7 +21,6 @@ from secureps.store import journal_rows
 from secureps.store.act_lines import FILE as ACTS
 from secureps.store.act_lines import ActLines
 from secureps.store.backup import (
-    NUMBER_BYTES,
     CopyParts,
     _copy_journal,
     backup,
@@ -306,16 +305,6 @@ def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
 # --- the number of a folder -----------------------------------------------------------
 
 
-def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    number = folder_number(one)
-    assert len(number) == NUMBER_BYTES
-    assert folder_number(one) == number
-    assert folder_number(two) != number
-
-
 @pytest.mark.parametrize("content", ["", "abcd\n", "z" * 32, "00" * 17])
 def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "folder-number").write_text(content)
@@ -341,10 +330,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return journal.copied()
 
 
-def parts_of(whole: bytes, size: int = 5000) -> list[CopyPart]:
-    own = payload_digest(whole)
-    starts = range(0, len(whole), size)
-    return [CopyPart(own, len(whole), at, whole[at : at + size]) for at in starts]
+def parts_of(whole: bytes) -> list[CopyPart]:
+    own, starts = payload_digest(whole), range(0, len(whole), 5000)
+    return [CopyPart(own, len(whole), at, whole[at : at + 5000]) for at in starts]
 
 
 def come(state: Path, whole: bytes) -> None:

@@ -144,14 +144,6 @@ def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:
         charge(ledger, ONE, dataclasses.replace(spent(0), step=1))
 
 
-def test_without_a_budget_it_is_counted_for_a_run_that_has_one(tmp_path: Path) -> None:
-    path = tmp_path / "own.db"
-    for version in range(3):
-        charge(BudgetLedger(path), ONE, spent(version))
-    with pytest.raises(PlanRefused):
-        charge(BudgetLedger(path, cost(3)), TWO, spent(0))
-
-
 def test_a_smaller_delta_of_the_plan_counts_and_a_larger_makes_nothing_cheaper(
     tmp_path: Path,
 ) -> None:

@@ -103,14 +103,6 @@ def test_numbers_and_digests_go_on_and_what_is_told_stays(twins: Twins, seed: in
     assert [r for r in here if r.seq > first.seq] == all_rows[first.seq :]
 
 
-def test_rows_since_the_fold_before_are_there_as_they_were(twins: Twins) -> None:
-    for number in (1, 2, 3):
-        twins.append(1.0, [untold(number)])
-        twins.compacted.compact(fold(twins.compacted.mark.seq))
-    asked = [r.record for r in rows_of(twins.compacted) if type(r.record) is MemberAsked]
-    assert asked == [untold(3)], "what came after the fold before is there, and all else is gone"
-
-
 def test_the_newest_second_may_be_of_a_row_that_is_gone(twins: Twins) -> None:
     twins.append(9.0, [told(1)])
     for number in (2, 3, 4):
@@ -120,17 +112,6 @@ def test_the_newest_second_may_be_of_a_row_that_is_gone(twins: Twins) -> None:
     twins.compacted.close()
     with closing(SqliteJournal(twins.path)) as again:
         assert again.last == 9.0
-
-
-def test_a_reopened_journal_goes_on(twins: Twins) -> None:
-    twins.append(3.0, [told(1)])
-    twins.compacted.compact(fold(3))
-    twins.compacted.close()
-    with closing(SqliteJournal(twins.path)) as again:
-        assert (again.fold, list(again.replay()), again.last) == (fold(3), [], 3.0)
-        again.append(4.0, [told(2)])
-        assert list(again.replay()) == [(4.0, told(2))]
-    assert last_row(twins.path).seq == 4
 
 
 def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -76,16 +75,6 @@ def test_keys_go_by_number(memory: bool, kit: Path) -> None:
     assert (keys.oldest, keys.newest, keys.get(0), keys.get(1)) == (5, 5, None, None)
     keys.erase(9)
     assert (keys.newest, keys.get(5)) == (0, None)
-
-
-def test_a_key_is_on_the_disk_before_anybody_hears_of_it(kit: Path) -> None:
-    made = keys_of(kit).make(3)
-    path = folder(kit) / "envelope-3.key"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    again = keys_of(kit)
-    assert again.make(3).public == made.public
-    assert (again.oldest, again.newest) == (0, 3)
 
 
 def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:

@@ -366,11 +366,11 @@ def _close(disk: RecordedDisk) -> None:
 ROWS = 2
 
 
-def _state(folder: Path, rows: int = ROWS) -> None:
+def _state(folder: Path) -> None:
     folder.mkdir(0o700, exist_ok=True)
     spool = DiskSpool(folder / "spool")
     with closing(SqliteJournal(folder / "journal.db")) as journal:
-        for number in range(1, rows + 1):
+        for number in range(1, ROWS + 1):
             spool.put(f"payload/{number}", bytes([number]) * 50)
             journal.append(0.0, [Incarnated(number)])
 

@@ -74,12 +74,6 @@ class SpoolContract:
                 spool.keep(name, failing())
         assert spool.keys() == []
 
-    def test_what_is_put_comes_back(self, spool: Spool) -> None:
-        for payload in (b"", b"x", os.urandom(3 << 20)):
-            spool.put("update/hospital-1/all/3/0", payload)
-            spool.put("update/hospital-1/all/3/0", payload)
-            assert spool.get("update/hospital-1/all/3/0") == payload
-
     def test_what_can_be_made_again_comes_back_too(self, spool: Spool) -> None:
         spool.put("sum/all/1/0", b"before")
         for payload in (b"", b"x", os.urandom(3 << 20)):

@@ -460,18 +460,3 @@ def test_nothing_of_flower_dials_out_or_writes_home(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-def test_without_flwr_it_is_said_what_to_install(tmp_path: Path) -> None:
-    program = (
-        "import pathlib, sys; sys.modules['flwr'] = None\n"
-        "from secureps.errors import ConfigError\n"
-        "from secureps.client.script import Script\n"
-        "try: Script(pathlib.Path(sys.argv[1]))\n"
-        "except ConfigError as error: print(error)"
-    )
-    arguments = [sys.executable, "-c", program, str(write(tmp_path, CLIENT))]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(
-        "Flower apps need flwr 1.41 or 1.42: pip install 'secureps[flower]'"
-    )

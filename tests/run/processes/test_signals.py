@@ -146,26 +146,23 @@ def play(end: str, output: int | IO[str] = subprocess.PIPE) -> subprocess.Comple
     )
 
 
-def test_threads_and_registered_functions_come_first_and_nothing_is_freed() -> None:
-    done = play("sys.exit(7)")
-    assert done.returncode == 7
-    assert done.stdout.splitlines() == ["a thread", "a registered function"]
-
-
-def test_no_status_is_a_good_one() -> None:
-    assert play("sys.exit()").returncode == 0
-
-
-def test_an_error_ends_the_process_as_python_does() -> None:
-    done = play("raise ValueError('a fault')")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "a part is freed"
-    assert "ValueError: a fault" in done.stderr
-
-
-def test_a_text_is_said_as_python_does() -> None:
-    done = play("sys.exit('what is wrong')")
-    assert (done.returncode, done.stderr) == (1, "what is wrong\n")
+@pytest.mark.parametrize(
+    ("end", "status", "last", "complaint"),
+    [
+        ("sys.exit(7)", 7, ["a thread", "a registered function"], ""),
+        ("sys.exit()", 0, ["a thread", "a registered function"], ""),
+        ("raise ValueError('a fault')", 1, ["a part is freed"], "ValueError: a fault\n"),
+        ("sys.exit('what is wrong')", 1, ["a part is freed"], "what is wrong\n"),
+    ],
+)
+def test_threads_and_registered_functions_come_first_and_a_status_frees_nothing(
+    end: str, status: int, last: list[str], complaint: str
+) -> None:
+    """An error or a text ends the process as Python does."""
+    done = play(end)
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-len(last) :] == last
+    assert done.stderr.endswith(complaint)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.messages.requests import GroupStatus
-from secureps.run.report.terminal import Row, folded, line, rows, table
+from secureps.run.report.terminal import folded, line, rows, table
 
 
 def block(number: int, version: int, step: str = "collecting", why: str = "waits") -> GroupStatus:
     late = (f"client-{number}",)
     return GroupStatus(f"table.{number}", version, step, why, late)
-
-
-def test_groups_stay_as_they_are() -> None:
-    tower = GroupStatus("tower", 3, "holding", "all have arrived", ("eve", "ada"), 0.25)
-    assert rows([tower]) == (Row("tower", "3", "holding", "all have arrived", "ada, eve", "0.25"),)
-    assert rows([]) == ()
 
 
 def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
@@ -29,12 +23,6 @@ def test_row_blocks_are_one_row_with_the_slowests_reason() -> None:
     assert found[0].step == "39 collecting, 1 opening"
     assert found[0].reason == "table.17: waits for key holders"
     assert found[0].late == "client-0, client-1, client-10, client-11 and 36 more"
-
-
-def test_what_all_wait_for_is_said_once() -> None:
-    (row,) = rows([block(k, 4, why="waits for members: 3 are live") for k in range(3)])
-    assert (row.name, row.version, row.step) == ("table.0-2", "4", "collecting")
-    assert row.reason == "waits for members: 3 are live"
 
 
 def test_whoever_is_done_holds_nobody_up() -> None:

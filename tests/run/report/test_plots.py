@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from secureps.run.report.plots import SHOWN, Sheet, draw, draw_curves, draw_study, draw_waiting
+from secureps.run.report.plots import SHOWN, Sheet, draw_curves, draw_study, draw_waiting
 from secureps.run.report.version_metrics import Line, Wait
 
 OF = "one record added or removed"
@@ -70,17 +70,6 @@ def xy(line: Any) -> tuple[list[float], list[float]]:
 def labels(axes: Any) -> list[str]:
     legend = axes.get_legend()
     return [text.get_text() for text in legend.get_texts()] if legend else []
-
-
-@pytest.mark.slow
-def test_both_files_are_pictures_with_a_title(tmp_path: Path) -> None:
-    draw([waiting(1, ada=3.0)], UNSAFE, tmp_path)
-    for name in ("curves.png", "waiting.png"):
-        data = (tmp_path / name).read_bytes()
-        assert data.startswith(b"\x89PNG")
-        assert b"unsafe seed: no privacy" in data
-    draw([waiting(1, ada=3.0)], SHEET, tmp_path)
-    assert b"no privacy" not in (tmp_path / "curves.png").read_bytes()
 
 
 # --- curves.png -------------------------------------------------------------------

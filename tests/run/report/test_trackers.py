@@ -155,14 +155,6 @@ def test_what_is_told_again_adds_what_is_new(case: Case, tmp_path: Path) -> None
 
 
 @every_sink
-def test_what_is_not_finite_is_no_number(case: Case, tmp_path: Path) -> None:
-    sink = case.open(UNSAFE, tmp_path)
-    sink.add(line(version=1, epsilon=math.inf, unsafe=True))
-    assert ("epsilon", 1) not in case.read(tmp_path)
-    assert ("accuracy", 1) in case.read(tmp_path)
-
-
-@every_sink
 def test_a_run_that_broke_off_keeps_what_it_had(case: Case, tmp_path: Path) -> None:
     sink = case.open(HEADING, tmp_path)
     sink.add(line(version=1))
@@ -264,14 +256,6 @@ def test_more_than_one_batch(tmp_path: Path) -> None:
 
 
 # --- what is asked for ------------------------------------------------------------
-
-
-def test_json_lines_alone_unless_more_is_asked_for(tmp_path: Path) -> None:
-    (sink,) = open_sinks(HEADING, tmp_path / "metrics.jsonl", Extras())
-    assert isinstance(sink, JsonLines)
-    both = Extras(tmp_path / "tb", str(tmp_path / "ml"))
-    sinks = open_sinks(HEADING, tmp_path / "metrics.jsonl", both)
-    assert [type(sink) for sink in sinks] == [JsonLines, TensorBoard, MLflow]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ class Recorder:
 def race(
     tmp_path: Path,
     code: str,
-    versions: int = 3,
     start: bool = True,
     plan: Plan = PLAN,
     **own: Array,
@@ -100,7 +99,7 @@ def race(
 
     look = Look.at(script.make(holders["a"]))
     judge = Judge(plan, script, holders, pooled, look, newest)
-    return Race(plan, script, versions, holders, pooled, {}, first, UnsafeSeed(1), judge)
+    return Race(plan, script, 3, holders, pooled, {}, first, UnsafeSeed(1), judge)
 
 
 def test_alone_trains_once_per_version_from_the_same_start() -> None:

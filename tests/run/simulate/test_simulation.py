@@ -16,9 +16,7 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
-from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
 from tests.kits.federations import (
-    FEWER,
     Tensors,
     Walker,
     finished,
@@ -42,14 +40,6 @@ def test_what_never_happens_is_not_waited_for_after_the_end(tmp_path: Path) -> N
     end = "the simulation stands still: after the end of the run, all 4 versions are made"
     with pytest.raises(InternalError, match=end):
         simulation.run(lambda: False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe-alone", "rlwe"])
-def test_every_cipher_gives_the_same_model_bit_for_bit(cipher: str, tmp_path: Path) -> None:
-    model = play(small_plan(cipher), tmp_path)
-    assert same(model, unharmed("plain")[0])
-    assert "body.count" not in model
 
 
 def test_every_client_contributes_once_to_every_version(tmp_path: Path) -> None:
@@ -101,76 +91,6 @@ def test_averaged_integers_and_local_tensors(tmp_path: Path) -> None:
 
 
 # --- faults -----------------------------------------------------------------------
-
-REQUESTS = [
-    ("client-00", "coordinator", "Join"),
-    ("client-00", "coordinator", "Submit"),
-    ("client-01", "shard-0", "PutBlock"),
-    ("client-01", "shard-1", "GetBlock"),
-    ("shard-0", "coordinator", "Register"),
-    ("shard-0", "coordinator", "Held"),
-    ("shard-1", "coordinator", "Prepared"),
-    ("shard-1", "coordinator", "Checkpointed"),
-    ("holder-0", "shard-0", "GetSum"),
-    ("holder-0", "shard-1", "PutBlock"),
-    ("holder-0", "coordinator", "Opened"),
-    ("holder-0", "coordinator", "Register"),
-    ("client-02", "coordinator", "Subscribe"),
-    ("shard-0", "coordinator", "Subscribe"),
-]
-ORDERS = [
-    ("coordinator", "client-00", "Invite"),
-    ("coordinator", "client-00", "Published"),
-    ("coordinator", "client-00", "Settled"),
-    ("coordinator", "shard-0", "Configure"),
-    ("coordinator", "shard-0", "Hold"),
-    ("coordinator", "shard-1", "Prepare"),
-    ("coordinator", "shard-1", "Commit"),
-    ("coordinator", "shard-0", "WriteCheckpoint"),
-    ("coordinator", "shard-0", "Discard"),
-    ("coordinator", "holder-0", "Open"),
-    ("coordinator", "client-00", "Finish"),
-]
-REQUESTS_OF_A_COMMITTEE = [
-    ("holder-0", "coordinator", "Examined"),
-    ("holder-1", "coordinator", "KeyShare"),
-    ("holder-2", "coordinator", "Register"),
-]
-ORDERS_OF_A_COMMITTEE = [
-    ("coordinator", "holder-0", "Examine"),
-    ("coordinator", "holder-1", "Open"),
-    ("coordinator", "shard-0", "Prepare"),
-]
-Messages = list[tuple[str, str, str]]
-
-
-def survive(cipher: str, messages: Messages, fault: Fault, folder: Path) -> None:
-    """The same model as if nothing had happened to the first two of each of these messages."""
-    table = {(*message, count): fault for message in messages for count in (1, 2)}
-    plan, network = small_plan(cipher, clients=FEWER, versions=3), faulty(table)
-    simulation = small_federation(plan, folder, Conditions(network=network), clients=FEWER)
-    simulation.run()
-    for message in messages:
-        assert seen(simulation.network, *message) >= 1, f"no fault of {message}"
-    assert same(simulation.model(), unharmed("plain", 3, clients=FEWER)[0])
-
-
-@to_requests
-@pytest.mark.parametrize(
-    ("cipher", "requests"), [("bfv", REQUESTS), ("rlwe", REQUESTS_OF_A_COMMITTEE)]
-)
-def test_lost_repeated_and_late_requests_change_nothing(
-    cipher: str, requests: Messages, fault: Fault, tmp_path: Path
-) -> None:
-    survive(cipher, requests, fault, tmp_path)
-
-
-@to_orders
-@pytest.mark.parametrize(("cipher", "orders"), [("bfv", ORDERS), ("rlwe", ORDERS_OF_A_COMMITTEE)])
-def test_lost_repeated_and_late_orders_change_nothing(
-    cipher: str, orders: Messages, fault: Fault, tmp_path: Path
-) -> None:
-    survive(cipher, orders, fault, tmp_path)
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +22,22 @@ from safetensors.numpy import load_file
 from secureps.errors import ConfigError, Diverged, SecurepsError
 from secureps.policy.plan import load_plan
 from secureps.run.report.plots import Sheet
-from secureps.run.report.version_metrics import Extras
 from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
 from secureps.run.up.runs import STOPPED
 from secureps.run.up.up import up
 from secureps.store.checkpoint import read_state, write_state
-from tests.kits import extras_kit
 from tests.kits.command import INSECURE, run, typed
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT, supervise_children
+from tests.kits.polling import until
 
 pytestmark = pytest.mark.timeout(120)
 
 UNSAFE = "unsafe seed: no privacy"
+LOOK = 0.06
+"""Seconds; to look at every process of this machine takes half that."""
 SEEDED = ("--unsafe-seed", "5", INSECURE)
 SCRIPT = ROOT / "clients" / "digits_torch.py"
 WALKERS = ROOT / "tests" / "kits" / "walker_client.py"
@@ -112,14 +111,6 @@ def processes(out: Path) -> dict[str, psutil.Process]:
     return found
 
 
-def until(condition: Callable[[], object], up: subprocess.Popen[str], seconds: float = 90) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert up.poll() is None, up.stdout and up.stdout.read()
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.06)  # to look at every process of this machine takes half that
-
-
 def metrics(out: Path) -> list[dict[str, Any]]:
     path = out / "report" / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -177,7 +168,7 @@ def test_bfv_with_kills_makes_the_model_that_plain_makes_in_virtual_time(
     out, short = tmp_path / "bfv", PLAN.replace("clip = 16.0", "clip = 0.1")
     bfv = start(write_plan(tmp_path / "bfv.toml", "bfv", text=short), out)
     killed = ("shard-1", "client-02")
-    until(lambda: set(killed) <= processes(out).keys(), bfv)
+    until(lambda: set(killed) <= processes(out).keys(), 90, bfv, LOOK)
     host = processes(out)["shard-1"].parent()
     assert "processes.spawning" in str(host and host.cmdline())
     for each in (*(processes(out)[name] for name in killed), host):
@@ -313,7 +304,7 @@ def test_a_stop_leaves_nothing_over(tmp_path: Path) -> None:
     """`secureps stop` sends SIGTERM, and waits until all is over."""
     out = tmp_path / "run"
     play = start(write_plan(tmp_path / "plan.toml", script=WALKERS, text=ENDLESS), out)
-    until(lambda: len(processes(out)) == 6, play)
+    until(lambda: len(processes(out)) == 6, 90, play, LOOK)
     assert typed("stop", out).out == f"{out}: {STOPPED}\n"
     assert not processes(out)
     told, _ = play.communicate()
@@ -439,18 +430,6 @@ def test_what_cannot_be_played_is_refused_before_anything_starts(
     with pytest.raises(SecurepsError, match=reason):
         up(Order(plan, tmp_path / "run", None, ENV), Console(file=io.StringIO()))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_an_extra_that_is_not_installed_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extras_kit.remove(monkeypatch, "mlflow")
-    plan = write_plan(tmp_path / "plan.toml")
-    order = Order(plan, tmp_path / "run", None, ENV, Extras(mlflow=str(tmp_path / "ml")))
-    with pytest.raises(ConfigError, match=r"--mlflow: .*; pip install 'secureps\[mlflow\]'"):
-        up(order, Console(file=io.StringIO()))
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
 @pytest.mark.slow

@@ -57,11 +57,9 @@ class Ward:
         self,
         folder: Path,
         cipher: str,
-        disks: tuple[str, ...] = (SHARD,),
         clients: int = 6,
         **changes: Any,
     ) -> None:
-        self.disks = disks
         self.cipher = cipher
         self.folder = folder
         self.journals: dict[str, MemoryJournal] = {}
@@ -75,7 +73,7 @@ class Ward:
 
     def spool(self, name: str) -> Spool:
         """On disk for those that are damaged: it takes its time."""
-        return DiskSpool(self.folder / "spool" / name) if name in self.disks else MemorySpool()
+        return DiskSpool(self.folder / "spool" / name) if name == SHARD else MemorySpool()
 
     # --- moments ------------------------------------------------------------------
 

@@ -120,13 +120,6 @@ def disk(tmp_path: Path) -> Disk:
     return Disk(tmp_path)
 
 
-def test_what_is_kept_is_found_after_a_restart(disk: Disk) -> None:
-    disk.keep("a-b", 0, 1)
-    assert same(disk.restarted().values("a-b", 1), version("a-b", 1))
-    assert same(disk.states.values("a-b", 0), version("a-b", 0))
-    assert disk.made == []
-
-
 def test_differences_are_there_for_as_long_as_their_versions_are_on_record(disk: Disk) -> None:
     """Those of versions that are not in memory are read from their files, and nothing else."""
     disk.keep("a-b", *range(6))

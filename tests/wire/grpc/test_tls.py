@@ -43,7 +43,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits.party_kits import give
-from tests.kits.processes import Recorder
+from tests.kits.relay import Relay
 from tests.kits.transport_kit import PATIENCE, EchoServer
 
 PARTIES: dict[str, Role] = {
@@ -102,7 +102,7 @@ def ask(link: Link, address: str, party: str = "a_b.c-d") -> Any:
 
 def test_who_is_on_the_roster_is_let_in_and_the_line_shows_nothing(kit: Path, serve: Serve) -> None:
     address = serve(tls_of(kit, COORDINATOR))
-    recorder = Recorder(lambda: address)
+    recorder = Relay(address, keeps=True)
     try:
         assert ask(tls_of(kit, "a_b.c-d"), recorder.address) == Noted()
         line = b"".join(bytes(part) for part in recorder.streams)
