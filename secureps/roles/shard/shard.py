@@ -482,9 +482,10 @@ class Shard:
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
+        own = plan.bounds(cohort.group)
         # without encryption each shard reads every update anyway
         check = check_members if plan.holders else check_clients
-        check(cohort, plan.bounds(cohort.group).minimum)
+        check(cohort, own.minimum, own.most_weight)
         check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
