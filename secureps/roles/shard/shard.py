@@ -143,9 +143,10 @@ def serve(
         if not shard:
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
-    found = held.states.get(asked.version)
-    if found is None:
-        if asked.version > held.committed:
+    found, early = held.states.get(asked.version), asked.version > held.committed
+    # Should the cohort be burnt, its updates are summed again with other noise: two for one charge.
+    if found is None or (early and not shard and state.pinned.plan.noisy_shards):
+        if early:
             raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
         raise WrongVersion(f"version {asked.version} of {asked.group} is gone; pull the newest")
     if asked.state:
