@@ -42,7 +42,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.cohorts.suspicion import check_clients, check_members
+from secureps.policy.cohorts.suspicion import check_members
 from secureps.roles import permissions
 from secureps.roles.machine import (
     WORKER,
@@ -483,10 +483,8 @@ class Shard:
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        own = plan.bounds(cohort.group)
-        # without encryption each shard reads every update anyway
-        check = check_members if plan.holders else check_clients
-        check(cohort, own.minimum, own.most_weight)
+        own, sealed = plan.bounds(cohort.group), plan.holders > 0  # else it reads every update
+        check_members(cohort, own.minimum, own.most_weight, sealed)
         check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
