@@ -367,12 +367,6 @@ def test_weights_by_which_few_stand_out_are_refused(
     assert (found == expected).all()
 
 
-def test_too_few_are_refused() -> None:
-    """By the plan: the holder's own settings, which ask for two, allow no fewer."""
-    reason = bench(5).holder(0).refusal(bench(5).opening(crowd(minimum=5)[:4]))
-    assert reason == "a cohort of 4 clients, and 5 or more are opened"
-
-
 def test_what_is_our_own_fault_ends_the_process() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     task = DeriveShare(order.cohort, order.receipts)

@@ -62,9 +62,7 @@ def test_what_is_not_here(state: bool) -> None:
         ask(desk(), PEER, block=4, state=state)
 
 
-def test_a_version_with_noise_of_the_shards_is_pulled_once_it_is_committed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cohort may yet be burnt, and the same updates summed again with other noise."""
     made, cohort = Desk().founded(), make_cohort()
     made.holding(cohort)
