@@ -324,7 +324,7 @@ def _frozen(data: Payload) -> npt.NDArray[np.uint64]:
 
 def spare_words(degree: int) -> int:
     """Of a window, beyond N: at most 0.7% of the words are rejected, and the chance that so many
-    do not suffice is below 2^-160."""
+    do not suffice is below 2^-139."""
     return max(128, degree // 32)
 
 
@@ -367,7 +367,7 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
     out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
     if not reduce_accepted(windows.astype(np.uint32, copy=False), constants(ring).primes, out):
-        raise InternalError("a window of public words ran out, which has a chance of 2^-160")
+        raise InternalError("a window of public words ran out, which has a chance of 2^-139")
     return out
 
 

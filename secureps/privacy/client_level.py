@@ -10,7 +10,7 @@ members, all of whom count as 1, so that nothing but the sum depends on the upda
                  members of the summed cohort follow the protocol. One of them may look closely, and
                  knows its own share: honest - 1 others remain. All weights are 1.
     aggregator   of variance sigma^2, which the shards add to the encrypted sum like one more
-                 member: against everybody but them. All weights are 1.
+                 member: against everybody but their operator. All weights are 1.
 
 sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
 

@@ -349,22 +349,12 @@ Place = tuple[int, Base, bytes]
 """What a client adds to a sum: its weight, what its update was trained from, and its name."""
 
 
-def check_members(cohort: Cohort, least: int) -> None:
+def check_members(cohort: Cohort, least: int, heaviest: int, sealed: bool = True) -> None:
     """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
 
     Raises:
-        Refused: as `check_clients`, or its weights are too uneven.
-    """
-    check_clients(cohort, least)
-    if flaw := uneven([member.weight for member in cohort.members], least):
-        raise Refused(flaw)
-
-
-def check_clients(cohort: Cohort, least: int) -> None:
-    """Checks whose updates a cohort has.
-
-    Raises:
-        Refused: fewer than `least` clients, a client twice, or an update of another group.
+        Refused: fewer than `least` clients, a client twice, an update of another group, a weight
+            above `heaviest`, or under a cipher that hides something too uneven weights.
     """
     clients = {member.id.client for member in cohort.members}
     if len(clients) != len(cohort.members):
@@ -373,6 +363,12 @@ def check_clients(cohort: Cohort, least: int) -> None:
         raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
     if any(member.id.group != cohort.group for member in cohort.members):
         raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
+    weights = [member.weight for member in cohort.members]
+    # Noise of many parties, and what the cipher has room for, are made for the plan's weights.
+    if max(weights) > heaviest:
+        raise Refused(f"a member weighs {max(weights)}, and by the plan's rule {heaviest} at most")
+    if sealed and (flaw := uneven(weights, least)):
+        raise Refused(flaw)
 
 
 def uneven(weights: Sequence[int], least: int) -> str:

@@ -588,7 +588,8 @@ class HolderLedger:
             return
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
-        check_members(cohort, self.least(cohort.group))
+        own = self.pinned.plan.bounds(cohort.group)
+        check_members(cohort, own.minimum, own.most_weight)
         ids = [member.id for member in cohort.members]
         if [receipt.id for receipt in receipts] != ids:
             raise Refused("the receipts are not those of the cohort")
@@ -603,10 +604,6 @@ class HolderLedger:
     def _is_opened(self, order: Open) -> OpenedCohort | None:
         return self.known.opened.get(order.cohort.group, {}).get(self.about(order))
 
-    def least(self, group: str) -> int:
-        """The fewest members of a cohort of this group."""
-        return self.pinned.plan.bounds(group).minimum
-
     def _check_apart(self, cohort: Cohort) -> None:
         """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.suspicion`)."""
         for member in cohort.members:
@@ -616,7 +613,7 @@ class HolderLedger:
                     f"{member.id} was trained from version {member.version}, and another of "
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
-        run, least = self.pinned.run.id, self.least(cohort.group)
+        run, least = self.pinned.run.id, self.pinned.plan.bounds(cohort.group).minimum
         for other in self._met(cohort).values():
             if not may_both_open(run, cohort, other, least):
                 both = {m.id.client: m.base for m in other.members}
@@ -684,11 +681,12 @@ class HolderLedger:
             Unsigned, UnknownParty: nobody on the roster signed it.
             NotReady: its author is too new on the roster.
         """
+        # Whoever is revoked is in no cohort any more, also with a receipt that was verified before.
+        author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if (whole := receipt.digest) in self._verified:  # its signature is part of that
             return
         if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
-        author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if author.role != "client":
             raise Refused(f"{receipt.id.client} is not a client")
         author.identity.verify(*signing_bytes(receipt), receipt.signature)

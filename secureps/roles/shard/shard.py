@@ -42,7 +42,7 @@ from secureps.messages.submission import (
     SubmissionId,
     signing_bytes,
 )
-from secureps.policy.cohorts.suspicion import check_clients, check_members
+from secureps.policy.cohorts.suspicion import check_members
 from secureps.roles import permissions
 from secureps.roles.machine import (
     WORKER,
@@ -143,9 +143,10 @@ def serve(
         if not shard:
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
-    found = held.states.get(asked.version)
-    if found is None:
-        if asked.version > held.committed:
+    found, early = held.states.get(asked.version), asked.version > held.committed
+    # Should the cohort be burnt, its updates are summed again with other noise: two for one charge.
+    if found is None or (early and not shard and state.pinned.plan.noisy_shards):
+        if early:
             raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
         raise WrongVersion(f"version {asked.version} of {asked.group} is gone; pull the newest")
     if asked.state:
@@ -482,9 +483,8 @@ class Shard:
         Else a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        # without encryption each shard reads every update anyway
-        check = check_members if plan.holders else check_clients
-        check(cohort, plan.bounds(cohort.group).minimum)
+        own, sealed = plan.bounds(cohort.group), plan.holders > 0  # else it reads every update
+        check_members(cohort, own.minimum, own.most_weight, sealed)
         check_divisor(plan, cohort)
 
     def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:

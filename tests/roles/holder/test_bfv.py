@@ -23,7 +23,6 @@ from secureps.messages.submission import (
     Cohort,
     Held,
     Member,
-    SubmissionId,
     opening_digest,
 )
 from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
@@ -231,17 +230,6 @@ def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
 
 
 # --- refusals ---------------------------------------------------------------------
-
-
-def test_a_client_counts_once() -> None:
-    """One client under many sequences is no crowd."""
-    members = tuple(Member(SubmissionId("c0", "all", s), 1, 0) for s in (1, 2))
-    alone = dataclasses.replace(make_cohort(), members=members)
-    assert "a client stands in the cohort twice" in refusal(Keys().founded().order(opening(alone)))
-    crowd = (*members, Member(SubmissionId("c1", "all", 1), 1, 0))
-    twice = dataclasses.replace(make_cohort(), members=crowd)
-    reason = refusal(Keys().founded().order(opening(twice)))
-    assert reason == "a client stands in the cohort twice"
 
 
 def test_receipts_must_be_the_cohorts() -> None:

@@ -157,14 +157,14 @@ class Aggregator:
 
 @pytest.fixture(scope="module", autouse=True)
 def stale() -> Iterable[None]:
-    """The plan's rule takes updates that are behind, as without rounds."""
+    """The plan's rule takes updates that are behind, and of less weight, as without rounds."""
     own = bounds(BufferedSection(name="buffered", buffer=5, minimum=2, max_staleness=STALE), 8)
     with pytest.MonkeyPatch.context() as patch:
         real = Plan.bounds
 
         def behind(plan: Plan, group: str) -> object:
             known = real(plan, group)
-            return replace(known, stale=own.stale, rounds=own.rounds)
+            return replace(known, stale=own.stale, rounds=own.rounds, most_weight=own.most_weight)
 
         patch.setattr(Plan, "bounds", behind)
         yield

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from secureps.config.plan import SspSection
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
-from secureps.errors import NotReady, Refused
+from secureps.errors import NotReady, Refused, UnknownParty
 from secureps.messages import orders, records
 from secureps.messages.encoding import digest
 from secureps.messages.submission import (
@@ -150,11 +150,11 @@ class Coordinator:
 
 
 def lag(patch: pytest.MonkeyPatch) -> None:
-    """The plan's rule takes updates that are behind."""
+    """The plan's rule takes updates that are behind, and of less weight."""
     bounds = Plan.bounds
 
     def behind(plan: Plan, group: str) -> Bounds:
-        return dataclasses.replace(bounds(plan, group), stale=2)
+        return dataclasses.replace(bounds(plan, group), stale=2, most_weight=4)
 
     patch.setattr(Plan, "bounds", behind)
 
@@ -538,6 +538,16 @@ def test_a_newcomer_is_in_no_cohort_before_its_time() -> None:
             ledger.check_author(receipt)
     ledger.follower.read(Step(), KitRead(1000 + wait - CLOCKS))
     ledger.check_author(receipt)
+
+
+def test_a_receipt_that_was_verified_is_opened_no_more_once_its_client_is_revoked() -> None:
+    """Names that were noticed and taken off the roster fill no cohort around another client."""
+    ledger, order = Ledger(roster=FIRST), opening(Coordinator().cohort(CLIENTS))
+    ledger.real.check_author(order.receipts[0])
+    left = [each for each in ROSTER.certificates if each.name != CLIENTS[0]]
+    ledger.real.follower.follow(Step(), next_roster(CA, FIRST, left, 2, 0).text)
+    with pytest.raises(UnknownParty, match="nobody named 'm00' is on the roster"):
+        ledger.gives(order)
 
 
 def test_so_many_receipts_are_remembered_as_verified(monkeypatch: pytest.MonkeyPatch) -> None:

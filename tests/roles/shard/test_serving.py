@@ -8,9 +8,10 @@ import pytest
 
 from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
+from secureps.policy.plan import Plan
 from secureps.roles.machine import Answer
 from secureps.roles.shard.state import model_key, state_key
-from tests.kits.roles_kit import SHARDS, configure, model_blocks, works
+from tests.kits.roles_kit import SHARDS, configure, make_cohort, model_blocks, works
 from tests.kits.shard_kit import STATE, Desk
 
 PEER = SHARDS[1]
@@ -59,3 +60,17 @@ def test_what_is_not_here(state: bool) -> None:
         ask(desk(), PEER, 3, state=state)
     with pytest.raises(Malformed, match="block 4 of all is not placed on shard-a"):
         ask(desk(), PEER, block=4, state=state)
+
+
+def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cohort may yet be burnt, and the same updates summed again with other noise."""
+    made, cohort = Desk().founded(), make_cohort()
+    made.holding(cohort)
+    made.order(orders.Prepare(1, cohort, ()))
+    made.ready(1, 0)
+    pulled = ask(made, "c0", 1, block=0)
+    monkeypatch.setattr(Plan, "noisy_shards", True)
+    with pytest.raises(NotReady, match="version 1 of all is not made yet"):
+        ask(made, "c0", 1, block=0)
+    made.order(orders.Commit(1, "all", 1, 0))
+    assert ask(made, "c0", 1, block=0) == pulled
