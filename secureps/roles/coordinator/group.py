@@ -530,6 +530,7 @@ class GroupState:
         spoilt: the cohorts that were burnt since the newest version; lost: clients of these that
             cannot send the same once more.
         resigned: why a row-block stays at its version for good, empty while it may go on.
+        trails: whether it trails the model, and is no part of it (`Plan.trails`).
     """
 
     name: str
@@ -556,6 +557,7 @@ class GroupState:
     resigned: str = ""
     states: dict[str, bytes] = field(default_factory=dict)
     rounds: bool = True
+    trails: bool = False
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
@@ -846,13 +848,13 @@ class GroupState:
 
 
 @dataclass(slots=True)
-class Evaluations:
-    """The evaluations of a run.
+class Trail:
+    """What came of the versions on the plan's schedule.
 
     Args:
         results: by version; skipped: why, by version.
-        subject: the version that members were last asked to evaluate, 0 before the first;
-            model: the digests of its groups; rounds: how often they were asked.
+        subject: the version that the newest round of the trailing group is of, 0 before the first;
+            model: the digests of its groups; rounds: how many were opened for it.
         since: when the newest version of any group was committed.
     """
 
@@ -871,7 +873,7 @@ class Evaluations:
         return version in self.results or version in self.skipped
 
     def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Has members evaluate the version that the model is at."""
+        """Begins a round of the trailing group, of the version that the model is at."""
         version = model[0].version
         self.rounds = self.rounds + 1 if version == self.subject else 1
         self.subject, self.model = version, tuple(group.digest for group in model)
@@ -886,12 +888,12 @@ newest checkpoint while none can be made: a restart redoes no more, and outboxes
 class CheckpointState:
     """A checkpoint in the making, or a complete one.
 
-    `evaluations` is how many results were there when it was ordered, for its manifest to name.
+    `results` is how many there were when it was ordered, for its manifest to name (`Trail`).
     """
 
     number: int
     versions: tuple[GroupVersion, ...]
-    evaluations: int = 0
+    results: int = 0
     parts: dict[str, Checkpointed] = field(default_factory=dict)
     complete: bool = False
 
@@ -913,10 +915,8 @@ def too_far(
     return any(at.version - known.get(at.group, -1) >= most for at in groups)
 
 
-def stand_still(
-    since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
-) -> None:
+def stand_still(since: float, until: float, groups: Iterable[GroupState], trail: Trail) -> None:
     """Keeps time between these two moments from counting towards deadlines of these groups."""
-    evaluations.since = after_pause(evaluations.since, since, until)
+    trail.since = after_pause(trail.since, since, until)
     for group in groups:
         group.stand_still(since, until)

@@ -15,8 +15,8 @@ from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.group import (
-    Evaluations,
     GroupState,
+    Trail,
     after_pause,
     stand_still,
 )
@@ -52,7 +52,7 @@ class Moving:
         record: Act | MovingRecord,
         pinned: RunPinned,
         groups: Collection[GroupState],
-        evaluations: Evaluations,
+        trail: Trail,
     ) -> RunPinned:
         """Folds one record; returns the run by the placements that follow."""
         old, coming = pinned.placement, pinned.coming
@@ -86,7 +86,7 @@ class Moving:
                 return replace(pinned, coming=placement)
         if coming is not None:
             self.files = {}
-            stand_still(self.since, at, groups, evaluations)
+            stand_still(self.since, at, groups, trail)
         return now
 
     def _take_over(self, group: GroupState, old: Placement, now: Placement) -> None:
