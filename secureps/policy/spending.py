@@ -99,7 +99,7 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     sizes = {**sizes, plan.trailing: plan.metrics_count}
     facts = (
         fact(plan, "client", group, sizes[group], version)
-        for group in plan.all_groups
+        for group in sorted(plan.all_groups, key=plan.trails)
         for version in range(_updates(plan, group, versions))
     )
     return spent(plan, (each for each in facts if each is not None))

@@ -531,6 +531,7 @@ class GroupState:
             cannot send the same once more.
         resigned: why a row-block stays at its version for good, empty while it may go on.
         trails: whether it trails the model, and is no part of it (`Plan.trails`).
+        committed_at: when its version was committed, moved by pauses since.
     """
 
     name: str
@@ -558,6 +559,7 @@ class GroupState:
     states: dict[str, bytes] = field(default_factory=dict)
     rounds: bool = True
     trails: bool = False
+    committed_at: float = 0.0
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
@@ -806,6 +808,8 @@ class GroupState:
         self.members.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
+        """Keeps time between these two moments from counting towards its deadlines."""
+        self.committed_at = after_pause(self.committed_at, since, until)
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
         self.members.stand_still(since, until)
@@ -855,7 +859,6 @@ class Trail:
         results: by version; skipped: why, by version.
         subject: the version that the newest round of the trailing group is of, 0 before the first;
             model: the digests of its groups; rounds: how many were opened for it.
-        since: when the newest version of any group was committed.
     """
 
     results: dict[int, VersionEvaluated] = field(default_factory=dict)
@@ -863,7 +866,6 @@ class Trail:
     subject: int = 0
     model: tuple[bytes, ...] = ()
     rounds: int = 0
-    since: float = 0.0
 
     @property
     def newest(self) -> tuple[VersionEvaluated, ...]:
@@ -913,10 +915,3 @@ def too_far(
     known = {at.group: at.version for at in whole[-1].versions} if whole else {}
     most = max(LEAST_AHEAD, AHEAD * every)
     return any(at.version - known.get(at.group, -1) >= most for at in groups)
-
-
-def stand_still(since: float, until: float, groups: Iterable[GroupState], trail: Trail) -> None:
-    """Keeps time between these two moments from counting towards deadlines of these groups."""
-    trail.since = after_pause(trail.since, since, until)
-    for group in groups:
-        group.stand_still(since, until)

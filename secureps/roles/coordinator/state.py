@@ -38,7 +38,6 @@ from secureps.roles.coordinator.group import (
     GroupState,
     Phase,
     Trail,
-    stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import Record
@@ -608,7 +607,8 @@ class CoordinatorState:
                 self.paused, self.paused_since = f"paused by the operator{said}", at
             case Deed.GO_ON:
                 self.paused = ""
-                stand_still(self.paused_since, at, groups, self.trail)
+                for group in groups:
+                    group.stand_still(self.paused_since, at)
                 self.moving.stand_still(self.paused_since, at)
             case Deed.CHECKPOINT:
                 self.wants_checkpoint = True
@@ -744,8 +744,6 @@ class CoordinatorState:
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
-                if not group.trails:
-                    self.trail.since = at
             case _:
                 group.apply_to_members(at, record)
 
@@ -783,7 +781,7 @@ class CoordinatorState:
         """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
-        self.pinned = self.moving.apply(at, record, before, groups, self.trail)
+        self.pinned = self.moving.apply(at, record, before, groups)
         self.reigns.placed(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
@@ -793,7 +791,8 @@ class CoordinatorState:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
-        coming, group.version, group.scale = group.coming, version, group.coming_scale
+        coming, group.version, group.committed_at = group.coming, version, at
+        group.scale = group.coming_scale
         group.blocks = self.by_block(group.name, coming)
         group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest

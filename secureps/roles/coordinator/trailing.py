@@ -23,6 +23,10 @@ def version(tx: Transaction) -> int:
     return versions.pop() if len(versions) == 1 else -1
 
 
+def _since(tx: Transaction) -> float:
+    return max(group.committed_at for group in tx.federation.model_groups)
+
+
 def due(tx: Transaction) -> int:
     """The version of the model that is next on the schedule and is not begun; 0 if none is."""
     at, state, group = version(tx), tx.federation.trail, tx.trailing
@@ -65,7 +69,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
         return Wait(None, reason)
     if at != tx.plan.schedule.last and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    _, until = opening.deadlines(tx, group, tx.federation.trail.since)
+    _, until = opening.deadlines(tx, group, _since(tx))
     if may_come and tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))
@@ -90,7 +94,7 @@ def hold_back(tx: Transaction) -> Wait | None:
 def await_evaluator(tx: Transaction, at: int) -> Wait | None:
     """Waits one round's time for a designated evaluator, then skips the version."""
     name, rule = tx.plan.evaluator, tx.plan.section.group[0].rule
-    until = tx.federation.trail.since + rule.deadline
+    until = _since(tx) + rule.deadline
     if name in tx.federation.retired | tx.federation.isolated.keys():
         here = "takes part no more"
     elif tx.now < until:
