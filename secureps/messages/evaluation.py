@@ -14,6 +14,11 @@ EVALUATION = "evaluation"
 """The name of the group whose values are the metrics; no group of a model is called so."""
 
 
+def of_model(group: str) -> bool:
+    """Tells by its name whether a group is part of the model, for files without a plan."""
+    return group != EVALUATION
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One named value, in the metric's own unit."""
@@ -75,7 +80,7 @@ def evaluated_digest(base: bytes, model: tuple[bytes, ...]) -> bytes:
     """What the receipt of an evaluation is bound to.
 
     Args:
-        base: digest of the version of the metrics' group that it follows.
+        base: digest of the version of the trailing group that it follows.
         model: digests of the evaluated version of every group of the model, in the plan's order.
     """
     return digest("secureps-evaluated", base, *model)
@@ -102,9 +107,6 @@ class Evaluated:
     signature: bytes = b""
 
 
-EVALUATED_DOMAIN = b"secureps-evaluated"
-
-
 def evaluated_bytes(record: Evaluated) -> tuple[bytes, bytes]:
     """Returns the domain and the bytes that the evaluator signs."""
-    return EVALUATED_DOMAIN, signed_part(record)
+    return b"secureps-evaluated", signed_part(record)

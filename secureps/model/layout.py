@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.run import Schema, TensorSpec
 from secureps.wording import nearest
 
@@ -224,11 +223,11 @@ class GroupLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All groups of a model, the tensors that stay with each client, and the metrics' group.
+    """All groups of a model, the tensors that stay with each client, and the group that trails.
 
     Args:
         local: tensors that each client has for itself.
-        evaluation: the group of the metrics: one block, and no part of the model.
+        evaluation: the group that trails the model: one block, and no part of it.
         frozen: tensors that are the same at all parties.
         tied: further names of tensors. This and `frozen` are None if there are none, so that such a
             layout keeps its digest.
@@ -247,6 +246,7 @@ class Layout:
         schema: Schema,
         plan: PlanSection,
         element: Callable[[int], int],
+        trailing: GroupLayout | None = None,
     ) -> Layout:
         """Sorts the tensors of a schema into the groups of a plan.
 
@@ -255,6 +255,7 @@ class Layout:
 
         Args:
             element: as in `cut`.
+            trailing: the group that trails the model.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
@@ -311,10 +312,10 @@ class Layout:
             if group.scaled:
                 specs, size = [*specs, SCALE], size + 1
             built.append(GroupLayout(name, tuple(specs), size, size, None, group.one_in))
-        evaluation = _metrics(plan)
-        built = cut(plan, built if evaluation is None else [evaluation, *built], element)
-        if evaluation is not None:
-            evaluation = built.pop(0)
+        if trailing is None:
+            built = cut(plan, built, element)
+        else:
+            trailing, *built = cut(plan, [trailing, *built], element, trailing.name)
         for made in built:
             if made.blocks > MOST_BLOCKS:
                 raise PlanRefused(
@@ -322,11 +323,11 @@ class Layout:
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
         whole = tuple(built)
-        return cls(whole, kept, plan.block_size, evaluation, frozen or None, tied or None)
+        return cls(whole, kept, plan.block_size, trailing, frozen or None, tied or None)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
-        """The model's groups, after that of the metrics if there is one."""
+        """The model's groups, after the one that trails them if there is one."""
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
     @property
@@ -416,21 +417,25 @@ def _staying(
 
 
 def cut(
-    plan: PlanSection, groups: Sequence[GroupLayout], element: Callable[[int], int]
+    plan: PlanSection,
+    groups: Sequence[GroupLayout],
+    element: Callable[[int], int],
+    trailing: str = "",
 ) -> list[GroupLayout]:
     """Cuts groups into blocks of the plan's `block_size`, or else into as few as shards need.
 
     These are one block for each shard, or a multiple of that where a shard would have more than
-    MOST_SLOTS, all of about one size; a single one of a row-block and of the metrics. Only the last
-    element of a group has room to spare.
+    MOST_SLOTS, all of about one size; a single one of a row-block and of the group that trails the
+    model. Only the last element of a group has room to spare.
 
     Args:
         groups: each one block.
         element: how many integers the cipher seals as one, if it is fitted to blocks of so many.
+        trailing: the name of the group that trails the model; empty if there is none.
     """
     if plan.block_size is not None:
         return [replace(g, block_values=plan.block_size) for g in groups]
-    shards = [1 if g.rows or g.name == EVALUATION else plan.shards for g in groups]
+    shards = [1 if g.rows or g.name == trailing else plan.shards for g in groups]
     shares = (-(-g.size // (own * (g.one_in or 1))) for g, own in zip(groups, shards, strict=True))
     fitted = min(max(shares), MOST_SLOTS)
     whole = element(fitted)
@@ -463,15 +468,6 @@ def _row_blocks(
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
-
-
-def _metrics(plan: PlanSection) -> GroupLayout | None:
-    """The group of the metrics, one float32 each; None unless clients evaluate."""
-    if plan.evaluation is None or plan.evaluation.evaluator is not None:
-        return None
-    names = plan.evaluation.contributed
-    specs = tuple(TensorSpec(name, (), "float32") for name in names)
-    return GroupLayout(EVALUATION, specs, len(specs), len(specs))
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

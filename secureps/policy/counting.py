@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from secureps.config.plan import (
-    ClientPrivacySection,
     GroupSection,
     PlanSection,
     RecordPrivacySection,
 )
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.submission import Cohort
+from secureps.policy.checks.evaluation import evaluation_group
 
 MOST_EXAMPLES = 1 << 40
 """Beyond this no bound is stated: whoever has more is mistaken."""
@@ -101,11 +101,8 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
 
 def publishes(section: PlanSection) -> bool:
     """Tells whether receipts have the number that a client counts by."""
-    weighted = any(group.weighting == "examples" for group in section.group)
-    if weighted or section.evaluation is None or section.evaluation.evaluator is not None:
-        return weighted
-    whole = isinstance(section.privacy, ClientPrivacySection)
-    return section.evaluation.most_examples is not None and not whole
+    groups = (*section.group, evaluation_group(section))
+    return any(group is not None and group.weighting == "examples" for group in groups)
 
 
 def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:

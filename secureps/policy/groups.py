@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from secureps.codec.grid import MovingRange
 from secureps.messages.encoding import digest
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion
 from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
@@ -32,7 +31,7 @@ def beside(
 ) -> bytes:
     """Digests the models that all groups of a round were trained on; empty for a single group.
 
-    Metrics have none: the digest of an evaluation's base covers what is evaluated.
+    A group that trails the model has none: its base covers the digests of the whole model.
 
     Args:
         blocks: digests of the published blocks of `model`, by group.
@@ -46,7 +45,8 @@ def beside(
 
 def joins_others(plan: Plan, group: str) -> bool:
     """Tells whether a group trains with others of its rule: with rounds, without row-blocks."""
-    return group != EVALUATION and plan.bounds(group).rounds and plan.group(group).sparse is None
+    apart = plan.trails(group) or plan.group(group).sparse is not None
+    return not apart and plan.bounds(group).rounds
 
 
 def moved(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:

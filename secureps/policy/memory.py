@@ -185,8 +185,7 @@ def _checkpoints(plan: Plan) -> int:
     most = 2 + sum(plan.versions(group) // section.checkpoint_every for group in plan.groups)
     if not section.keep:
         return most
-    best = section.evaluation is not None and section.evaluation.best is not None
-    return min(most, section.keep + MORE_CHECKPOINTS + best)
+    return min(most, section.keep + MORE_CHECKPOINTS + plan.keeps_best)
 
 
 def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse | None:

@@ -2,17 +2,6 @@
 
 A plan that is unsound as a whole is refused with its reason. Everything that a party computes from
 a plan follows from its canonical text alone, so that all parties agree.
-
-**Row-blocks.** Of a group with row-blocks a client touches few rows. Under a committee every
-row-block that a client sends is a submission with a key of its own, and envelopes for every holder:
-smaller than these it would cost more to protect than to send.
-
-A plan as text: the same bytes for the same plan, whatever the file looked like.
-
-How many bytes a submission has, and what it carries for a committee; and an order to open.
-
-Envelopes, commitments and the correction belong to the key of a submission, whose length is the
-ring's degree and not the model's.
 """
 
 from __future__ import annotations
@@ -40,14 +29,14 @@ from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.files.objects import pinned
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.run import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import REPLACING, Optimizer, build_optimizer, keeping_exact
 from secureps.policy.checks.evaluation import (
-    EvaluatedVersions,
+    Schedule,
     evaluation_group,
+    evaluation_layout,
     refuse_noisy_choice,
     refuse_unsound_evaluation,
 )
@@ -75,7 +64,8 @@ def refuse_small(
 ) -> None:
     """Refuses row-blocks whose sealed values are fewer bytes than what their keys cost.
 
-    The last row-block has what rows are left, and may be smaller.
+    Under a committee each of them is a submission with a key and envelopes of its own. The last
+    row-block has what rows are left, and may be smaller.
 
     Args:
         groups: the row-blocks of the section.
@@ -204,9 +194,8 @@ class Plan:
 
     def group(self, name: str) -> GroupSection:
         """One group's section; KeyError if there is none."""
-        if name == EVALUATION and self.clients_evaluate:
-            return self._evaluation_group
-        return self._groups[name]
+        trailing = self._trailing
+        return trailing if trailing is not None and self.trails(name) else self._groups[name]
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -264,19 +253,25 @@ class Plan:
         return tuple(found)
 
     def versions(self, group: str) -> int:
-        own = None if group == EVALUATION else self.group(group).versions
+        own = self.group(group).versions
         return own if own is not None else self.section.versions
 
     @property
     def all_groups(self) -> tuple[str, ...]:
-        """Every group that clients contribute to: the metrics' first, if they evaluate."""
-        return (EVALUATION, *self.groups) if self.clients_evaluate else self.groups
+        """Every group that clients contribute to: first the one that trails the model, if any."""
+        return (self.trailing, *self.groups) if self.trailing else self.groups
+
+    def trails(self, group: str) -> bool:
+        """Whether a group is a sum of versions of the model, after them, by the `schedule`.
+
+        The model never waits for it to be made: one that too few send, or that fails, is skipped.
+        """
+        return self._trailing is not None and group == self._trailing.name
 
     @property
-    def clients_evaluate(self) -> bool:
-        """Whether the metrics are a mean over clients, and a group of their own."""
-        evaluation = self.section.evaluation
-        return evaluation is not None and evaluation.evaluator is None
+    def trailing(self) -> str:
+        """The name of the group that trails the model; empty if none does."""
+        return "" if self._trailing is None else self._trailing.name
 
     @property
     def metrics_count(self) -> int:
@@ -290,14 +285,20 @@ class Plan:
         evaluation = self.section.evaluation
         return (evaluation.evaluator or "") if evaluation is not None else ""
 
-    @cached_property
-    def evaluated(self) -> EvaluatedVersions:
-        """The versions of the model that are evaluated."""
-        own = self.section.evaluation
-        return EvaluatedVersions(0 if own is None else own.every, self.section.versions)
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the plan says which of the evaluated versions is the best, and keeps it."""
+        evaluation = self.section.evaluation
+        return evaluation is not None and evaluation.best is not None
 
     @cached_property
-    def _evaluation_group(self) -> GroupSection:
+    def schedule(self) -> Schedule:
+        """The versions of the model that clients, or the evaluator, are asked to evaluate."""
+        own = self.section.evaluation
+        return Schedule(0 if own is None else own.every, self.section.versions)
+
+    @cached_property
+    def _trailing(self) -> GroupSection | None:
         return evaluation_group(self.section)
 
     def given(self, group: str) -> bool:
@@ -317,10 +318,6 @@ class Plan:
         """Whether clients send whole numbers to a group, and nothing adds noise to their total."""
         stated = self.group(group).range is not None  # metrics are within 1, and no whole numbers
         return self.is_sum(group) and not stated and self.section.privacy is None
-
-    def tells_total(self, group: str) -> bool:
-        """Whether shards tell the coordinator a group's totals: the metrics, which it journals."""
-        return group == EVALUATION
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
         """What protects whole updates of which so many values are sent; None in another unit.
@@ -380,9 +377,9 @@ class Plan:
         Sorted by name; empty where evaluations have no noise.
         """
         evaluation = self.section.evaluation
-        if evaluation is None or not self.clients_evaluate:
+        if evaluation is None or not self.trailing:
             return {}
-        sigma = self.deviation(EVALUATION, self.metrics_count)
+        sigma = self.deviation(self.trailing, self.metrics_count)
         return {name: sigma * most for name, most in evaluation.magnitudes.items() if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
@@ -441,7 +438,7 @@ class Plan:
             one_in = self.group(name).one_in
             tensors = (SCALE,) if self.group(name).scaled else ()
             whole.append(GroupLayout(name, tensors, values, values, rows, one_in))
-        return cut(self.section, whole, self._element)
+        return cut(self.section, whole, self._element, self.trailing)
 
     def _element(self, slots: int) -> int:
         return cipher(replace(self.cipher_parameters, slots=slots)).element
@@ -498,9 +495,9 @@ class Plan:
     @cached_property
     def _bounds(self) -> dict[str, Bounds]:
         found = {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
-        if EVALUATION in found:  # each evaluated version has a base of its own
-            last = self.evaluated.count(self.section.versions) - 1
-            found[EVALUATION] = replace(found[EVALUATION], ahead=last)
+        if name := self.trailing:  # each version on its schedule is a base of its own
+            last = self.schedule.count(self.section.versions) - 1
+            found[name] = replace(found[name], ahead=last)
         return found
 
     def rule(self, group: str) -> Rule:
@@ -542,7 +539,9 @@ class Plan:
 
     def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
-        layout = Layout.build(schema, section, self._element)
+        asked = section.evaluation if self.trailing else None
+        trailing = None if asked is None else evaluation_layout(asked)
+        layout = Layout.build(schema, section, self._element, trailing)
         for group in layout.all_groups:
             self.grid(group.name, group.sent)
             if self.is_sum(group.name):
@@ -608,8 +607,8 @@ def load_plan(
 
 def _part(plan: Plan, name: str) -> str:
     """The table of the file that a group comes from, where there are several."""
-    if name == EVALUATION:
-        return "evaluation"
+    if plan.trails(name):
+        return name
     return f"group {plan.group(name).name}" if len(plan.section.group) > 1 else ""
 
 
@@ -619,7 +618,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_unsound_work(section)
     refuse_unsound_scaling(section)
     cipher(plan.cipher_parameters)
-    for name in sorted(plan.all_groups, key=EVALUATION.__eq__):  # what it inherits was refused
+    for name in sorted(plan.all_groups, key=plan.trails):  # what it inherits was refused
         with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
@@ -655,7 +654,7 @@ def _refuse_apart(plan: Plan) -> None:
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
     refuse_unbounded(section)
-    if name != EVALUATION:
+    if not plan.trails(name):
         refuse_sum(section, plan.bounds(name), privacy)
     refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     refuse_adaptive(section, privacy)
@@ -719,7 +718,7 @@ def different_keys(own: str, other: str) -> tuple[str, ...]:
     return tuple(k for k in keys if mine.get(k, missing) != theirs.get(k, missing))
 
 
-# --- envelope size -----------------------------------------------------------------
+# --- envelope size: by the ring's degree, and not by the model's --------------------
 
 ORDER_BYTES = 200
 """Of an order to open without its members, at the most."""

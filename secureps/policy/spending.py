@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from secureps.config.plan import ClientPrivacySection, PlanSection
 from secureps.errors import ConfigError, InternalError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
-from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.wording import counted
@@ -48,7 +47,7 @@ def fact(
         step: which of the client's updates of this version it is.
     """
     privacy = plan.section.privacy
-    if privacy is None or (group == EVALUATION and privacy.unit == "record"):
+    if privacy is None or (plan.trails(group) and privacy.unit == "record"):
         return None
     if isinstance(privacy, ClientPrivacySection):
         mechanism = plan.mechanism(group, values)
@@ -97,20 +96,18 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     Raises:
         InternalError: the plan protects nothing.
     """
-    facts: Iterable[Fact | None] = (
+    sizes = {**sizes, plan.trailing: plan.metrics_count}
+    facts = (
         fact(plan, "client", group, sizes[group], version)
-        for group in plan.groups
+        for group in sorted(plan.all_groups, key=plan.trails)
         for version in range(_updates(plan, group, versions))
     )
-    if plan.clients_evaluate:
-        rounds = plan.evaluated.count(versions)
-        size = plan.metrics_count
-        own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
-        facts = (*facts, *own)
     return spent(plan, (each for each in facts if each is not None))
 
 
 def _updates(plan: Plan, group: str, versions: int) -> int:
+    if plan.trails(group):
+        return plan.schedule.count(versions)
     own = plan.versions(group)
     return versions if versions < own else own + plan.bounds(group).ahead
 

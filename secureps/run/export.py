@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
 from secureps.files.objects import ObjectStore, is_url
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.checks.evaluation import best
@@ -69,10 +69,9 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
     """
     _, newest, complaints = checkpoint.latest_good(checkpoints)
     plan = Plan.from_text(newest.run.plan)
-    section = plan.section.evaluation
-    if section is None or section.best is None:
+    if not plan.keeps_best:
         raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
-    found = best(newest.evaluations, section.best)
+    found = best(newest.evaluations, plan.section.evaluation)
     if found is None:
         last = all(at.version >= plan.versions(at.group) for at in newest.versions)
         raise ConfigError(
@@ -149,12 +148,11 @@ def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[
         raise DamagedStore(f"{directory}: a block is absent or damaged: {error}") from None
     names = (each.name for each in manifest.run.schema.tensors if each.name != TRAIN_METRICS)
     ordered = {name: tensors[name] for name in names if name in tensors}
-    versions = {at.group: at.version for at in manifest.versions if at.group != EVALUATION}
-    evaluated = next((e for e in manifest.evaluations if {e.version} == {*versions.values()}), None)
+    evaluated = next((e for e in manifest.evaluations if manifest.holds(e.version)), None)
     return Model(
         manifest.number,
         manifest.id,
-        versions,
+        manifest.model,
         layout,
         ordered,
         manifest.unsafe,

@@ -26,7 +26,6 @@ from secureps.messages.format import FORMAT
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
-from secureps.policy.checks.evaluation import best
 from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
@@ -268,7 +267,7 @@ class CoordinatorWorker(Worker):
             versions=task.versions,
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in task.parts),
             unsafe=task.unsafe,
-            evaluations=task.evaluations,
+            evaluations=task.results,
             tallies=tuple(
                 Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)
                 for fact, times in task.tallies
@@ -284,18 +283,13 @@ class CoordinatorWorker(Worker):
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
         """Deletes checkpoints as the plan says; returns the numbers of those that stay.
 
-        The best version stays, also one that is still being evaluated. Without the first checkpoint
-        this folder is not the run's whole one (say, after a takeover), and no numbers are returned:
-        shards may have the only copies.
+        Without the first checkpoint this folder is not the run's whole one (say, after a takeover),
+        and no numbers are returned: shards may have the only copies.
         """
-        section, wanted = self._machine.plan.section, set[int]()
-        if not section.keep:
+        keep = self._machine.plan.section.keep
+        if not keep:
             return ()
-        if section.evaluation is not None and section.evaluation.best is not None:
-            found = best(task.evaluations, section.evaluation.best)
-            subject = self._machine.federation.evaluations.subject
-            wanted = {subject} if found is None else {subject, found.version}
-        kept = prune(self._checkpoints, section.keep, wanted, self.uncopied())
+        kept = prune(self._checkpoints, keep, task.stay, self.uncopied())
         return kept if 0 in kept else ()
 
 

@@ -8,7 +8,7 @@ from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, VersionEvaluated
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import TO_GO_ON
 from secureps.messages.requests import (
     FAILED,
@@ -41,6 +41,9 @@ class LogLines:
 
     def _of(self, group: str, text: str) -> str:
         return (f"{group}: " if self._plan is None else self._plan.head(group)) + text
+
+    def _trails(self, group: str) -> bool:
+        return self._plan is not None and self._plan.trails(group)
 
     def told(self, record: Record) -> str | None:
         """The line to log when a record is journalled, or None."""
@@ -130,7 +133,7 @@ class LogLines:
                 return f"{group} is given up: {reason}"
             case coordinator_records.VersionCommitted(
                 group, version
-            ) | shard_records.StateCommitted(group, version) if group != EVALUATION:
+            ) | shard_records.StateCommitted(group, version) if not self._trails(group):
                 return self._of(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"
@@ -139,8 +142,8 @@ class LogLines:
                 return self._of(group, f"cohort {number}: {lost}")
             case holder_records.CohortReleased(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
-                # evaluations are numbered by the model's versions, which a cohort does not say
-                at = "" if cohort.group == EVALUATION else f"version {cohort.version}: "
+                # a round of a trailing group is of a version that its cohort does not say
+                at = "" if self._trails(cohort.group) else f"version {cohort.version}: "
                 return self._of(cohort.group, f"{at}{opens}")
             case coordinator_records.Ending(reason):
                 return reason

@@ -42,7 +42,7 @@ from secureps.messages.encoding import (
     payload_hasher,
     to_plain,
 )
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.evaluation import VersionEvaluated, of_model
 from secureps.messages.format import FORMAT, demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
@@ -150,8 +150,13 @@ class Manifest:
     evaluations: tuple[VersionEvaluated, ...] = ()
     tallies: tuple[Tally, ...] = ()
 
+    @property
+    def model(self) -> dict[str, int]:
+        """The versions of the model's groups."""
+        return {at.group: at.version for at in self.versions if of_model(at.group)}
+
     def holds(self, version: int) -> bool:
-        return {at.version for at in self.versions if at.group != EVALUATION} == {version}
+        return {*self.model.values()} == {version}
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:

@@ -14,7 +14,6 @@ from secureps.config.plan import EvaluationSection
 from secureps.errors import ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
-from secureps.policy.checks.evaluation import evaluation_group
 from tests.kits.privacy_kit import private_plan
 
 SECTION = EvaluationSection(every=1, metrics={"loss": 4.0, "accuracy": 1.0})
@@ -66,7 +65,7 @@ def test_the_clip_of_metrics_is_the_longest_vector_that_there_is() -> None:
     """A longer one would be noise for nothing; a shorter one would cut what is true."""
     metrics = dict.fromkeys(("a", "b", "c", "d"), 1.0)
     plan = private_plan("local", evaluation={"every": 2, "metrics": metrics})
-    group = evaluation_group(plan.section)
+    group = plan.group(plan.trailing)
     assert (group.clip, group.weighting) == (2.0, "uniform")
 
 

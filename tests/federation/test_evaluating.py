@@ -119,6 +119,7 @@ MINIMUM = {"quorum": 5, "minimum": 5, "deadline": 10.0, "extensions": 0}
         ({"evaluation": {"rule": {"quorum": 3}}}, "evaluation: the quorum 3 is below"),
         ({"evaluation": {"rule": {"quorum": 9, "most": 9}}}, "capacity"),
         ({"group": [{"name": "evaluation", "rule": {"quorum": 6}}]}, "that name is the metrics'"),
+        ({"group": [{"outcome": "sum", "rule": {"quorum": 6}}]}, "no model to evaluate.*leave"),
     ],
 )
 def test_unsound_evaluations_are_refused(changes: dict[str, Any], reason: str) -> None:
@@ -130,6 +131,19 @@ def test_unsound_evaluations_are_refused(changes: dict[str, Any], reason: str) -
 def test_metrics_have_finite_positive_magnitudes(metrics: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.metrics"):
         evaluated_plan(evaluation={"metrics": metrics})
+
+
+@pytest.mark.parametrize(
+    ("versions", "every", "expected"),
+    [(5, 2, (2, 4, 5)), (4, 2, (2, 4)), (3, 3, (3,)), (3, 1, (1, 2, 3)), (7, 4, (4, 7))],
+)
+def test_every_k_th_version_and_the_last(
+    versions: int, every: int, expected: tuple[int, ...]
+) -> None:
+    found = evaluated_plan(every=every, versions=versions).schedule
+    assert tuple(each for each in range(-1, versions + 9) if each in found) == expected
+    counts = [sum(each <= newest for each in expected) for newest in range(versions + 9)]
+    assert [found.count(newest) for newest in range(versions + 9)] == counts
 
 
 def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() -> None:
@@ -237,11 +251,11 @@ def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
     assert simulation.versions() == {"all": 5}
     assert federation.included["client-02"] == 5, "it trains on"
     assert federation.finished == "all 5 versions are made"
-    assert federation.evaluations.results == {}
-    assert sorted(federation.evaluations.skipped) == [2, 4, 5]
+    assert federation.trail.results == {}
+    assert sorted(federation.trail.skipped) == [2, 4, 5]
     assert (
         "4 members of the round are left, and a cohort needs 5: sends no evaluation; its own log"
-        in federation.evaluations.skipped[5]
+        in federation.trail.skipped[5]
     )
     assert simulation.loop.now() < 5.0
 
@@ -264,8 +278,8 @@ def test_a_designated_evaluator_judges_and_does_not_train(tmp_path: Path) -> Non
     simulation.run()
     federation = simulation.coordinator.federation
     assert list(metrics_of(simulation)) == [2, 4, 5]
-    assert {result.by for result in federation.evaluations.newest} == {JUDGE}
-    assert {result.examples for result in federation.evaluations.newest} == {9}
+    assert {result.by for result in federation.trail.newest} == {JUDGE}
+    assert {result.examples for result in federation.trail.newest} == {9}
     assert all(id.client != JUDGE for id in federation.fates)
     assert EVALUATION not in federation.groups
     assert same(simulation.model(), unharmed(versions=5)[0])
@@ -276,7 +290,7 @@ def test_an_evaluator_that_is_gone_holds_nobody_up_for_long(tmp_path: Path) -> N
     simulation.run(lambda: simulation.versions() == {"all": 1})
     simulation.kill(JUDGE)
     simulation.run(lambda: bool(simulation.coordinator.federation.finished))
-    state = simulation.coordinator.federation.evaluations
+    state = simulation.coordinator.federation.trail
     assert sorted(state.skipped) == [2, 4, 5]
     assert JUDGE in state.skipped[2]
     assert simulation.loop.now() < 60.0
@@ -343,7 +357,7 @@ def test_bad_evaluations_are_refused_and_change_nothing(
         bad = replace(signed(simulation, good), **changes)
     with pytest.raises(error, match=reason):
         simulation.coordinator.handle(simulation.loop.now(), JUDGE, bad)
-    assert simulation.coordinator.federation.evaluations.results == {}
+    assert simulation.coordinator.federation.trail.results == {}
 
 
 def test_an_evaluation_is_taken_once_and_by_its_signer_alone(tmp_path: Path) -> None:
@@ -361,7 +375,7 @@ def test_an_evaluation_is_taken_once_and_by_its_signer_alone(tmp_path: Path) -> 
     for _ in range(2):  # replayed
         step = coordinator.handle(now, JUDGE, signed(simulation, good))
         assert Answer(Noted()) in step.effects
-    assert list(coordinator.federation.evaluations.results) == [2]
+    assert list(coordinator.federation.trail.results) == [2]
     changed = replace(good, metrics=(Metric("accuracy", 0.6), Metric("loss", 0.25)))
     with pytest.raises(Conflict, match="evaluated already, to other values"):
         coordinator.handle(now, JUDGE, signed(simulation, changed))
@@ -394,7 +408,7 @@ def test_every_metric_is_there_in_the_report_of_a_run(played: Played) -> None:
     metrics = Metrics(lambda line: told.update({line.version: line}), False)
     for version in range(6):
         metrics.publish("all", version, float(version), math.inf)
-    metrics.evaluated(simulation.coordinator.federation.evaluations.newest, ["all"])
+    metrics.evaluated(simulation.coordinator.federation.trail.newest, ["all"])
     metrics.settle()
     for version, values in metrics_of(simulation).items():
         expected = {f"federated_{name}": value for name, value in values.items()}
@@ -465,7 +479,7 @@ def test_an_evaluator_whose_script_fails_holds_nobody_up(tmp_path: Path) -> None
     simulation = examined(plan, tmp_path, trainers=trainers)
     simulation.run()
     assert simulation.versions() == {"all": 5}
-    skipped = simulation.coordinator.federation.evaluations.skipped
+    skipped = simulation.coordinator.federation.trail.skipped
     why = f"{JUDGE}: sends no evaluation; its own log says why"
     assert skipped == dict.fromkeys((2, 4, 5), why)
     assert simulation.loop.now() < 5.0, "a round waited for who had declined"
@@ -476,11 +490,11 @@ def test_an_evaluator_declines_what_it_is_to_judge_now_and_nothing_else(tmp_path
     coordinator = simulation.coordinator
     for version in (1, 3, 4):
         coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, version, "no"))
-    assert coordinator.federation.evaluations.skipped == {}
+    assert coordinator.federation.trail.skipped == {}
     with pytest.raises(Malformed, match="no group is called"):
         coordinator.handle(0.0, "client-00", Decline("client-00", EVALUATION, 2, "no"))
     coordinator.handle(0.0, JUDGE, Decline(JUDGE, EVALUATION, 2, "no"))
-    assert coordinator.federation.evaluations.skipped == {2: f"{JUDGE}: no"}
+    assert coordinator.federation.trail.skipped == {2: f"{JUDGE}: no"}
 
 
 # --- exact through a whole federation -----------------------------------------------

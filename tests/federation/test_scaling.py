@@ -14,16 +14,16 @@ from secureps.config.scenario import ShardsSection
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import AskStatus, Figure, Status, Submit, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator.scaling import Load
+from secureps.roles.coordinator.scaling import UP, Load
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.scenario.delays import Delays, Distribution, Links
 from tests.kits.cheats import cohorts, journalled
+from tests.kits.evaluations import evaluated_plan, examined
 from tests.kits.federations import (
     Tensors,
     at_event,
@@ -168,8 +168,16 @@ def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
     load = Load()
     for party, seconds in (*[("client-00", 1e15)] * 1000, ("client-01", 1.0), ("client-02", 2.0)):
         load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)), ())
-        load.take(Telemetry(party, EVALUATION, 1, (Figure("network_seconds", 0.0),)), ())
     assert load._waits().transfer == 2.0
+
+
+def test_what_trails_the_model_says_nothing_of_how_slow_clients_are(tmp_path: Path) -> None:
+    plan = evaluated_plan(scaling={"policy": "fixed", "every": 3.0, "most_shards": 3})
+    coordinator = examined(plan, tmp_path).coordinator
+    for group, known in ((plan.trailing, {}), ("all", {"client-00": 9.0})):
+        figures = (Figure("network_seconds", 9.0),)
+        coordinator.handle(0.0, "client-00", Telemetry("client-00", group, 1, figures))
+        assert coordinator._load._ways[UP] == known
 
 
 def test_a_shard_beside_others_that_take_no_time_is_not_slow_without_bounds(tmp_path: Path) -> None:

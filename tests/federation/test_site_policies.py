@@ -172,7 +172,7 @@ def test_records_that_judge_no_model_are_never_asked(
     assert asked == []
     assert federation.finished == "all 4 versions are made"
     assert sites.loop.now() < 50.0
-    assert sorted(federation.evaluations.skipped) == [2, 4]
+    assert sorted(federation.trail.skipped) == [2, 4]
     assert not [id for id in federation.fates if id.group == EVALUATION]
 
 

@@ -62,5 +62,5 @@ def examined(
 
 def metrics_of(simulation: Simulation) -> dict[int, dict[str, float]]:
     """Version -> metrics, as the coordinator has them."""
-    results = simulation.coordinator.federation.evaluations.newest
+    results = simulation.coordinator.federation.trail.newest
     return {e.version: {m.name: m.value for m in e.metrics} for e in results}

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from secureps.config.plan import (
     AdaptiveSection,
-    EvaluationSection,
     GroupSection,
     PlanSection,
     SparseSection,
@@ -58,16 +57,16 @@ def laid_out(
         )
         for name, pattern in groups
     )
-    judged = EvaluationSection.model_construct(metrics=dict.fromkeys(metrics, 1.0), evaluator=None)
+    specs = tuple(TensorSpec(name, (), "float32") for name in metrics)
+    trailing = GroupLayout("metrics", specs, len(specs), len(specs)) if specs else None
     plan = PlanSection.model_construct(
         group=sections,
         block_size=block_size,
         shards=shards,
         local=tuple(local),
         frozen=tuple(frozen),
-        evaluation=judged if metrics else None,
     )
-    return Layout.build(schema, plan, lambda _: element)
+    return Layout.build(schema, plan, lambda _: element, trailing)
 
 
 def build(**changes: Any) -> Layout:

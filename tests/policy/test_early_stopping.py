@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.config.plan import BestSection, EvaluationSection
+from secureps.config.plan import EvaluationSection
 from secureps.messages.evaluation import Metric, VersionEvaluated
 from secureps.policy.checks.evaluation import best, stop
 
@@ -35,13 +35,13 @@ def section(goal: str = "max", **rule: Any) -> EvaluationSection:
 def test_the_best_is_the_most_or_the_least(
     goal: str, values: tuple[float, ...], version: int
 ) -> None:
-    found = best(evaluations(*values), BestSection.model_validate({"metric": "m", "goal": goal}))
+    found = best(evaluations(*values), section(goal))
     assert found is not None
     assert found.version == version
 
 
 def test_without_evaluations_there_is_no_best_and_no_end() -> None:
-    assert best((), BestSection(metric="m", goal="max")) is None
+    assert best((), section()) is None
     assert stop((), section(patience=1)) is None
     assert stop(evaluations(0.1, 0.1, 0.1), section()) is None
 

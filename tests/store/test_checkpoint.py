@@ -348,9 +348,9 @@ def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path
     """A standby's own folder lacks what was written before its takeover; shards have that still."""
     for number in (0, 3, 6, 8):
         write_checkpoint(tmp_path, number)
-    section = SimpleNamespace(keep=2, evaluation=None)
+    section = SimpleNamespace(keep=2)
     machine: Any = SimpleNamespace(plan=SimpleNamespace(section=section))
-    nothing: Any = None
+    nothing: Any = SimpleNamespace(stay=frozenset())
     worker = CoordinatorWorker(machine, tmp_path)
     assert worker._prune(nothing) == (8, 6, 0)
     shutil.rmtree(checkpoint_path(tmp_path, 0))

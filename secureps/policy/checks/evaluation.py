@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.config.plan import (
+    EVALUATED,
     BestSection,
     ClientPrivacySection,
     EvaluationSection,
@@ -35,17 +36,19 @@ from secureps.config.plan import (
 from secureps.errors import Malformed, NotFinite, PlanRefused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION, Metric, VersionEvaluated
+from secureps.messages.run import TensorSpec
 from secureps.messages.submission import Base
+from secureps.model.layout import GroupLayout
 from secureps.wording import meant
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedVersions:
-    """Every k-th version and the last one; a study's plan has a thousand million.
+class Schedule:
+    """Which versions of the model a group that trails it is asked for: every k-th and the last.
 
     Args:
-        every: k; 0: none is evaluated.
-        last: the last of all versions.
+        every: k; 0: of no version.
+        last: the last of all versions, which may be a thousand million.
     """
 
     every: int
@@ -57,28 +60,31 @@ class EvaluatedVersions:
         return version % self.every == 0 or version == self.last
 
     def count(self, newest: int) -> int:
-        """Counts the evaluated versions up to this one."""
-        if not self.every:
-            return 0
+        """Counts the versions on the schedule up to this one."""
         return newest // self.every if newest < self.last else -(-self.last // self.every)
 
     def base(self, version: int, at: int) -> Base:
-        """The base of the metrics of version `at` of the model, while theirs is at `version`.
+        """The base of what is sent of version `at` of the model, while the group is at `version`.
 
-        Each evaluated version has a base of its own, though metrics of the one before may be lost:
-        what came of a base has one name for ever.
+        Each version on the schedule has a base of its own, also where the sum of the one before
+        was skipped: what came of a base has one name for ever.
         """
         return Base(version, -(-at // self.every) - 1 - version)
 
+    def tries(self, at: int) -> int:
+        """How many rounds may be opened for version `at`: nothing waits behind the last one."""
+        return 2 if at == self.last else 1
 
-def evaluation_group(section: PlanSection) -> GroupSection:
-    """The group of the metrics, where clients evaluate.
+
+def evaluation_group(section: PlanSection) -> GroupSection | None:
+    """The group of the metrics; None unless clients evaluate.
 
     Its grid reaches 1; under client-level privacy its clip is the longest vector there is,
     sqrt(number of metrics), so that the clip changes nothing.
     """
-    assert section.evaluation is not None
     own, first = section.evaluation, section.group[0]
+    if own is None or own.evaluator is not None:
+        return None
     private = isinstance(section.privacy, ClientPrivacySection)
     bits, most = own.bits, own.most_examples or _stated(section)
     return GroupSection(
@@ -94,6 +100,12 @@ def evaluation_group(section: PlanSection) -> GroupSection:
     )
 
 
+def evaluation_layout(own: EvaluationSection) -> GroupLayout:
+    """The tensors of the group of the metrics, one float32 each."""
+    specs = tuple(TensorSpec(name, (), "float32") for name in own.contributed)
+    return GroupLayout(EVALUATION, specs, len(specs), len(specs))
+
+
 def _stated(section: PlanSection) -> int | None:
     """The largest bound that the model's groups have, if any has one."""
     own = (each.most_examples for each in section.group if each.weighting == "examples")
@@ -107,6 +119,11 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     own = section.evaluation
     if own is None:
         return
+    if all(group.outcome == "sum" for group in section.group):
+        raise PlanRefused(
+            'evaluation: there is no model to evaluate, for each group has outcome = "sum": leave '
+            "[evaluation] out, or add a group that is trained"
+        )
     for group in section.group:
         if group.sparse is not None:
             raise PlanRefused(
@@ -217,7 +234,7 @@ def to_vector(
     """
     if not section.reports:
         return np.array(_scaled(section.metrics, own.metrics), dtype=np.float32)
-    said = {EVALUATION: own, **reports}
+    said = {EVALUATED: own, **reports}
     most, values = heaviest(own, reports), list[float]()
     for message, magnitudes in section.parts:
         part = said[message]
@@ -283,7 +300,7 @@ def from_vector(
             value = next(values)
             if share > 0:  # noise may take it, or a ratio, out of its range
                 ratio = max(-1.0, min(1.0, value / share))
-            elif message == EVALUATION:  # there always is one: what was rounded away is 0
+            elif message == EVALUATED:  # there always is one: what was rounded away is 0
                 ratio = 0.0
             else:
                 continue
@@ -310,12 +327,16 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
 # --- which evaluated version is the best, and when evaluations end a run -----------
 
 
-def best(evaluations: Sequence[VersionEvaluated], section: BestSection) -> VersionEvaluated | None:
-    """The best evaluation, the earliest of equals; None if there is none."""
-    return max(evaluations, key=partial(_worth, by=section), default=None)
+def best(
+    results: Sequence[VersionEvaluated], section: EvaluationSection | None
+) -> VersionEvaluated | None:
+    """The best evaluation, the earliest of equals; None if there is none, or the plan says none."""
+    if section is None or section.best is None:
+        return None
+    return max(results, key=partial(_worth, by=section.best), default=None)
 
 
-def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) -> str | None:
+def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection | None) -> str | None:
     """Says why the run ends now, in words an operator understands; None if it goes on.
 
     With a patience p the run ends when the last p evaluations beat the mark by at most `least`. The
@@ -323,9 +344,9 @@ def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection) ->
     (after Prechelt 1998, "Early Stopping - But When?", UP). With a target the run ends when an
     evaluation reaches it.
     """
-    own, by = section.stop, section.best
-    if own is None or by is None or not evaluations:
+    if section is None or section.stop is None or section.best is None or not evaluations:
         return None
+    own, by = section.stop, section.best
     mark, stalled, value = evaluations[0], 0, evaluations[-1].value(by.metric)
     if own.target is not None and (
         value >= own.target if by.goal == "max" else value <= own.target

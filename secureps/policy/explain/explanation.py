@@ -31,7 +31,6 @@ from secureps.config.plan import (
 from secureps.config.site_files import ServeSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
-from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
@@ -403,7 +402,7 @@ def explain(
         PlanRefused: its budget allows no version.
     """
     if sizes is not None:
-        sizes = {**sizes, EVALUATION: plan.metrics_count}
+        sizes = {**sizes, plan.trailing: plan.metrics_count}
         sizes = {name: sizes[name] for name in plan.all_groups}
     layout = () if sizes is None else tuple(plan.sized(sizes))
     laid = {group.name: group for group in layout}
@@ -477,11 +476,11 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
     A sum has no mean.
     """
     section, members = plan.group(name), plan.bounds(name).minimum
-    if name != EVALUATION and plan.is_sum(name):
+    if plan.is_sum(name) and not plan.trails(name):
         return None
     if section.weighting == "uniform":
         return min(section.bits, bits_left(section.bits, members, members))
-    if name == EVALUATION or len(numbers) < members:
+    if plan.trails(name) or len(numbers) < members:
         return None
     shares = sum(shares_of(section, numbers)[:members])
     return min(section.bits, bits_left(section.bits, shares, members))
@@ -497,7 +496,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                     f"{plan.head(name)}all clients count alike, with {numbers[0]:,} to "
                     f"{numbers[-1]:,} examples: most_examples = {numbers[-1]} weighs them by these"
                 )
-        elif numbers and numbers[-1] > most and name != EVALUATION:
+        elif numbers and numbers[-1] > most and not plan.trails(name):
             yield (
                 f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
                 f"and the largest has {numbers[-1]:,}"
@@ -835,7 +834,7 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
         if (group := laid.get(name)) is None:
             continue
         yield from codec_words(plan, group, plan.head(name))
-        if name != EVALUATION:
+        if not plan.trails(name):
             wasted = tuple(_wasted(plan, group))
             full |= not wasted
             yield from wasted

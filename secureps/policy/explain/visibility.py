@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
-from secureps.messages.evaluation import EVALUATION
 from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
 from secureps.wording import counted, named
@@ -137,7 +136,7 @@ def across_versions(plan: Plan) -> list[str]:
     """Says what two almost equal models tell of one client, where no noise bounds it."""
     private = plan.section.privacy
     bare = ["updates"] if private is None else []
-    if plan.clients_evaluate and not isinstance(private, ClientPrivacySection):
+    if plan.trailing and not isinstance(private, ClientPrivacySection):
         bare.append("metrics")
     if not bare:
         return []
@@ -185,14 +184,14 @@ def evaluation_words(plan: Plan) -> list[str]:
     if evaluation is None:
         return []
     names = ", ".join(evaluation.magnitudes)
-    count = plan.evaluated.count(plan.section.versions)
+    count = plan.schedule.count(plan.section.versions)
     if plan.evaluator:
         return [
             f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
             f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
             "records"
         ]
-    least = plan.bounds(EVALUATION).minimum
+    least = plan.bounds(plan.trailing).minimum
     seen = (
         f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
         f"{counted(least, 'client')}"

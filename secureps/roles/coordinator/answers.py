@@ -153,11 +153,11 @@ def prepared(tx: Transaction, event: Prepared) -> None:
     check_digests(event.shard, event.group, owned, event.blocks)
     check_prepared(tx.plan, event, tx.federation.last_owners(event.group))
     section, result = tx.plan.section.evaluation, None
-    if section is not None and tx.plan.tells_total(event.group) and event.version > 0:
+    if section is not None and group.trails and event.version > 0:
         shares = shares_in(tx.plan.group(event.group), group.closed_cohort.cohort)
         metrics = from_vector(section, event.total, shares)
         check_total(event.shard, event.total, event.blocks[0])
-        result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
+        result = VersionEvaluated(tx.federation.trail.subject, metrics)
     elif event.total:
         raise Malformed(
             f"{event.shard}: nobody asks for the total of version {event.version} of {event.group}"

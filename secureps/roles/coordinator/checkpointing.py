@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.requests import Checkpointed
 from secureps.messages.run import Placement
-from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
 from secureps.roles.coordinator.termination import over
 from secureps.roles.coordinator.transaction import Transaction
@@ -24,7 +24,8 @@ class WriteManifest(Task):
 
     Placement, parts and what is spent are of the moment at which it was asked for. If a shard
     leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
-    (`Ledger.tallies`): all facts would be as many as all updates.
+    (`Ledger.tallies`): all facts would be as many as all updates. Checkpoints of the versions in
+    `stay` are kept, however old they are.
     """
 
     number: int
@@ -33,7 +34,8 @@ class WriteManifest(Task):
     parts: tuple[Checkpointed, ...]
     tallies: tuple[tuple[Charge | Release, int], ...] = ()
     unsafe: tuple[str, ...] = ()
-    evaluations: tuple[VersionEvaluated, ...] = ()
+    results: tuple[VersionEvaluated, ...] = ()
+    stay: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def order(tx: Transaction) -> None:
     groups = federation.groups.values()
     if any(group.version < 0 for group in groups) or federation.checkpoint_in_making is not None:
         return
-    kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
+    kept = not trailing.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
     asked = federation.wants_checkpoint and newer(tx)
     if not kept or asked or any(_due(tx, group, last) for group in groups):
         begin(tx)
@@ -91,12 +93,12 @@ def newer(tx: Transaction) -> bool:
 
 
 def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
-    """Whether a group's version is worth a checkpoint; the last one knows all evaluations."""
+    """Whether a group's version is worth a checkpoint; the last one knows all results."""
     before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
     if over(tx, group):
-        told = last is not None and last.evaluations == len(tx.federation.evaluations.results)
-        return evaluation.over(tx, True) and not (told and before == group.version)
-    return group.name != EVALUATION and group.version // every > before // every
+        told = last is not None and last.results == len(tx.federation.trail.results)
+        return trailing.idle(tx) and not (told and before == group.version)
+    return not group.trails and group.version // every > before // every
 
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
@@ -116,7 +118,10 @@ def manifest_again(tx: Transaction) -> None:
     if last is not None and not parts_due(tx):
         parts = tuple(last.parts[shard] for shard in sorted(_next(tx).shards))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
-        known = (_next(tx), parts, tallies, unsafe, tx.federation.evaluations.newest)
+        trail, stay = tx.federation.trail, frozenset[int]()
+        if tx.plan.keeps_best:  # also the version whose round is open, which may become the best
+            stay = frozenset({trail.subject, trailing.best_version(tx)}) - {0}
+        known = (_next(tx), parts, tallies, unsafe, trail.newest, stay)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 

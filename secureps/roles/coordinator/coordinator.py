@@ -89,7 +89,12 @@ class Coordinator(Seat):
         enough = settings.plan.threshold if looks else 0
         bounds, names = settings.plan.bounds, settings.plan.all_groups
         groups = {
-            name: GroupState(name, rounds=bounds(name).rounds, open_receipts=OpenReceipts(enough))
+            name: GroupState(
+                name,
+                rounds=bounds(name).rounds,
+                trails=settings.plan.trails(name),
+                open_receipts=OpenReceipts(enough),
+            )
             for name in names
         }
         self.federation = CoordinatorState(groups)
@@ -325,7 +330,7 @@ class Coordinator(Seat):
                 envelopes.announced(tx, self._settings.roster, event)
             case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
-                if self.plan.section.scaling is not None:
+                if self.plan.section.scaling is not None and not self.plan.trails(event.group):
                     self._load.take(event, tx.federation.shards)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")

@@ -22,7 +22,6 @@ from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import (
     EraseKeys,
     Examine,
@@ -187,7 +186,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
     asked = (m.version for burnt in group.spoilt for m in burnt.members)
     if max(asked, default=-1) < group.version:
         _begin(tx, group, newest)
-    elif group.name != EVALUATION:  # an evaluation that came to nothing is skipped
+    elif not group.trails:  # what came to nothing there is skipped
         text = f"{_why(tx, due)}, and they were asked to open updates of version {group.version}"
         termination.give_up(tx, group, f"{text}{tx.plan.of(group.name)}: nobody opens others of it")
 

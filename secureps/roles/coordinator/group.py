@@ -530,6 +530,8 @@ class GroupState:
         spoilt: the cohorts that were burnt since the newest version; lost: clients of these that
             cannot send the same once more.
         resigned: why a row-block stays at its version for good, empty while it may go on.
+        trails: whether it trails the model, and is no part of it (`Plan.trails`).
+        committed_at: when its version was committed, moved by pauses since.
     """
 
     name: str
@@ -556,6 +558,8 @@ class GroupState:
     resigned: str = ""
     states: dict[str, bytes] = field(default_factory=dict)
     rounds: bool = True
+    trails: bool = False
+    committed_at: float = 0.0
 
     @property
     def receipts(self) -> Mapping[SubmissionId, Receipt]:
@@ -804,6 +808,8 @@ class GroupState:
         self.members.forget(client)
 
     def stand_still(self, since: float, until: float) -> None:
+        """Keeps time between these two moments from counting towards its deadlines."""
+        self.committed_at = after_pause(self.committed_at, since, until)
         if self.opened_at is not None:
             self.opened_at = after_pause(self.opened_at, since, until)
         self.members.stand_still(since, until)
@@ -846,14 +852,13 @@ class GroupState:
 
 
 @dataclass(slots=True)
-class Evaluations:
-    """The evaluations of a run.
+class Trail:
+    """What came of the versions on the plan's schedule.
 
     Args:
         results: by version; skipped: why, by version.
-        subject: the version that members were last asked to evaluate, 0 before the first;
-            model: the digests of its groups; rounds: how often they were asked.
-        since: when the newest version of any group was committed.
+        subject: the version that the newest round of the trailing group is of, 0 before the first;
+            model: the digests of its groups; rounds: how many were opened for it.
     """
 
     results: dict[int, VersionEvaluated] = field(default_factory=dict)
@@ -861,7 +866,6 @@ class Evaluations:
     subject: int = 0
     model: tuple[bytes, ...] = ()
     rounds: int = 0
-    since: float = 0.0
 
     @property
     def newest(self) -> tuple[VersionEvaluated, ...]:
@@ -871,7 +875,7 @@ class Evaluations:
         return version in self.results or version in self.skipped
 
     def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Has members evaluate the version that the model is at."""
+        """Begins a round of the trailing group, of the version that the model is at."""
         version = model[0].version
         self.rounds = self.rounds + 1 if version == self.subject else 1
         self.subject, self.model = version, tuple(group.digest for group in model)
@@ -886,12 +890,12 @@ newest checkpoint while none can be made: a restart redoes no more, and outboxes
 class CheckpointState:
     """A checkpoint in the making, or a complete one.
 
-    `evaluations` is how many results were there when it was ordered, for its manifest to name.
+    `results` is how many there were when it was ordered, for its manifest to name (`Trail`).
     """
 
     number: int
     versions: tuple[GroupVersion, ...]
-    evaluations: int = 0
+    results: int = 0
     parts: dict[str, Checkpointed] = field(default_factory=dict)
     complete: bool = False
 
@@ -911,12 +915,3 @@ def too_far(
     known = {at.group: at.version for at in whole[-1].versions} if whole else {}
     most = max(LEAST_AHEAD, AHEAD * every)
     return any(at.version - known.get(at.group, -1) >= most for at in groups)
-
-
-def stand_still(
-    since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
-) -> None:
-    """Keeps time between these two moments from counting towards deadlines of these groups."""
-    evaluations.since = after_pause(evaluations.since, since, until)
-    for group in groups:
-        group.stand_still(since, until)

@@ -31,7 +31,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES
-from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
+from secureps.messages.evaluation import Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
 from secureps.messages.requests import (
     FAILED,
@@ -63,12 +63,12 @@ from secureps.policy.spending import fact
 from secureps.roles.coordinator import (
     commit,
     envelopes,
-    evaluation,
     founding,
     opening,
     recovery,
     scheduler,
     termination,
+    trailing,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED
@@ -192,8 +192,8 @@ def decline(tx: Transaction, message: Decline) -> None:
     Raises:
         Malformed: there is no such group.
     """
-    if message.group == EVALUATION and message.party == tx.plan.evaluator:
-        evaluation.declined(tx, message.round, said(message.reason))
+    if message.party == tx.plan.evaluator:  # it is invited to no group
+        trailing.declined(tx, message.round, said(message.reason))
         return
     group, client = tx.federation.groups.get(message.group), message.party
     if group is None:
@@ -202,7 +202,7 @@ def decline(tx: Transaction, message: Decline) -> None:
     here = client in group.open_receipts.clients
     if open_now and client in group.invited and not here:
         again = not group.rounds and client in group.places  # it sits out already
-        sits_out = group.name != EVALUATION and not again
+        sits_out = not (group.trails or again)
         termination.declined(tx, group, client, said(message.reason), sits_out)
     elif not group.rounds and group.awaits(client):
         if Base(message.version, message.step) < group.members.training[client]:
@@ -286,7 +286,7 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         Malformed, NotFinite: its metrics are not the plan's, or no numbers.
     """
     section = tx.plan.section.evaluation
-    if section is None or not tx.plan.evaluator or message.party != tx.plan.evaluator:
+    if section is None or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
@@ -294,15 +294,15 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")
-    state = tx.federation.evaluations
+    state = tx.federation.trail
     result = VersionEvaluated(message.version, message.metrics, message.party, message.examples)
     known = state.results.get(message.version)
     if known is not None:
         if known != result:
             raise Conflict(f"version {message.version} was evaluated already, to other values")
         return
-    now, groups = evaluation.due(tx), tx.federation.model_groups
-    # Before version 0 no evaluation is due, and the groups have no digests.
+    now, groups = trailing.due(tx), tx.federation.model_groups
+    # Before version 0 nothing is due, and the groups have no digests.
     if not now or message.version != now or message.model != tuple(g.digest for g in groups):
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
         raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")

@@ -14,12 +14,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import BALANCE
 from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
-from secureps.roles.coordinator.group import (
-    Evaluations,
-    GroupState,
-    after_pause,
-    stand_still,
-)
+from secureps.roles.coordinator.group import GroupState, after_pause
 
 REMOVED = "removed by the operator"
 """Why a shard has left whose blocks were moved first."""
@@ -52,7 +47,6 @@ class Moving:
         record: Act | MovingRecord,
         pinned: RunPinned,
         groups: Collection[GroupState],
-        evaluations: Evaluations,
     ) -> RunPinned:
         """Folds one record; returns the run by the placements that follow."""
         old, coming = pinned.placement, pinned.coming
@@ -86,7 +80,8 @@ class Moving:
                 return replace(pinned, coming=placement)
         if coming is not None:
             self.files = {}
-            stand_still(self.since, at, groups, evaluations)
+            for group in groups:
+                group.stand_still(self.since, at)
         return now
 
     def _take_over(self, group: GroupState, old: Placement, now: Placement) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from functools import partial
 
 from secureps.messages.coordinator_records import ClientIsolated
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.submission import Base, Member, Receipt
 from secureps.policy.cohorts.suspicion import (
@@ -27,7 +26,7 @@ from secureps.policy.cohorts.suspicion import (
     uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.roles.coordinator import evaluation, opening, termination
+from secureps.roles.coordinator import opening, termination, trailing
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -148,9 +147,9 @@ def objection(group: GroupState, receipt: Receipt) -> str:
 
 def round_base(tx: Transaction, group: GroupState) -> Base:
     """The base of updates of the open round."""
-    subject = tx.federation.evaluations.subject
-    if group.name == EVALUATION and subject:
-        return tx.plan.evaluated.base(group.version, subject)
+    subject = tx.federation.trail.subject
+    if group.trails and subject:
+        return tx.plan.schedule.base(group.version, subject)
     return Base(group.version, 0)
 
 
@@ -161,7 +160,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     """
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if group.rounds or group.phase is Phase.FOUNDING:
-        again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
+        again, evaluates = sends_again(tx, group, client), trailing.asked(tx, group, client)
         base = round_base(tx, group)
     elif again := client in group.invited:
         evaluates, base, seconds = 0, group.places[client].base, 0.0
@@ -185,7 +184,7 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     """Gives a group up if nobody is left who might make its next version."""
-    if not chooses(tx, group) or group.name == EVALUATION:
+    if not chooses(tx, group) or group.trails:
         return
     tried = choice(tx, group, tx.takers(group.name))
     if tried.over:

@@ -21,7 +21,6 @@ from secureps.config.plan import BufferedSection, PrioritySection, ScalingSectio
 from secureps.errors import ConfigError, Refused, UnknownParty
 from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import CohortSteps, Submit, Telemetry
 from secureps.messages.run import Placement
 from secureps.messages.scaling import (
@@ -115,8 +114,6 @@ class Load:
         Args:
             shards: of the run: they alone say anything of memory.
         """
-        if report.group == EVALUATION:
-            return
         # The newest of each: whoever says it a thousand times has one voice in the median.
         for figure in report.figures:
             if figure.name in (UP, DOWN):
@@ -127,7 +124,7 @@ class Load:
     def measure(self, tx: Transaction) -> None:
         """Takes up the records of a transaction."""
         for record in tx.step.records:
-            if getattr(record, "group", "") == EVALUATION:
+            if tx.plan.trails(getattr(record, "group", "")):
                 continue
             match record:
                 case records.RoundOpened(group=name, invited=invited):
@@ -140,7 +137,7 @@ class Load:
                     if group.opened_at is not None and group.rounds:
                         self._came[group.name].append(tx.now - group.opened_at)
                         self._coming[group.name] += receipt.size
-                case records.CohortClosed(cohort) if cohort.group != EVALUATION:
+                case records.CohortClosed(cohort) if not tx.plan.trails(cohort.group):
                     self._close(tx, cohort)
                 case records.RoundGivenUp(group=name):
                     self._lost += self._asked.pop(name, 0)

@@ -32,7 +32,6 @@ from itertools import islice
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
@@ -55,12 +54,12 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     envelopes,
-    evaluation,
     founding,
     opening,
     recovery,
     resharding,
     termination,
+    trailing,
 )
 from secureps.roles.coordinator.group import MOST_REFUSED, GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
@@ -75,7 +74,7 @@ def advance(tx: Transaction) -> float | None:
     leaves = resharding.leave(tx)
     resharding.advance(tx)
     founding.choose_founder(tx)
-    if evaluation.unkept(tx) and not resharding.due(tx):
+    if trailing.unkept(tx) and not resharding.due(tx):
         checkpointing.order(tx)  # a round may wait for it
     paused = tx.federation.paused or resharding.due(tx) or checkpointing.awaited(tx)
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
@@ -123,8 +122,8 @@ def _between(tx: Transaction, group: GroupState) -> bool:
 
 
 def _open(tx: Transaction, group: GroupState) -> Wait:
-    if group.name == EVALUATION:
-        return _open_evaluation(tx, group)
+    if group.trails:
+        return _open_trailing(tx, group)
     if termination.over(tx, group):
         return GOES_ON
     if group.rounds:
@@ -160,7 +159,7 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
     if lacking := opening.short(tx, group):
         return Wait(None, lacking)
-    held = _await_unheard(tx, group, invited) or evaluation.hold_back(tx, group)
+    held = _await_unheard(tx, group, invited) or trailing.hold_back(tx)
     if held is not None:
         return held
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
@@ -185,16 +184,16 @@ def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
     return group.sitting_out | tx.federation.isolated.keys()
 
 
-def _open_evaluation(tx: Transaction, group: GroupState) -> Wait:
-    evaluation.skip_lost(tx, group)
-    at = evaluation.due(tx)
+def _open_trailing(tx: Transaction, group: GroupState) -> Wait:
+    trailing.skip_lost(tx, group)
+    at = trailing.due(tx)
     if not at:
         return GOES_ON
     out = termination.exhausted(tx, (group,)) | _left_out(tx, group)
     invited, reason = _admitted(tx, group, tx.live - out)
     if not invited:
         may_come = _admitted(tx, group, tx.clients - out - tx.federation.retired)[0]
-        return evaluation.await_members(tx, group, at, reason, bool(may_come))
+        return trailing.await_members(tx, group, at, reason, bool(may_come))
     _invite(tx, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
     return GOES_ON
 
@@ -689,12 +688,12 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
 
 def _await_evaluator(tx: Transaction) -> float | None:
     """Has the end of a run wait for a designated evaluator: no round does any more."""
-    at = evaluation.due(tx)
-    if EVALUATION in tx.federation.groups or not at:
+    at = trailing.due(tx)
+    if tx.trailing is not None or not at:
         return None
     if not all(termination.over(tx, group) for group in tx.federation.model_groups):
         return None
-    held = evaluation.await_evaluator(tx, at)
+    held = trailing.await_evaluator(tx, at)
     return tx.now if held is None else held.until
 
 

@@ -24,12 +24,7 @@ from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import (
-    EVALUATION,
-    EvaluationSkipped,
-    VersionEvaluated,
-    evaluated_digest,
-)
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
@@ -40,10 +35,9 @@ from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator.group import (
     CheckpointState,
-    Evaluations,
     GroupState,
     Phase,
-    stand_still,
+    Trail,
 )
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import Record
@@ -316,10 +310,10 @@ class Scaled:
     decided: list[tuple[float, ScalingDecided]] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
 
-    def of(self, group: str) -> tuple[float, float]:
-        if group == EVALUATION:
+    def of(self, group: GroupState) -> tuple[float, float]:
+        if group.trails:
             return AS_PLANNED
-        return self.rounds.get(group, self.deadline), self.buffer
+        return self.rounds.get(group.name, self.deadline), self.buffer
 
     def take(self, at: float, record: object) -> None:
         match record:
@@ -410,7 +404,7 @@ class CoordinatorState:
     wants_checkpoint: bool = False
     scaled: Scaled = field(default_factory=Scaled)
     timeline: Timeline = field(default_factory=Timeline)
-    evaluations: Evaluations = field(default_factory=Evaluations)
+    trail: Trail = field(default_factory=Trail)
     committees: list[KeyCommittee] = field(default_factory=list)
     ending: str = ""
     finished: str = ""
@@ -426,8 +420,8 @@ class CoordinatorState:
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
-        """The groups of the model, without that of the metrics, in the plan's order."""
-        return tuple(group for group in self.groups.values() if group.name != EVALUATION)
+        """The groups of the model, without one that trails it, in the plan's order."""
+        return tuple(group for group in self.groups.values() if not group.trails)
 
     @property
     def run(self) -> RunInfo:
@@ -456,8 +450,8 @@ class CoordinatorState:
 
     def base(self, group: GroupState) -> bytes:
         """The digest that a contribution to the open round must be bound to."""
-        if group.name == EVALUATION:
-            return evaluated_digest(group.digest, self.evaluations.model)
+        if group.trails:
+            return evaluated_digest(group.digest, self.trail.model)
         return group.digest
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
@@ -554,7 +548,7 @@ class CoordinatorState:
             case records.FounderChosen(client):
                 self.founder = client
             case records.CheckpointOrdered(number, versions):
-                known = len(self.evaluations.results)
+                known = len(self.trail.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
                 self.wants_checkpoint = False
             case requests.Checkpointed(number=number):
@@ -564,11 +558,11 @@ class CoordinatorState:
             case Charge() | Release():
                 self.ledger.append(record)
             case VersionEvaluated(version):
-                self.evaluations.results[version] = record
+                self.trail.results[version] = record
             case EvaluationSkipped(version, reason):
-                self.evaluations.skipped[version] = reason
-                if EVALUATION in self.groups:  # the next one is of another model
-                    self.groups[EVALUATION].forget_spoilt()
+                self.trail.skipped[version] = reason
+                for group in (each for each in self.groups.values() if each.trails):
+                    group.forget_spoilt()  # its next round is of another model
             case records.Ending(reason, failure):
                 self.ending, self.failure = reason, failure or ""
             case records.Finished(reason, failure):
@@ -613,7 +607,8 @@ class CoordinatorState:
                 self.paused, self.paused_since = f"paused by the operator{said}", at
             case Deed.GO_ON:
                 self.paused = ""
-                stand_still(self.paused_since, at, groups, self.evaluations)
+                for group in groups:
+                    group.stand_still(self.paused_since, at)
                 self.moving.stand_still(self.paused_since, at)
             case Deed.CHECKPOINT:
                 self.wants_checkpoint = True
@@ -694,8 +689,8 @@ class CoordinatorState:
         match record:
             case records.RoundOpened(round=number, invited=invited, reason=reason):
                 group.open_round(at, number, frozenset(invited), reason)
-                if group.name == EVALUATION:
-                    self.evaluations.begin(self.model_groups)
+                if group.trails:
+                    self.trail.begin(self.model_groups)
             case records.MemberDeclined(client=client, reason=reason, sits_out=sits_out):
                 group.decline(client, reason, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):
@@ -749,8 +744,6 @@ class CoordinatorState:
                 group.coming[shard] = record
             case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
-                if group.name != EVALUATION:
-                    self.evaluations.since = at
             case _:
                 group.apply_to_members(at, record)
 
@@ -788,7 +781,7 @@ class CoordinatorState:
         """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
-        self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
+        self.pinned = self.moving.apply(at, record, before, groups)
         self.reigns.placed(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
@@ -798,7 +791,8 @@ class CoordinatorState:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
     def _commit(self, at: float, group: GroupState, version: int) -> None:
-        coming, group.version, group.scale = group.coming, version, group.coming_scale
+        coming, group.version, group.committed_at = group.coming, version, at
+        group.scale = group.coming_scale
         group.blocks = self.by_block(group.name, coming)
         group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest
@@ -811,12 +805,12 @@ class CoordinatorState:
         fate = Fate(Outcome.INCLUDED, version, f"part of version {version}")
         self.settled.known |= dict.fromkeys(included, fate)
         self.undurable |= dict.fromkeys(included, version)
-        if version > 0 and group.name != EVALUATION:
-            self.included.update(id.client for id in included)
         done, without = f"version {version} is committed", f"version {version} closed without it"
-        if version > 0 and group.name == EVALUATION:  # its versions number evaluations: 1, 2, ...
-            done = f"version {self.evaluations.subject} is evaluated"
+        if version > 0 and group.trails:  # its own versions number its rounds: 1, 2, ...
+            done = f"version {self.trail.subject} is evaluated"
             without = f"{done} without it"
+        elif version > 0:
+            self.included.update(id.client for id in included)
         self._drop(group, late, without)
         group.end_cohort(at, done)
 

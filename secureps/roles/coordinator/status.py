@@ -16,7 +16,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Malformed
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
-from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
+from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus, Metric
 from secureps.messages.requests import Figure, Holding, Submit, Telemetry
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
@@ -26,12 +26,12 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.roles.coordinator import (
     envelopes,
-    evaluation,
     opening,
     reign,
     resharding,
     scaling,
     termination,
+    trailing,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -91,15 +91,15 @@ def status(
 def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     if tx.plan.section.evaluation is None:
         return None
-    state, own = tx.federation.evaluations, tx.federation.groups.get(EVALUATION)
+    state, own = tx.federation.trail, tx.trailing
     late: tuple[str, ...] = ()
     step, reason = "waiting", "between evaluations"
     if own is not None:
         under_way = _group(tx, own, servers)
         step, reason, late = under_way.step, under_way.reason, under_way.late
-    elif at := evaluation.due(tx):
+    elif at := trailing.due(tx):
         step, reason, late = "judging", f"evaluates version {at}", (tx.plan.evaluator,)
-    best, versions = evaluation.best_version(tx), sorted(state.skipped)
+    best, versions = trailing.best_version(tx), sorted(state.skipped)
     explained = versions[-SKIPPED:]
     skipped = tuple(
         EvaluationSkipped(each, state.skipped[each][:WHY] if each in explained else "")

@@ -17,13 +17,13 @@ from secureps.messages.coordinator_records import (
     MemberDeclined,
     RoundGivenUp,
 )
-from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
 from secureps.policy.checks.evaluation import stop
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact
-from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import by_reason, counted, named
@@ -34,8 +34,8 @@ TOO_FEW = " it, a cohort needs "
 
 def over(tx: Transaction, group: GroupState) -> bool:
     """Whether a group has made its last version."""
-    if group.name == EVALUATION:
-        return evaluation.over(tx, all(over(tx, each) for each in tx.federation.model_groups))
+    if group.trails:
+        return trailing.idle(tx) and all(over(tx, each) for each in tx.federation.model_groups)
     between = group.phase is Phase.WAITING or (not group.rounds and group.phase is Phase.COLLECTING)
     if (tx.federation.ending or group.resigned) and between:
         return True
@@ -140,12 +140,10 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
         tx.write(GroupResigned(group.name, reason))
 
 
-def judged(tx: Transaction, evaluation: VersionEvaluated) -> None:
-    """Journals an evaluation, for which the plan may end the run."""
-    tx.write(evaluation)
-    section = tx.plan.section.evaluation
-    assert section is not None
-    reason = stop(tx.federation.evaluations.newest, section)
+def judged(tx: Transaction, result: VersionEvaluated) -> None:
+    """Journals what was published of a version, for which the plan may end the run."""
+    tx.write(result)
+    reason = stop(tx.federation.trail.newest, tx.plan.section.evaluation)
     if reason is not None and not all(over(tx, g) for g in tx.federation.model_groups):
         end(tx, reason)
 
@@ -154,7 +152,7 @@ def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
     """Clients that the next version of each of these groups would bring above the budget.
 
     Each client makes the same sum for itself (`roles.member.member`). This one is made of the
-    ledger of what arrived and the evaluation that the client still owes.
+    ledger of what arrived and what the client still owes to the group that trails the model.
     """
     privacy, ahead = tx.plan.section.privacy, list(groups)
     if privacy is None:
@@ -203,20 +201,20 @@ def end_for_few(
 
 
 def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
-    """A client's epsilon after the evaluation that it owes, and one version more of these."""
-    own = tx.federation.groups.get(EVALUATION)
+    """A client's epsilon after what it owes already, and one version more of these groups."""
+    own = tx.trailing
     bases = [
         (group, group.next_base(client, max(0, group.version)))
         for group in ahead
         if group is not own
     ]
-    subject, evaluated = tx.federation.evaluations.subject, tx.plan.evaluated
+    subject, schedule = tx.federation.trail.subject, tx.plan.schedule
     if own is not None and own.awaits(client):
-        bases.append((own, evaluated.base(own.version, subject)))
+        bases.append((own, schedule.base(own.version, subject)))
     if own is not None and own in ahead:
         newest = max(group.version for group in tx.federation.model_groups)
-        at = evaluation.due(tx) or newest + 1
-        bases += [(own, evaluated.base(own.version, at))] if at in evaluated else []
+        at = trailing.due(tx) or newest + 1
+        bases += [(own, schedule.base(own.version, at))] if at in schedule else []
     ledger = tx.federation.ledger
 
     def count() -> float:
@@ -236,9 +234,8 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
 def next_version(tx: Transaction) -> list[GroupState]:
     federation = tx.federation
     ahead = [group for group in federation.model_groups if not over(tx, group)]
-    evaluated = any(group.version + 1 in tx.plan.evaluated for group in ahead)
-    own = federation.groups.get(EVALUATION)
-    return [*ahead, own] if evaluated and own is not None else ahead
+    scheduled = any(group.version + 1 in tx.plan.schedule for group in ahead)
+    return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
 
 def _all_made(plan: Plan) -> str:
@@ -272,7 +269,7 @@ def finish(tx: Transaction) -> None:
         return
     if any(group.takes_updates for group in groups):  # what waits there has not been given up yet
         return
-    if evaluation.due(tx) or last.evaluations < len(federation.evaluations.results):
+    if trailing.due(tx) or last.results < len(federation.trail.results):
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return

@@ -464,6 +464,11 @@ class Transaction:
         """The run's, once it is founded."""
         return self.plan.layout(self.federation.run.schema)
 
+    @property
+    def trailing(self) -> GroupState | None:
+        """The group that trails the model; None if none does."""
+        return self.federation.groups.get(self.plan.trailing)
+
     def trains(self, client: str) -> bool:
         return client in self.live and client != self.plan.evaluator
 
@@ -480,7 +485,7 @@ class Transaction:
 
     def rule(self, group: str) -> Rule:
         """The rule of a group, with the deadline and buffer that are in force."""
-        factors = self.federation.scaled.of(group)
+        factors = self.federation.scaled.of(self.group(group))
         if factors == AS_PLANNED:
             return self.plan.rule(group)
         section = in_force(self.plan.group(group).rule, *factors)
@@ -488,7 +493,7 @@ class Transaction:
         return self.cache.of(("rule", group), factors, made)
 
     def deadline(self, group: str) -> float:
-        section, factors = self.plan.group(group).rule, self.federation.scaled.of(group)
+        section, factors = self.plan.group(group).rule, self.federation.scaled.of(self.group(group))
         return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
 
     def spare(self, party: str) -> bool:

@@ -39,7 +39,6 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import canonical, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
     CohortReleased,
@@ -485,7 +484,7 @@ class HolderLedger:
             elif not again:
                 standing.released[record.digest] = cohort
         self.known.add_span(cohort)
-        if cohort.group != EVALUATION:
+        if not self.pinned.plan.trails(cohort.group):
             self.known.bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
     def _met(self, cohort: Cohort) -> dict[bytes, Cohort]:
@@ -657,8 +656,8 @@ class HolderLedger:
 
         Clients that are given different models can be told apart in what they send (Pasquini
         et al. 2022). So in a cohort whose rule has rounds all trained beside the same models of the
-        groups that move with it. Over several cohorts the metrics' group is left out: it follows
-        whichever model is evaluated.
+        groups that move with it. Over several cohorts a group that trails the model is left
+        out: each of its rounds is of another version of the model.
         """
         rounds = self.pinned.plan.bounds(cohort.group).rounds
         if rounds and len({receipt.beside for receipt in receipts}) > 1:

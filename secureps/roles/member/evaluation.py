@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from secureps.errors import PlanRefused
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
 from secureps.messages.submission import Base, model_digest
@@ -43,16 +42,16 @@ def readiness(
 
     The plan bounds the evaluations, and their versions: held-out records that no epsilon covers are
     asked about no more often, whatever the coordinator wants. Each has a base of its own
-    (`EvaluatedVersions.base`), so that what came of one has one name for ever.
+    (`Schedule.base`), so that what came of one has one name for ever.
     """
-    own = published.get(EVALUATION)
+    own = published.get(plan.trailing)
     if own is None or invite is None or own.version < invite.version:
         return Readiness.EARLY
     if own.version > invite.version:
         return Readiness.PAST
-    if invite.evaluates not in plan.evaluated:
+    if invite.evaluates not in plan.schedule:
         return Readiness.UNPLANNED
-    if plan.evaluated.base(invite.version, invite.evaluates).step != invite.step:
+    if plan.schedule.base(invite.version, invite.evaluates).step != invite.step:
         return Readiness.UNPLANNED
     versions = [published[g].version if g in published else -1 for g in plan.groups]
     if max(versions) > invite.evaluates:
@@ -98,17 +97,18 @@ class Appraiser:
         """
         if desk.plan.evaluator == self.budget.client:
             return self._judge(step)
-        invite = desk.invites.get(EVALUATION)
+        group = desk.plan.trailing
+        invite = desk.invites.get(group)
         ready = readiness(desk.plan, desk.published, invite)
         if invite is None or ready is Readiness.EARLY:
             return False, None
         self.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
-        if desk.pending(EVALUATION, base):
+        if desk.pending(group, base):
             return False, None
-        aim = aims(EVALUATION, base)
+        aim = aims(group, base)
         refusal = self.budget.evaluation_objection()
         if ready is not Readiness.READY or refusal:
-            del invites[EVALUATION]
+            del invites[group]
             if ready is not Readiness.PAST:
                 self.decline(step, invite, DECLINES if refusal else ready.value)
             return False, None
@@ -118,7 +118,7 @@ class Appraiser:
         """Begins with the version that all groups are at, once it is one of the plan's."""
         plan, published = self.pinned.plan, self.pulled.published
         version, *others = {published[g].version if g in published else -1 for g in plan.groups}
-        if others or version not in plan.evaluated or version <= self.evaluated:
+        if others or version not in plan.schedule or version <= self.evaluated:
             return False, None
         if objection := self.budget.evaluation_objection():
             step.effects.append(Halt(objection, PlanRefused))
@@ -133,7 +133,7 @@ class Appraiser:
         if self.pulled.lacking(self.pinned, step):
             return None
         plan, published = self.pinned.plan, self.pulled.published
-        own = b"" if aim is None else _digest(published[EVALUATION])
+        own = b"" if aim is None else _digest(published[aim.group])
         digests = tuple(_digest(published[group]) for group in plan.groups)
         return Evaluate(*self.pulled.take(), digests, aim, own)
 

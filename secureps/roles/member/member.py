@@ -21,7 +21,7 @@ from secureps.errors import (
 from secureps.messages import orders, requests
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION, Evaluated
+from secureps.messages.evaluation import Evaluated
 from secureps.messages.member_records import (
     MemberRecord,
     OwnAct,
@@ -537,7 +537,7 @@ class Member:
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
         """Says that nothing comes of an invitation, to the coordinator and to the person here."""
-        if invite.group == EVALUATION:
+        if self._plan.trails(invite.group):
             self._appraiser.decline(step, invite, reason)
             return
         of = f"version {base.version} of {invite.group}"
@@ -580,7 +580,7 @@ class Member:
         waits, task = self._appraiser.turn(step, desk, self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
-                self._invites.follow(EVALUATION)
+                self._invites.follow(task.aim.group)
             self._begin(step, task)
         return waits
 

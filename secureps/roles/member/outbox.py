@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from secureps.errors import Conflict, Malformed, SecurepsError
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
@@ -395,13 +394,13 @@ class Desk:
         return [] if any(due.evaluates > self.evaluated for due in found) else found
 
     def asked(self) -> list[Invite]:
-        """The updates that are asked for now, one by one, and metrics among them."""
+        """What is asked for now, one by one: updates, and what trails the model."""
         known = [group for group in self.groups if group in self.published]
         found = [due for group in known if (due := self._due(group)) is not None]
         found = [due for due in found if due.evaluates <= self.evaluated]
-        if (invite := self.invites.get(EVALUATION)) is not None:
+        if (invite := self.invites.get(self.plan.trailing)) is not None:
             base = Base(invite.version, invite.step)
-            found += [] if self.pending(EVALUATION, base) else [invite]
+            found += [] if self.pending(invite.group, base) else [invite]
         return found
 
     def more_may_come(self, due: Sequence[Invite]) -> bool:
@@ -464,7 +463,7 @@ class Desk:
 
     def _wanted(self, receipt: Receipt) -> bool:
         group = receipt.id.group
-        if group == EVALUATION or not self.plan.bounds(group).rounds:
+        if self.plan.trails(group) or not self.plan.bounds(group).rounds:
             return True
         newest = self.published.get(group)
         return newest is None or newest.version <= receipt.version

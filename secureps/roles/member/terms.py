@@ -21,7 +21,6 @@ from secureps.errors import (
     WrongRun,
     WrongShape,
 )
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import Schema, other_run
 from secureps.messages.submission import Receipt
@@ -77,10 +76,9 @@ class Budget:
             return "this site's records judge no model (evaluation = false): no evaluation is sent"
         if self.budget is None:
             return ""
-        covered = self.plan.clients_evaluate and self.plan.mechanism(
-            EVALUATION, self.plan.metrics_count
-        )
-        if covered and not self.plan.noisy_shards:
+        plan = self.plan
+        covered = plan.trailing and plan.mechanism(plan.trailing, plan.metrics_count)
+        if covered and not plan.noisy_shards:
             return ""
         return (
             "no epsilon of the plan covers held-out records against everybody, and this client has "
@@ -259,7 +257,7 @@ class Terms:
         )
 
     def _of_minimum(self, plan: Plan, minimum: int) -> Verdict:
-        groups = [name for name in plan.all_groups if self.evaluation or name != EVALUATION]
+        groups = [name for name in plan.all_groups if self.evaluation or not plan.trails(name)]
         least = {name: plan.bounds(name).minimum for name in groups}
         smaller = {name: number for name, number in least.items() if number < minimum}
         objection = ""

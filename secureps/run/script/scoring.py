@@ -46,7 +46,7 @@ from secureps.client.trainer import (
 from secureps.config.plan import ClientPrivacySection
 from secureps.crypto.sampling import Seed
 from secureps.errors import NotFinite, PlanRefused, SecurepsError, WrongShape
-from secureps.messages.evaluation import EVALUATION, Metric
+from secureps.messages.evaluation import Metric
 from secureps.messages.run import Schema
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import bits_left, shares_of
@@ -562,9 +562,9 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
 
 def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
     """Says which metric a mean of clients tells worst, where that is too coarsely."""
-    if not plan.clients_evaluate:
+    if not plan.trailing:
         return
-    group, members = plan.group(EVALUATION), plan.bounds(EVALUATION).minimum
+    group, members = plan.group(plan.trailing), plan.bounds(plan.trailing).minimum
     (share,) = shares_of(group, [examples])
     left = max(0.0, min(group.bits, bits_left(group.bits, share * members, members)))
     most = plan.section.evaluation.metrics if plan.section.evaluation else {}

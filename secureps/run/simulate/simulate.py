@@ -316,7 +316,7 @@ class Play:
     def _gather(self) -> None:
         coordinator = self.simulation.coordinator
         self.metrics.take(coordinator.telemetry)
-        results = coordinator.federation.evaluations.newest
+        results = coordinator.federation.trail.newest
         self.metrics.evaluated(results, self.scenario.plan.groups)
         self.metrics.settle()
 
@@ -340,7 +340,7 @@ class Play:
             "versions": self.simulation.versions(),
             "score": asdict(self._score) if self._score is not None else None,
             "notes": [*self._failed(), *self.judge.notes],
-            "evaluations": [asdict(result) for result in federation.evaluations.newest],
+            "evaluations": [asdict(result) for result in federation.trail.newest],
             "bytes_up": totals.total(UP),
             "bytes_down": totals.total(DOWN),
             "updates": {name: updates[name] for name in clients},

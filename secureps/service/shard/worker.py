@@ -473,7 +473,7 @@ class ShardWorker(Worker):
         state = self._states.keep(group, made)
         digests = tuple(digest_of(made.values[block]) for block in self._state.own(group))
         total: tuple[float, ...] = ()
-        if cohort >= 0 and self._state.pinned.plan.tells_total(group):
+        if cohort >= 0 and self._state.pinned.plan.trails(group):
             total = tuple(float(value) for block in made.values.values() for value in block)
         scaled = (block for block in made.values if self._has_scale(group, block))
         scale = next((float(made.values[block][-1]) for block in scaled), None)

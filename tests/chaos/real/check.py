@@ -118,7 +118,8 @@ class Check:
     def _replayed(self) -> CoordinatorState:
         plan = self.machines.plan
         groups = {
-            name: GroupState(name, rounds=plan.bounds(name).rounds) for name in plan.all_groups
+            name: GroupState(name, rounds=plan.bounds(name).rounds, trails=plan.trails(name))
+            for name in plan.all_groups
         }
         state = CoordinatorState(groups)
         for at, record in self._journals[self._ruler]:

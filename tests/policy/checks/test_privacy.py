@@ -92,7 +92,7 @@ def test_nobody_judges_a_model_of_which_everybody_has_some_rows(evaluator: str |
 def test_nobody_judges_groups_that_are_never_at_one_version(versions: int) -> None:
     evaluation = {"every": 1, "metrics": {"loss": 1.0}}
     body = {"name": "demo", "versions": 3, "group": [{"rule": ROUNDS}], "evaluation": evaluation}
-    assert Plan(parse(PlanSection, body, "demo.toml")).evaluated.count(3) == 3
+    assert Plan(parse(PlanSection, body, "demo.toml")).schedule.count(3) == 3
     body["group"] = [{"rule": ROUNDS, "versions": versions}]
     with pytest.raises(PlanRefused, match=f"group all makes {versions} of 3"):
         Plan(parse(PlanSection, body, "demo.toml"))

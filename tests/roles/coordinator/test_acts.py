@@ -9,7 +9,7 @@ from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
 from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.group import Evaluations, GroupState, Members, Phase
+from secureps.roles.coordinator.group import GroupState, Members, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
 from tests.kits.roles_kit import (
@@ -161,13 +161,13 @@ def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
 
 
 def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
-    group, judged = GroupState("all", opened_at=4.0), Evaluations(since=2.0)
-    known = CoordinatorState({"all": group}, evaluations=judged)
+    group = GroupState("all", opened_at=4.0, committed_at=2.0)
+    known = CoordinatorState({"all": group})
     group.members = Members(moved={"c0": 6.0, "c1": 30.0}, refused={"c2": (1, 3, 7.0)})
     known.apply(10.0, Act("pause", reason="why"))
     assert known.paused == "paused by the operator, why"
     known.apply(110.0, Act("go-on"))
     assert known.paused == ""
-    assert (group.opened_at, judged.since) == (104.0, 102.0)
+    assert (group.opened_at, group.committed_at) == (104.0, 102.0)
     assert group.members.moved == {"c0": 106.0, "c1": 110.0}
     assert group.members.refused == {"c2": (1, 3, 107.0)}

@@ -18,7 +18,7 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.coordinator.group import Evaluations, GroupState, Phase
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import WORKER, Step, Unwatched
 from tests.kits.roles_kit import (
@@ -188,10 +188,10 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it() -> None:
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
         group.members.arrived.update(waits)
-    moving, both, known = Moving(), (moves, stays), Evaluations()
-    record = moving.apply(60.0, PlacementMoved(after), record, both, known)
+    moving, both = Moving(), (moves, stays)
+    record = moving.apply(60.0, PlacementMoved(after), record, both)
     moving.files = {"moves": {"b": digest("s")}}
-    moving.apply(90.0, PlacementMoved(after, in_force=True), record, both, known)
+    moving.apply(90.0, PlacementMoved(after, in_force=True), record, both)
     found = (*moves.members.arrived.values(), *stays.members.arrived.values())
     assert (found, moves.opened_at, stays.opened_at) == ((70.0, 70.0, 90.0), 70.0, 70.0)
 
@@ -264,7 +264,7 @@ def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
     pinned = configure(make_plan("plain"))
     record = RunPinned(pinned.run, pinned.placement, pinned.shards, pinned.placement)
     moving = Moving(what=ADD.what, shard=SPARE)
-    assert moving.apply(0.0, Act("remove-shard", "shard-c"), record, (), Evaluations()) == record
+    assert moving.apply(0.0, Act("remove-shard", "shard-c"), record, ()) == record
     assert (moving.what, moving.shard) == (ADD.what, SPARE)
     assert "shard-c" in moving.removed
 

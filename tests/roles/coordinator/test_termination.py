@@ -298,7 +298,7 @@ def test_an_evaluation_under_way_is_paid_for_before_the_next_version(tmp_path: P
         assert federation.finished.startswith("the privacy budget is spent: ")
         assert run.loop.now() < 5.0, "a round waited for clients that had stopped"
         assert sorted(metrics_of(run)) == [v for v in range(1, made + 1) if v % 2 == 0]
-        assert federation.evaluations.skipped == {}
+        assert federation.trail.skipped == {}
 
 
 def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> None:

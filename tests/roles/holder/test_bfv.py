@@ -22,7 +22,6 @@ from secureps.messages.submission import (
     FOUNDING,
     Cohort,
     Held,
-    Member,
     opening_digest,
 )
 from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key

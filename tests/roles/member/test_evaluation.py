@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import Base
-from secureps.policy.checks.evaluation import EvaluatedVersions
 from secureps.roles.member.evaluation import Readiness, readiness
 from tests.kits.evaluations import evaluated_plan
 
@@ -36,7 +33,7 @@ def test_how_a_client_stands_to_an_invitation(
     own: int, model: int, base: int | Base, evaluates: int, expected: Readiness
 ) -> None:
     plan = evaluated_plan()
-    assert [each for each in range(7) if each in plan.evaluated] == [2, 4, 5]
+    assert [each for each in range(7) if each in plan.schedule] == [2, 4, 5]
     published = {
         EVALUATION: Published(1, EVALUATION, own, ()),
         "all": Published(1, "all", model, ()),
@@ -51,11 +48,3 @@ def test_without_an_invitation_it_is_early() -> None:
     assert readiness(evaluated_plan(), published, None) is Readiness.EARLY
     invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
     assert readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
-
-
-def test_as_many_versions_are_evaluated_as_there_are() -> None:
-    for every, last in product(range(5), range(1, 10)):
-        versions = EvaluatedVersions(every, last)
-        for newest in range(last + 3):
-            there = sum(version in versions for version in range(newest + 1))
-            assert versions.count(newest) == there, (every, last, newest)

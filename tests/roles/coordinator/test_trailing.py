@@ -6,7 +6,7 @@ import pytest
 
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
-from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
@@ -22,30 +22,30 @@ def at(
     """A run whose model is at a version, and whose metrics' group is in this phase."""
     groups = {
         "all": GroupState("all", version=version, phase=Phase.WAITING),
-        EVALUATION: GroupState(EVALUATION, version=0, phase=phase),
+        EVALUATION: GroupState(EVALUATION, version=0, phase=phase, trails=True),
     }
     federation, everybody = CoordinatorState(groups), frozenset(f"client-0{n}" for n in range(6))
-    federation.evaluations.subject = subject
+    federation.trail.subject = subject
     plan = evaluated_plan(evaluation=BEST if best else {})
     return Transaction(0.0, plan, federation, everybody, (), everybody, frozenset())
 
 
 def test_the_versions_of_the_plan_are_due_once_each() -> None:
-    assert [evaluation.due(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
+    assert [trailing.due(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
     done, never = at(4), at(4)
-    done.federation.evaluations.results[4] = VersionEvaluated(4, ())
-    never.federation.evaluations.skipped[4] = "nobody came"
-    assert evaluation.due(done) == evaluation.due(never) == 0
+    done.federation.trail.results[4] = VersionEvaluated(4, ())
+    never.federation.trail.skipped[4] = "nobody came"
+    assert trailing.due(done) == trailing.due(never) == 0
 
 
 def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
     """Before it has, nobody trains from the version; an older one that lasts is waited for."""
     begun = at(4, subject=4, phase=Phase.COLLECTING)
-    assert evaluation.due(begun) == 0
-    assert evaluation.hold_back(begun, begun.federation.groups["all"]) is None
+    assert trailing.due(begun) == 0
+    assert trailing.hold_back(begun) is None
     older = at(4, subject=2, phase=Phase.COLLECTING)
-    assert evaluation.due(older) == 4
-    held = evaluation.hold_back(older, older.federation.groups["all"])
+    assert trailing.due(older) == 4
+    held = trailing.hold_back(older)
     assert held is not None
     assert held.reason == "waits for the evaluation of version 2"
 
@@ -62,7 +62,7 @@ def test_a_designated_evaluator_that_has_left_is_not_waited_for(gone: str, says:
         tx.federation.retired.add(EVALUATOR)
     elif gone:
         tx.federation.isolated[EVALUATOR] = "its operator's word"
-    held = evaluation.hold_back(tx, tx.federation.groups["all"])
+    held = trailing.hold_back(tx)
     assert (held is None) == bool(gone)
     reasons = [each.reason for each in tx.step.records if isinstance(each, EvaluationSkipped)]
     assert reasons == ([f"{EVALUATOR} {says}"] if gone else [])
@@ -75,25 +75,24 @@ def test_one_that_came_to_nothing_is_skipped_and_the_last_is_tried_once_more(
     version: int, rounds: int, skipped: bool
 ) -> None:
     tx = at(version, subject=version)
-    tx.federation.evaluations.rounds = rounds
-    evaluation.skip_lost(tx, tx.federation.groups[EVALUATION])
+    tx.federation.trail.rounds = rounds
+    trailing.skip_lost(tx, tx.federation.groups[EVALUATION])
     records = [record for record in tx.step.records if isinstance(record, EvaluationSkipped)]
     assert [record.version for record in records] == [version] * skipped
 
 
 def test_where_the_best_is_kept_an_evaluated_version_is_first_in_a_checkpoint() -> None:
     tx = at(4, best=True)
-    tx.federation.evaluations.results[4] = VersionEvaluated(4, (Metric("accuracy", 0.5),))
-    model = tx.federation.groups["all"]
+    tx.federation.trail.results[4] = VersionEvaluated(4, (Metric("accuracy", 0.5),))
     for before in ((), (2,), (2, 3)):
         made = [CheckpointState(n, (GroupVersion("all", v),)) for n, v in enumerate(before)]
         tx.federation.checkpoints = made
-        assert evaluation.unkept(tx) == 4
-        held = evaluation.hold_back(tx, model)
+        assert trailing.unkept(tx) == 4
+        held = trailing.hold_back(tx)
         assert held is not None
         assert "first comes into a checkpoint" in held.reason
     tx.federation.checkpoints.append(CheckpointState(3, (GroupVersion("all", 4),)))
-    assert evaluation.unkept(tx) == 0
-    assert evaluation.hold_back(tx, model) is None
-    assert evaluation.best_version(tx) == 4
-    assert evaluation.unkept(at(4)) == 0, "the plan does not say what is best"
+    assert trailing.unkept(tx) == 0
+    assert trailing.hold_back(tx) is None
+    assert trailing.best_version(tx) == 4
+    assert trailing.unkept(at(4)) == 0, "the plan does not say what is best"

@@ -1,21 +1,20 @@
-"""When a version of the model is evaluated, what waits for that, and when it never will be.
+"""When the group that trails the model has a round, what waits for that, and when it is skipped.
 
-An evaluation begins before anybody may train from its version: the round that follows a
-version to be evaluated opens when the evaluation has begun, and goes on beside it. One
-that cannot begin or comes to nothing is skipped, on record, and holds nobody up.
+The plan's schedule says of which versions of the model it has one. Its round begins before anybody
+may train from that version: the model's next round opens when the trailing group's has begun, and
+goes on beside it. A round that cannot begin, or fails, is skipped, on record, and holds nobody up.
+Where the plan names an evaluator, no group trails the model, and the evaluator's word is waited for
+instead.
 """
 
 from __future__ import annotations
 
-from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
+from secureps.messages.evaluation import EvaluationSkipped
 from secureps.policy.checks.evaluation import best
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
-
-LAST_ROUNDS = 2
-"""How often the evaluation of the last version is tried; of any other, once."""
 
 
 def version(tx: Transaction) -> int:
@@ -24,77 +23,78 @@ def version(tx: Transaction) -> int:
     return versions.pop() if len(versions) == 1 else -1
 
 
+def _since(tx: Transaction) -> float:
+    return max(group.committed_at for group in tx.federation.model_groups)
+
+
 def due(tx: Transaction) -> int:
-    at, state = version(tx), tx.federation.evaluations
-    if at not in tx.plan.evaluated or state.settled(at):
+    """The version of the model that is next on the schedule and is not begun; 0 if none is."""
+    at, state, group = version(tx), tx.federation.trail, tx.trailing
+    if at not in tx.plan.schedule or state.settled(at):
         return 0
-    group = tx.federation.groups.get(EVALUATION)
     begun = group is not None and group.phase is not Phase.WAITING
     return 0 if begun and state.subject == at else at
 
 
 def asked(tx: Transaction, group: GroupState, member: str) -> int:
     """The version that an invitation has its member evaluate, or evaluate first; 0 for none."""
-    own, subject = tx.federation.groups.get(EVALUATION), tx.federation.evaluations.subject
+    own, subject = tx.trailing, tx.federation.trail.subject
     if own is None or group is own:
         return subject
     return subject if own.awaits(member) and group.version == subject else 0
 
 
-def over(tx: Transaction, model_over: bool) -> bool:
-    """Whether no evaluation is under way, and none will begin; `model_over`: the model is made."""
-    group = tx.federation.groups.get(EVALUATION)
-    return model_over and not due(tx) and (group is None or group.phase is Phase.WAITING)
+def idle(tx: Transaction) -> bool:
+    """Whether no round of it is open, and none is due of the model as it is."""
+    group = tx.trailing
+    return not due(tx) and (group is None or group.phase is Phase.WAITING)
 
 
 def skip_lost(tx: Transaction, group: GroupState) -> None:
-    """Skips an evaluation that began and failed; the last version's is tried again."""
-    state = tx.federation.evaluations
-    subject = state.subject
+    """Skips a version whose round began and failed, unless the schedule has it tried again."""
+    state, subject = tx.federation.trail, tx.federation.trail.subject
     if group.phase is not Phase.WAITING or not subject or state.settled(subject):
         return
-    last = subject == tx.plan.evaluated.last and version(tx) == subject
-    if not last or state.rounds >= LAST_ROUNDS:
+    if state.rounds >= tx.plan.schedule.tries(subject):
         tx.write(EvaluationSkipped(subject, group.reason))
 
 
 def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_come: bool) -> Wait:
-    """Waits for members to evaluate a version: at the end of a run, for one round's time.
+    """Waits for members of a round of version `at`: at the end of a run, for one round's time.
 
     Args:
         may_come: whether enough are left that have not taken leave of the run.
     """
     if any(each.phase is not Phase.WAITING for each in tx.federation.model_groups):
         return Wait(None, reason)
-    if at != tx.plan.evaluated.last and not tx.federation.ending:
+    if at != tx.plan.schedule.last and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    _, until = opening.deadlines(tx, group, tx.federation.evaluations.since)
+    _, until = opening.deadlines(tx, group, _since(tx))
     if may_come and tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))
     return Wait(tx.now, reason)
 
 
-def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
-    """What a round of the model that could open waits for; an evaluation may be skipped instead."""
-    at, keep, state = due(tx), unkept(tx), tx.federation.evaluations
+def hold_back(tx: Transaction) -> Wait | None:
+    """What a round of the model that could open waits for, unless a version is skipped instead."""
+    at, keep, own = due(tx), unkept(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
     if not at:
         return None
-    own = tx.federation.groups.get(EVALUATION)
-    if own is not None:
-        if own.phase is not Phase.WAITING:
-            return Wait(None, f"waits for the evaluation of version {state.subject}")
-        tx.write(EvaluationSkipped(at, own.reason))
-        return None
-    return await_evaluator(tx, at)
+    if own is None:
+        return await_evaluator(tx, at)
+    if own.phase is not Phase.WAITING:
+        return Wait(None, f"waits for the evaluation of version {tx.federation.trail.subject}")
+    tx.write(EvaluationSkipped(at, own.reason))
+    return None
 
 
 def await_evaluator(tx: Transaction, at: int) -> Wait | None:
-    """Waits one round's time for a designated evaluator, then skips the evaluation."""
+    """Waits one round's time for a designated evaluator, then skips the version."""
     name, rule = tx.plan.evaluator, tx.plan.section.group[0].rule
-    until = tx.federation.evaluations.since + rule.deadline
+    until = _since(tx) + rule.deadline
     if name in tx.federation.retired | tx.federation.isolated.keys():
         here = "takes part no more"
     elif tx.now < until:
@@ -112,9 +112,9 @@ def declined(tx: Transaction, at: int, reason: str) -> None:
 
 
 def unkept(tx: Transaction) -> int:
-    """An evaluated version that no checkpoint was ordered of, if the best one is kept; else 0."""
-    evaluation, at = tx.plan.section.evaluation, version(tx)
-    if evaluation is None or evaluation.best is None or at not in tx.plan.evaluated:
+    """A version on the schedule that no checkpoint was ordered of, if the best is kept; else 0."""
+    at = version(tx)
+    if not tx.plan.keeps_best or at not in tx.plan.schedule:
         return 0
     groups = tx.federation.model_groups
     kept = any(
@@ -125,9 +125,6 @@ def unkept(tx: Transaction) -> int:
 
 
 def best_version(tx: Transaction) -> int:
-    """The best evaluated version; 0 if there is none, or the plan does not say what is best."""
-    evaluation = tx.plan.section.evaluation
-    if evaluation is None or evaluation.best is None:
-        return 0
-    found = best(tx.federation.evaluations.newest, evaluation.best)
+    """The best version by its results; 0 without any, or if the plan does not say what is best."""
+    found = best(tx.federation.trail.newest, tx.plan.section.evaluation)
     return 0 if found is None else found.version
