@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +28,6 @@ from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import load_private
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
-from tests.kits.party_kits import descriptor
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
 SSP = {"name": "ssp", "slack": 2, "minimum": 2}
@@ -282,8 +280,7 @@ def test_a_kit_for_somebody_else_is_told_where_the_with_begins(federation: DiskF
 
 
 def test_a_passphrase_that_cannot_be_read(federation: DiskFederation) -> None:
-    number = descriptor("six words")
-    os.close(number)
+    number = 1 << 20  # no process has so many open files
     with pytest.raises(ConfigError, match=f"--passphrase-fd {number}: cannot read it"):
         joined(federation, passphrase_fd=number)
 

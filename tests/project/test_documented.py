@@ -24,7 +24,9 @@ def phrases(pattern: str) -> Iterator[str]:
 
 
 OFTEN = Counter(phrase for pattern in documented() for phrase in set(phrases(pattern)))
-TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+CONTRACT = ROOT / "tests" / "kits" / "transport_kit.py"
+"""Tests that every transport's test file inherits."""
+TESTS = "\n".join(path.read_text() for path in (CONTRACT, *(ROOT / "tests").rglob("test_*.py")))
 
 
 def test_what_tests_hold_word_by_word_is_documented() -> None:

@@ -18,8 +18,8 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 BASE = (
-    "buffers compiled errors exhaustion extras file_access files messages/encoding tracebacks "
-    "wording"
+    "arguments buffers compiled errors exhaustion extras file_access files messages/encoding "
+    "tracebacks wording"
 )
 
 FLOORS = (
