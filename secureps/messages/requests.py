@@ -362,6 +362,22 @@ class Telemetry:
     step: int = 0
 
 
+WAITED, ARRIVED = "waited_seconds", "arrived"
+"""What the coordinator tells of a client: seconds since the round opened; 1 if it came, else 0."""
+
+UP = "bytes_up"
+"""Bytes of a client's update that the coordinator accepted."""
+
+PUBLISHED = "published_seconds"
+"""What the coordinator tells of a version as itself: seconds of the run's clock."""
+
+SPENT = "epsilon"
+"""The largest epsilon of all members when the version was published."""
+
+CLIP = "clip"
+"""The clip of the clients that train from the version, where the clip is adaptive."""
+
+
 @dataclass(frozen=True, slots=True)
 class AskStatus:
     """Anyone may ask how the run stands."""
