@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from secureps.audit.entries import Spending, date_of, entries
-from secureps.dashboard.observation import Json
+from secureps.dashboard import Json
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore
 from secureps.messages.run import RunInfo
