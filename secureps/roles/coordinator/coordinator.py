@@ -40,7 +40,6 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.checkpointing import ManifestWritten
-from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
@@ -364,7 +363,7 @@ class Coordinator(Seat):
         """Does what is left to do before this coordinator rules, then what waited for that."""
         for event in reign.asked(tx):
             self._watched(tx, event)
-            tx.order(event.party, make_configure(tx))
+            tx.order(event.party, tx.make_configure())
         reign.pass_fence(tx)
         reign.follow(tx)
         if reign.rules(tx):
@@ -549,7 +548,7 @@ def repeat_orders(
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
     if spare or party in federation.placed or party in tx.holders:
-        tx.order(party, make_configure(tx))
+        tx.order(party, tx.make_configure())
     if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
@@ -571,7 +570,7 @@ def repeat_orders(
             tx.order(party, opening.make_seal_for(tx, committee))
         now = (federation.addresses, pinned.placement.epoch)
         if located != now:  # a shard or a block moved after its client had joined
-            tx.order(party, make_configure(tx))
+            tx.order(party, tx.make_configure())
         for id in unsettled:
             if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))

@@ -25,7 +25,14 @@ from secureps.messages.coordinator_records import CoordinatorRecord, Submissions
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
+from secureps.messages.orders import (
+    AnyOrder,
+    ClientOrder,
+    Configure,
+    Discard,
+    Settled,
+    ShardOrder,
+)
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId
@@ -486,6 +493,12 @@ class Transaction:
         section = in_force(self.plan.group(group).rule, *factors)
         made = partial(build_rule, section, self.plan.room)
         return self.cache.of(("rule", group), factors, made)
+
+    def make_configure(self) -> Configure:
+        """The order by which a party learns of the run, and where its shards are now."""
+        known = self.federation
+        placed = (known.placement, known.addresses, known.coming)
+        return Configure(known.incarnation, known.run, *placed)
 
     def deadline(self, group: str) -> float:
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(group)
