@@ -10,7 +10,6 @@ from __future__ import annotations
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
 from secureps.policy.checks.evaluation import best
 from secureps.policy.rules.rule import Wait
-from secureps.roles.coordinator import opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -68,7 +67,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
         return Wait(None, reason)
     if at != tx.plan.evaluated.last and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    _, until = opening.deadlines(tx, group, tx.federation.evaluations.since)
+    _, until = tx.deadlines(group, tx.federation.evaluations.since)
     if may_come and tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))

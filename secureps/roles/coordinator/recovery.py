@@ -81,7 +81,7 @@ def decide(
     assert group.opened_at is not None
     state = group.suspicion
     here = frozenset(arrival.id.client for arrival in arrivals)
-    first, last = opening.deadlines(tx, group, group.opened_at)
+    first, last = tx.deadlines(group, group.opened_at)
     whole = here >= group.invited
     minimum = tx.plan.bounds(group.name).minimum
     found = closing(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from secureps.config.plan import SyncSection
 from secureps.errors import Malformed, NotReady
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
@@ -503,6 +504,16 @@ class Transaction:
     def deadline(self, group: str) -> float:
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(group)
         return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
+
+    def deadlines(self, group: GroupState, since: float) -> tuple[float, float]:
+        """When a round that opened at `since` is to close, and when it must: seconds of the clock.
+
+        Without rounds a client that seals once more is told no deadline, and has the plan's.
+        """
+        rule = self.plan.group(group.name).rule
+        seconds = self.deadline(group.name) if group.rounds else rule.deadline
+        extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+        return since + seconds, since + seconds * (1 + extensions)
 
     def spare(self, party: str) -> bool:
         """Whether a shard is here that is part of the run and holds none of its blocks."""
