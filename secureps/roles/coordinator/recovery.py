@@ -27,7 +27,7 @@ from secureps.policy.cohorts.suspicion import (
     uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.roles.coordinator import evaluation, opening, termination
+from secureps.roles.coordinator import evaluation, opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -181,21 +181,6 @@ def isolate(tx: Transaction, group: GroupState) -> None:
             "in it stood in cohorts that did"
         )
         tx.write(ClientIsolated(group.name, client, text))
-
-
-def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
-    """Gives a group up if nobody is left who might make its next version."""
-    if not chooses(tx, group) or group.name == EVALUATION:
-        return
-    tried = choice(tx, group, tx.takers(group.name))
-    if tried.over:
-        termination.give_up(
-            tx,
-            group,
-            f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
-            f"{group.version}{tx.plan.of(group.name)}, and every one was charged: "
-            f"{group.reason}; {tried.reason}; {suspects(group)}",
-        )
 
 
 def suspects(group: GroupState) -> str:
