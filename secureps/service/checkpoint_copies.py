@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.machine import Task, TaskResult
 from secureps.roles.shard.state import WritePart
 from secureps.service.environment import Meter

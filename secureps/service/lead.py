@@ -27,9 +27,9 @@ from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.evaluation import best
-from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
+from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed

@@ -32,7 +32,7 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Prepared, Reply, Request, Submit
 from secureps.messages.submission import Cohort, Held
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder.bfv import OpenSum
 from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
 from secureps.roles.machine import Done, Record, Task, TaskResult

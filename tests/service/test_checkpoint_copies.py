@@ -14,7 +14,7 @@ import pytest
 from secureps.errors import DiskFailed, OperatorError
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import Placement
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.shard.state import WritePart
 from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies

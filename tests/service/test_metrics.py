@@ -24,7 +24,7 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
 from secureps.messages.run import STANDBY, Placement
 from secureps.messages.submission import BlockHeader
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.environment import Meter

@@ -39,11 +39,10 @@ from secureps.roles.coordinator import (
     scheduler,
     termination,
 )
-from secureps.roles.coordinator.checkpointing import ManifestWritten
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState
+from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
 from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
 from secureps.roles.machine import (

@@ -7,6 +7,8 @@ that are folds of their own:
     Timeline   when each step of the newest cohorts was done
     Fates      what became of submissions, for as long as their clients may ask
     Scaled     what was decided from measured load
+
+After it come the tasks of its worker.
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ from secureps.messages.evaluation import (
 )
 from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
+from secureps.messages.requests import (
+    Checkpointed,
+    CohortSteps,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+)
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
@@ -46,7 +55,7 @@ from secureps.roles.coordinator.group import (
     stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import Record
+from secureps.roles.machine import Record, Task, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30
@@ -833,3 +842,36 @@ class CoordinatorState:
         fate = Fate(Outcome.DROPPED, group.version, reason)
         for id in ids:
             self.settled.settle(id, fate, group.version)
+
+
+# --- tasks ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest(Task):
+    """Makes a checkpoint whose parts are durable complete.
+
+    Placement, parts and what is spent are of the moment at which it was asked for. If a shard
+    leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
+    (`Ledger.tallies`): all facts would be as many as all updates.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    placement: Placement
+    parts: tuple[Checkpointed, ...]
+    tallies: tuple[tuple[Charge | Release, int], ...] = ()
+    unsafe: tuple[str, ...] = ()
+    evaluations: tuple[VersionEvaluated, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten(TaskResult):
+    """The manifest of a checkpoint by the placement of this epoch is durable.
+
+    `kept` are the numbers of the checkpoints that stay; none where all do.
+    """
+
+    number: int
+    epoch: int
+    kept: tuple[int, ...] = ()

@@ -11,8 +11,8 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Prepared, Submit
 from secureps.messages.submission import Held, Member, SubmissionId, rooted
-from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Tick, Unwatched
 from tests.kits.roles_kit import (
     CLIENTS,

@@ -17,9 +17,9 @@ from secureps.messages.requests import Move, Prepared, Register, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
-from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import Evaluations, GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.machine import WORKER, Step, Unwatched
 from tests.kits.roles_kit import (
     CLIENTS,
