@@ -34,7 +34,7 @@ from secureps.errors import (
 )
 from secureps.exhaustion import exhaustion, is_disk_fault
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import AnyOrder
+from secureps.messages.orders import AnyOrder, Task
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -57,7 +57,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     TaskResult,
     Tick,
     Unfolds,

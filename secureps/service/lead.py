@@ -23,6 +23,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
+from secureps.messages.orders import Task
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
@@ -30,7 +31,7 @@ from secureps.policy.checks.evaluation import best
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
-from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
+from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
 from secureps.store.backup import CopyParts

@@ -39,6 +39,7 @@ from secureps.errors import ConfigError, Fenced, Malformed, NotReady, Refused, U
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
+from secureps.messages.orders import Task
 from secureps.messages.records import LINE, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Follow, Noted, Register, Request, Rows, Subscribe, TakeOver
 from secureps.messages.run import COORDINATOR
@@ -60,7 +61,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     TaskResult,
     Tick,
     Unwatched,

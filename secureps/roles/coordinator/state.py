@@ -32,7 +32,7 @@ from secureps.messages.evaluation import (
     VersionEvaluated,
     evaluated_digest,
 )
-from secureps.messages.orders import GroupVersion, KeyCommittee
+from secureps.messages.orders import GroupVersion, KeyCommittee, Task
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import (
     Checkpointed,
@@ -55,7 +55,7 @@ from secureps.roles.coordinator.group import (
     stand_still,
 )
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import Record, Task, TaskResult
+from secureps.roles.machine import Record, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30

@@ -47,7 +47,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged
+from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, other_run
@@ -78,7 +78,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     Tick,
     Watch,
     WatchLost,

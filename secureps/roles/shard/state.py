@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages import shard_records as records
-from secureps.messages.orders import Commit, GroupVersion
+from secureps.messages.orders import Commit, GroupVersion, Task
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.submission import (
@@ -30,7 +30,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.memory import room_to_make
-from secureps.roles.machine import Halt, Record, Task
+from secureps.roles.machine import Halt, Record
 from secureps.roles.pinned_run import Pinned, founded
 
 UNSETTLED = 8
@@ -520,15 +520,6 @@ class StepState(Task):
     cohort: Cohort
     opened: tuple[str, ...] | None
     key: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WritePart(Task):
-    """Writes this shard's file of a checkpoint; deletes those of others, as `WriteCheckpoint`."""
-
-    number: int
-    versions: tuple[GroupVersion, ...]
-    kept: tuple[int, ...] = ()
 
 
 class PayloadsDamaged(DamagedStore):

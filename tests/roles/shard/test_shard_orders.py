@@ -19,31 +19,13 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion, MemberBlocks
+from secureps.messages.orders import GroupVersion, MemberBlocks, Task
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, Replicas
 from secureps.messages.submission import FOUNDING, Held, SubmissionId
-from secureps.roles.machine import (
-    WORKER,
-    Call,
-    Done,
-    Halt,
-    Prune,
-    Step,
-    Sweep,
-    Task,
-    Work,
-    WorkFailed,
-)
+from secureps.roles.machine import WORKER, Call, Done, Halt, Prune, Step, Sweep, Work, WorkFailed
 from secureps.roles.shard import shard as machine
-from secureps.roles.shard.state import (
-    MakeState,
-    PayloadsDamaged,
-    StepState,
-    SumCohort,
-    WritePart,
-    sum_key,
-)
+from secureps.roles.shard.state import MakeState, PayloadsDamaged, StepState, SumCohort, sum_key
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -437,7 +419,7 @@ def test_a_sum_that_cannot_be_used_is_spoilt(error: SecurepsError) -> None:
     assert calls(step) == [requests.Spoilt("shard-a", "all", 0, str(error))]
     lost = DamagedStore("version 0 of all is lost")
     assert desk.give(WORKER, WorkFailed(task, lost)).effects == [Halt(str(lost), DamagedStore)]
-    part = WritePart(0, (GroupVersion("all", 0),))
+    part = orders.WriteCheckpoint(1, 0, (GroupVersion("all", 0),))
     assert desk.give(WORKER, WorkFailed(part, error)).effects == [Halt(str(error), type(error))]
 
 
@@ -530,10 +512,8 @@ def test_checkpoints() -> None:
     desk = Desk().founded()
     versions = (GroupVersion("all", 0),)
     order = orders.WriteCheckpoint(1, 0, versions, (4, 5))
-    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
+    assert works(desk.order(order)) == [order]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
-    assert desk.give(WORKER, Done(WritePart(0, versions), part)).effects == [
-        Call(COORDINATOR, part)
-    ]
-    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
+    assert desk.give(WORKER, Done(order, part)).effects == [Call(COORDINATOR, part)]
+    assert works(desk.order(order)) == [order]
