@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, Task
 from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.submission import (
@@ -544,9 +544,14 @@ class CopyPart:
     offset: int
     part: bytes
 
+    @property
+    def end(self) -> int:
+        """How many bytes of the copy are there with this part."""
+        return self.offset + len(self.part)
+
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Task):
     """The rows after the one that a standby has, in order; or a part of a copy, if some are gone.
 
     The next part comes when a Follow names the copy and how much of it is there.

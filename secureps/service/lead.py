@@ -29,9 +29,9 @@ from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.evaluation import best
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
+from secureps.roles.coordinator.reign import RowsKept
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
-from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
+from secureps.roles.machine import WORKER, Done, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
 from secureps.store.backup import CopyParts
@@ -314,14 +314,14 @@ class StandbyWorker(Worker):
         self._behind: list[tuple[float, Record]] | None = None
         self.hear: Callable[[Record], None] = lambda record: None
 
-    def work(self, task: Task) -> RowsKept | PartKept:
+    def work(self, task: Task) -> RowsKept | Done:
         """Checks and keeps rows, or parts of a copy; DamagedStore if rows do not follow."""
-        if not isinstance(task, Keep):
+        if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
-        rows, part = task.received.rows, task.received.part
+        rows, part = task.rows, task.part
         if part is not None:
-            have = self._parts.keep(part)
-            return PartKept(part.digest, have, have == part.size)
+            self._parts.keep(part)
+            return Done(task)
         self._compact()
         records = tuple(self._journal.take(rows))
         dated = zip((row.at for row in rows), records, strict=True)

@@ -34,7 +34,6 @@ MODULES = (coordinator_tasks, reign, bfv, committee, member_tasks, shard_tasks)
 _OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_LATE = "where a standby begins late: tests/federation/test_standby.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
 _COMMAND = "said by an operator's command: tests/processes/test_standby.py"
@@ -45,7 +44,6 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
-    "hears PartKept": _LATE,
 }
 """What chaos does not play, and why."""
 
