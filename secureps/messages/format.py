@@ -19,7 +19,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "357f35ddaae9f537"
+FINGERPRINT: Final = "498c1d8d49cb8882"
 """Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

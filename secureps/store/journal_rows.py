@@ -67,6 +67,7 @@ from secureps.messages import (
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed
+from secureps.messages.orders import Commit
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
 from secureps.messages.requests import (
     Checkpointed,
@@ -95,7 +96,9 @@ UNREADABLE = (Malformed, ValueError, TypeError, KeyError, RecursionError)
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {
-    kind.__name__: kind for kind in (*get_args(coordinator_records.CoordinatorRecord), BlockHeader)
+    kind.__name__: kind
+    for union in (coordinator_records.CoordinatorRecord, shard_records.ShardRecord)
+    for kind in get_args(union)
 }
 """Every class that may be journalled, by name."""
 
@@ -231,6 +234,7 @@ UNTOLD: frozenset[type] = frozenset(
         coordinator_records.PlacementMoved,
         coordinator_records.RoundExtended,
         coordinator_records.ShardLocated,
+        Commit,
         Prepared,
         KeyShare,
         Held,
@@ -239,7 +243,6 @@ UNTOLD: frozenset[type] = frozenset(
         shard_records.Discarded,
         shard_records.KeySumTaken,
         shard_records.OpenedForgotten,
-        shard_records.StateCommitted,
         shard_records.SumsMade,
     }
 )

@@ -524,12 +524,12 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        gone = self._write_over(step, records.StateCommitted(group, version, keep), (group,))
+        gone = self._write_over(step, order, (group,))
         self._noise.over(group, version)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _write_over(
-        self, step: Step, record: records.StateCommitted | RunPinned, groups: Iterable[str]
+        self, step: Step, record: orders.Commit | RunPinned, groups: Iterable[str]
     ) -> tuple[str, ...]:
         """Writes a record; returns the keys of payloads that nobody needs any more by it."""
         state, before = self.state, dict(self.state.spooled)

@@ -101,7 +101,7 @@ class ShardState:
                 self._groups[group].coming = record
             case Prepared(group=group, version=version):
                 self._groups[group].states[version] = record
-            case records.StateCommitted():
+            case Commit():
                 self._commit(record)
             case records.Discarded(ids):
                 gone = set(ids)
@@ -162,7 +162,7 @@ class ShardState:
                 if counts[header.sequence] == 0:
                     del counts[header.sequence]
 
-    def _commit(self, record: records.StateCommitted) -> None:
+    def _commit(self, record: Commit) -> None:
         held = self._groups[record.group]
         held.committed, held.keep = record.version, record.keep
         held.states = {v: s for v, s in held.states.items() if v >= record.keep}

@@ -467,8 +467,9 @@ def test_commit_forgets_what_is_older_than_keep() -> None:
     opened = tuple(block_digest(HOLDER, "all", 1, b) for b in OWN)
     desk.order(orders.Prepare(1, cohort, opened))
     desk.ready(2, 1)
-    step = desk.order(orders.Commit(1, "all", 2, 1))
-    assert step.records == [shard_records.StateCommitted("all", 2, 1)]
+    order = orders.Commit(1, "all", 2, 1)
+    step = desk.order(order)
+    assert step.records == [order]
     (prune,) = works(step)
     gone = {desk.header(m.id, b).key for m in make_cohort().members for b in OWN}
     gone |= {opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN}
