@@ -112,7 +112,7 @@ TOLD: Mapping[type, Told] = {
     requests.Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
-    records.RequestsRefused: Told("refused", "requests refused", ("requests",)),
+    records.RefusedRequests: Told("refused", "requests refused", ("party", "error", "count")),
     EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
     coordinator.RoundOpened: Told(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
@@ -146,7 +146,6 @@ NOT_TOLD: frozenset[type] = UNTOLD | {
     member.SentWithoutPrivacy,
     # parts of other records
     holder.BaseModel,
-    records.RefusedRequests,
     records.ReceiptSummary,
 }
 """And every other one."""

@@ -65,18 +65,14 @@ class Dated:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """How many requests were refused of one party, as one class of error."""
+    """How many requests of one party were refused as one class of error, since the row before.
+
+    No machine reads it.
+    """
 
     party: str
     error: str
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestsRefused:
-    """The requests that were refused since the last of these; no machine reads it."""
-
-    requests: tuple[RefusedRequests, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, Sta
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import Task
-from secureps.messages.records import Dated, RequestsRefused
+from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
 from secureps.policy.checks.evaluation import best
@@ -325,7 +325,7 @@ class StandbyWorker(Worker):
         self._compact()
         records = tuple(self._journal.take(rows))
         dated = zip((row.at for row in rows), records, strict=True)
-        self._behind = [row for row in dated if not isinstance(row[1], Dated | RequestsRefused)]
+        self._behind = [row for row in dated if not isinstance(row[1], Dated | RefusedRequests)]
         for record in records:
             self.hear(record)
         mark = self._journal.mark
