@@ -19,7 +19,7 @@ from secureps.errors import ConfigError
 
 FORMAT: Final = 5
 
-FINGERPRINT: Final = "52278428ce207ce3"
+FINGERPRINT: Final = "f9b642c85d3fe12d"
 """Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

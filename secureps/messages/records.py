@@ -87,7 +87,10 @@ class RunPinned:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSummary:
-    """What an archive keeps of a receipt: all that is ever told of it, and its digest."""
+    """What an archive keeps of a receipt: all that is ever told of it, and its digest.
+
+    `sealed`: its client sealed it (`Sealed`); else the coordinator accepted it (`Submit`).
+    """
 
     id: SubmissionId
     purpose: str
@@ -97,21 +100,8 @@ class ReceiptSummary:
     release: Release | None
     unsafe: bool
     digest: bytes
+    sealed: bool
 
     @property
     def fact(self) -> Charge | Release | None:
         return self.charge if self.charge is not None else self.release
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedBefore:
-    """In an archive: the coordinator accepted this receipt (`Submit`)."""
-
-    receipt: ReceiptSummary
-
-
-@dataclass(frozen=True, slots=True)
-class SealedBefore:
-    """In an archive: the client sealed this submission (`Sealed`)."""
-
-    receipt: ReceiptSummary

@@ -68,7 +68,7 @@ from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, digest, fro
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Commit
-from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
+from secureps.messages.records import ReceiptSummary
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
@@ -458,15 +458,13 @@ def _packed(row: Row) -> str:
 
 def _summary(record: Record) -> Record | None:
     """What is kept of a record; None if nothing is."""
-    if isinstance(record, Submit):
-        return ReceivedBefore(_of(record.receipt))
-    if isinstance(record, Sealed):
-        return SealedBefore(_of(record.receipt))
+    if isinstance(record, Submit | Sealed):
+        return _of(record.receipt, isinstance(record, Sealed))
     silent = isinstance(record, Examined) and not record.flaw
     return None if silent or type(record) in UNTOLD else record
 
 
-def _of(receipt: Receipt) -> ReceiptSummary:
+def _of(receipt: Receipt, sealed: bool) -> ReceiptSummary:
     return ReceiptSummary(
         id=receipt.id,
         purpose=receipt.purpose,
@@ -476,6 +474,7 @@ def _of(receipt: Receipt) -> ReceiptSummary:
         release=receipt.release,
         unsafe=receipt.unsafe,
         digest=receipt.digest,
+        sealed=sealed,
     )
 
 
