@@ -60,7 +60,6 @@ from secureps.roles.machine import (
     TaskResult,
     Tick,
     Unfolds,
-    Unwatched,
     Viewed,
     Watch,
     WatchLost,
@@ -482,7 +481,7 @@ class Executor:
         self._draining = False
         self._requests = OpenRequests(party)
         self._settle = self._requests.settle
-        self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
+        self._watchers = Watchers(lambda name: self._post(_Event(name, WatchLost())))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
         self._unread = False

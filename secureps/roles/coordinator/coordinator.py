@@ -59,7 +59,7 @@ from secureps.roles.machine import (
     Say,
     Step,
     Tick,
-    Unwatched,
+    WatchLost,
     WorkFailed,
 )
 from secureps.roles.pinned_run import LATER, PinnedRun
@@ -198,12 +198,12 @@ class Coordinator(Seat):
         """Handles one event, then moves every group as far as it can go; answers come last."""
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
-        if isinstance(event, Unwatched):
+        if isinstance(event, WatchLost):
             for known in (self._sessions.waiting, self._sessions.told_of):
-                known.pop(event.party, None)
-            self._sessions.watchers.discard(event.party)
+                known.pop(sender, None)
+            self._sessions.watchers.discard(sender)
             tx = self._tx(now)
-            self._say_of_server(tx, event.party, "is away")
+            self._say_of_server(tx, sender, "is away")
             if self.plan.section.replicas == 1:
                 return tx.step
             return self._close_turn(tx)  # a shard leaves if it stays away

@@ -72,7 +72,7 @@ from secureps.roles.machine import (
     Step,
     TaskResult,
     Tick,
-    Unwatched,
+    WatchLost,
     Work,
     WorkFailed,
 )
@@ -375,7 +375,7 @@ class Standby(Seat):
                 return self._lose(now, str(error))
             case Failed(_, error) | WorkFailed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
-            case Answered() | Unwatched() | KitRead():
+            case Answered() | WatchLost() | KitRead():
                 return Step()
         if sender in self._follower.roster:  # else it came by a roster that is not on record here
             self._demand_permitted(sender, event)
