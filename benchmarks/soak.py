@@ -39,7 +39,7 @@ from secureps.messages.coordinator_records import (
     SubmissionsDropped,
     VersionCommitted,
 )
-from secureps.messages.records import ReceivedBefore
+from secureps.messages.records import ReceiptSummary
 from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
@@ -343,7 +343,7 @@ def account(journal: Path) -> Account:
     found, opened = Account(), dict[str, CohortClosed]()
     for row in read_rows(journal):
         match row.record:
-            case Submit(receipt) | ReceivedBefore(receipt):
+            case Submit(receipt) | (ReceiptSummary() as receipt):
                 found.received.add(receipt.id)
             case CohortClosed(cohort):
                 opened[cohort.group] = row.record

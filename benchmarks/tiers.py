@@ -35,6 +35,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import file_hasher, payload_digest
+from secureps.messages.orders import Commit
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.run import (
@@ -45,7 +46,6 @@ from secureps.messages.run import (
     ShardAddress,
     TensorSpec,
 )
-from secureps.messages.shard_records import StateCommitted
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import MakeState, ShardState
 from secureps.service.malloc import keep_pieces
@@ -118,7 +118,7 @@ class Founded:
             done = worker.work(MakeState(group, None))
             assert done is not None
             assert isinstance(done.made, Prepared), done
-            for record in (done.made, StateCommitted(group, 0, 0)):
+            for record in (done.made, Commit(1, group, 0, 0)):
                 state.apply(record)
                 self.records.append(record)
         create_kit(folder / "kit", plan.cipher_parameters)

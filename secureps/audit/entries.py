@@ -82,10 +82,9 @@ TOLD: Mapping[type, Told] = {
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
     requests.Submit: Told("who", "update received", ("receipt",)),
-    records.ReceivedBefore: Told("who", "update received", ("receipt",)),
+    records.ReceiptSummary: Told("who", "update received", ()),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
     member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
-    records.SealedBefore: Told("who", "update sealed", ("receipt",)),
     member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
     coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
     coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
@@ -112,7 +111,7 @@ TOLD: Mapping[type, Told] = {
     requests.Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
-    records.RequestsRefused: Told("refused", "requests refused", ("requests",)),
+    records.RefusedRequests: Told("refused", "requests refused", ("party", "error", "count")),
     EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
     coordinator.RoundOpened: Told(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
@@ -146,8 +145,6 @@ NOT_TOLD: frozenset[type] = UNTOLD | {
     member.SentWithoutPrivacy,
     # parts of other records
     holder.BaseModel,
-    records.RefusedRequests,
-    records.ReceiptSummary,
 }
 """And every other one."""
 
@@ -193,7 +190,7 @@ def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
             began = row.record.unix - row.at
         if _says_nothing(row.record):
             continue
-        told = TOLD[type(row.record)]
+        told = _told(row.record)
         date = None if began is None else date_of(began + row.at)
         facts = _facts(run, row.record, told)
         yield Entry(row.seq, row.chain, row.at, date, told.what, facts)
@@ -202,6 +199,11 @@ def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
 def date_of(unix: float) -> str:
     """Unix seconds as ISO 8601 has them."""
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _told(record: Record) -> Told:
+    sealed = isinstance(record, records.ReceiptSummary) and record.sealed
+    return TOLD[member.Sealed if sealed else type(record)]
 
 
 def _says_nothing(record: Record) -> bool:
@@ -214,6 +216,8 @@ def _says_nothing(record: Record) -> bool:
 def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
     if isinstance(record, Charge | Release):
         return _spent(record)
+    if isinstance(record, records.ReceiptSummary):
+        return _receipt(record, record.sealed)
     if isinstance(record, records.RosterFollowed):
         return _roster(Roster.from_bytes(record.text.encode()))
     if isinstance(record, KeyCommittee):
@@ -225,13 +229,8 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
         match value:
             case Cohort():
                 found |= _cohort(run, value)
-            case Receipt() | records.ReceiptSummary():
-                found |= _receipt(value)
-                if (
-                    isinstance(record, member.Sealed | records.SealedBefore)
-                    and value.fact is not None
-                ):
-                    found |= _spent(value.fact)  # a coordinator has a row of its own for it
+            case Receipt():
+                found |= _receipt(value, isinstance(record, member.Sealed))
             case SubmissionId():
                 found["update"] = str(value)
             case tuple() if name in ("ids", "missing"):
@@ -269,16 +268,17 @@ def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
     }
 
 
-def _receipt(receipt: Receipt | records.ReceiptSummary) -> dict[str, Json]:
-    known = receipt.digest
+def _receipt(receipt: Receipt | records.ReceiptSummary, sealed: bool) -> dict[str, Json]:
     found: dict[str, Json] = {
         "update": str(receipt.id),
         "purpose": receipt.purpose,
         "version": receipt.version,
-        "digest": known.hex(),
+        "digest": receipt.digest.hex(),
     }
     if receipt.unsafe:
         found["unsafe"] = True
+    if sealed and receipt.fact is not None:
+        found |= _spent(receipt.fact)  # a coordinator has a row of its own for it
     return found
 
 

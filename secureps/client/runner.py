@@ -28,6 +28,7 @@ from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
 from secureps.client.worker import ClientWorker, Site
 from secureps.config.sections import Section, parse, read_toml, toml_value
+from secureps.config.site_files import read_profile
 from secureps.errors import (
     ConfigError,
     Malformed,
@@ -378,8 +379,6 @@ def _given(arguments: Sequence[str]) -> argparse.Namespace:
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
         return _parser().parse_args(arguments)
-    from secureps.config.site_files import read_profile
-
     words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
     return _parser().parse_args([*words, *arguments])
 

@@ -78,6 +78,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.member_records import Sealed, UpdateReleased
+from secureps.messages.orders import Task
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import (
     UPDATE,
@@ -101,7 +102,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
-from secureps.roles.machine import Done, Leave, Prune, Sweep, Task
+from secureps.roles.machine import Done, Leave, Prune, Sweep
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,

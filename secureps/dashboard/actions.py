@@ -20,8 +20,8 @@ from contextlib import closing
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
+from secureps.dashboard import Json
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.observation import Json
 from secureps.dashboard.sources import connected
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed

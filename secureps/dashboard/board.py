@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Course, Json, Report, Seen
+from secureps.dashboard.observation import Course, Report, Seen
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.store.act_lines import ActLine

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secureps.run.options import AskingKit, Insecure, PassphraseFd, RunFolder, Server
+from secureps.errors import ConfigError
+from secureps.extras import from_extras
+from secureps.run.options import (
+    AskingKit,
+    Insecure,
+    PassphraseFd,
+    RunFolder,
+    Server,
+    open_passphrases,
+)
 
 if TYPE_CHECKING:
     from secureps.client.runner import Joining
@@ -59,11 +68,8 @@ def dashboard(
     epsilon, what left its machine, and who could open that. Give RUN, or --kit and
     what to look at: --server, --state or --log. It needs secureps\\[dashboard].
     """
-    from secureps.errors import ConfigError
-    from secureps.extras import from_extras
     from secureps.run.status import find
     from secureps.service.shutdown import Shutdown
-    from secureps.store.kit_files import Passphrases
 
     with from_extras():
         from secureps.dashboard.dashboard import Looking, beside
@@ -76,7 +82,7 @@ def dashboard(
             "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
             "--state or --log"
         )
-    passphrases = Passphrases(passphrase_fd)
+    passphrases = open_passphrases(passphrase_fd)
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
     with Shutdown() as shutdown, beside(Looking(own, name, target, *more), typer.echo):
         shutdown.wait()
@@ -84,8 +90,6 @@ def dashboard(
 
 def showing() -> Callable[[Path], AbstractContextManager[None]]:
     """Shows a run of `up`, by its folder, while it is played; ConfigError without the extra."""
-    from secureps.extras import from_extras
-
     with from_extras():
         from secureps.dashboard.dashboard import Looking, beside
     from secureps.run.status import find
@@ -101,8 +105,6 @@ def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
     """Shows a client its own page while it takes part, if it wants that."""
     if not shown:
         return nullcontext()
-    from secureps.extras import from_extras
-
     with from_extras():
         from secureps.dashboard.dashboard import Looking, beside
     own = Looking(

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from secureps.crypto.identity import Role
 from secureps.crypto.tls import tls_name
+from secureps.dashboard import Json
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
 from secureps.dashboard.application import application, bound, serving
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.observation import Json
 from secureps.dashboard.sources import (
     CourseSource,
     LedgersSource,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from secureps.audit.entries import Spending, date_of, entries
-from secureps.dashboard.observation import Json
+from secureps.dashboard import Json
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
-from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore
+from secureps.messages.records import Dated, ReceiptSummary, RunPinned
 from secureps.messages.run import RunInfo
 from secureps.messages.submission import Outcome, Receipt, SubmissionId
 from secureps.policy.explain.visibility import collusion, sights
@@ -75,7 +75,7 @@ class OwnRows:
                 self._began = unix - row.at
             case OwnAct() as act:
                 self._departure.apply(act)
-            case Sealed(receipt) | SealedBefore(receipt):
+            case Sealed(receipt) | (ReceiptSummary() as receipt):
                 self._unsafe |= receipt.unsafe
                 self._send(row.at, receipt)
             case SubmissionSettled(id, outcome) if id in self._sent:

@@ -15,25 +15,21 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from secureps.audit.entries import TOLD, Entry, entries
+from secureps.dashboard import Json
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.records import Dated, Incarnated, RunPinned
-from secureps.messages.requests import CohortSteps, OpenRefused, Status
+from secureps.messages.requests import SPENT, UP, CohortSteps, OpenRefused, Status
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
-from secureps.roles.coordinator.status import SPENT, UP
 from secureps.run.report.status_tables import skips
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals, split_scores
 from secureps.store.journal_rows import Row
 from secureps.wording import named
-
-Json = dict[str, Any]
-"""An object of a page, as its script in `site/` reads it; it may have dataclasses in it."""
 
 KEPT = 40
 """Changes, and versions of a group, that are kept: the newest."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 from secureps.audit.page import words
+from secureps.dashboard import Json
 from secureps.dashboard.board import Facts
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import (
@@ -23,7 +24,6 @@ from secureps.dashboard.observation import (
     NOT_KNOWN,
     SILENT,
     Course,
-    Json,
     Seen,
     costs_of,
     scores_view,

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from secureps.dashboard import Json
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import CourseFold, Json, Observation, Report, read_report
+from secureps.dashboard.observation import CourseFold, Observation, Report, read_report
 from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain

@@ -16,6 +16,16 @@ from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
 MESSAGE_LIMIT = 20 << 20
 """Bytes: no order, and no other message, is longer when it is encoded."""
 
+
+class Task:
+    """Something long or with I/O that a party's machine hands to its worker.
+
+    An order that says all that there is to do is the task itself.
+    """
+
+    __slots__ = ()
+
+
 # --- to shards and holders --------------------------------------------------------
 
 
@@ -68,7 +78,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Examine:
+class Examine(Task):
     """Asks a committee's holder whether its envelope of this submission opens, and fits."""
 
     incarnation: int
@@ -76,7 +86,7 @@ class Examine:
 
 
 @dataclass(frozen=True, slots=True)
-class EraseKeys:
+class EraseKeys(Task):
     """Tells a committee's holder that nothing openable is sealed for its keys `below`."""
 
     incarnation: int
@@ -84,7 +94,7 @@ class EraseKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Open(Task):
     """Step 3, to a holder: every shard holds; open this cohort.
 
     Receipts are `rooted`, and `held` is empty for the holders of a committee, which see no sums:
@@ -137,7 +147,7 @@ class GroupVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteCheckpoint:
+class WriteCheckpoint(Task):
     """Write this shard's file of a checkpoint, and delete those of others that are not `kept`.
 
     Where `kept` names none, nothing is deleted.

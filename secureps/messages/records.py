@@ -65,18 +65,14 @@ class Dated:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """How many requests were refused of one party, as one class of error."""
+    """How many requests of one party were refused as one class of error, since the row before.
+
+    No machine reads it.
+    """
 
     party: str
     error: str
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RequestsRefused:
-    """The requests that were refused since the last of these; no machine reads it."""
-
-    requests: tuple[RefusedRequests, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,10 @@ class RunPinned:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSummary:
-    """What an archive keeps of a receipt: all that is ever told of it, and its digest."""
+    """What an archive keeps of a receipt: all that is ever told of it, and its digest.
+
+    `sealed`: its client sealed it (`Sealed`); else the coordinator accepted it (`Submit`).
+    """
 
     id: SubmissionId
     purpose: str
@@ -101,21 +100,8 @@ class ReceiptSummary:
     release: Release | None
     unsafe: bool
     digest: bytes
+    sealed: bool
 
     @property
     def fact(self) -> Charge | Release | None:
         return self.charge if self.charge is not None else self.release
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedBefore:
-    """In an archive: the coordinator accepted this receipt (`Submit`)."""
-
-    receipt: ReceiptSummary
-
-
-@dataclass(frozen=True, slots=True)
-class SealedBefore:
-    """In an archive: the client sealed this submission (`Sealed`)."""
-
-    receipt: ReceiptSummary

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, Task
 from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.submission import (
@@ -362,6 +362,22 @@ class Telemetry:
     step: int = 0
 
 
+WAITED, ARRIVED = "waited_seconds", "arrived"
+"""What the coordinator tells of a client: seconds since the round opened; 1 if it came, else 0."""
+
+UP = "bytes_up"
+"""Bytes of a client's update that the coordinator accepted."""
+
+PUBLISHED = "published_seconds"
+"""What the coordinator tells of a version as itself: seconds of the run's clock."""
+
+SPENT = "epsilon"
+"""The largest epsilon of all members when the version was published."""
+
+CLIP = "clip"
+"""The clip of the clients that train from the version, where the clip is adaptive."""
+
+
 @dataclass(frozen=True, slots=True)
 class AskStatus:
     """Anyone may ask how the run stands."""
@@ -528,9 +544,14 @@ class CopyPart:
     offset: int
     part: bytes
 
+    @property
+    def end(self) -> int:
+        """How many bytes of the copy are there with this part."""
+        return self.offset + len(self.part)
+
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Task):
     """The rows after the one that a standby has, in order; or a part of a copy, if some are gone.
 
     The next part comes when a Follow names the copy and how much of it is there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.orders import Commit
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
@@ -27,15 +28,6 @@ class KeySumTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class StateCommitted:
-    """The coordinator committed this version; versions below `keep` may be forgotten."""
-
-    group: str
-    version: int
-    keep: int
-
-
-@dataclass(frozen=True, slots=True)
 class Discarded:
     """The blocks of these submissions may be deleted."""
 
@@ -52,6 +44,6 @@ class OpenedForgotten:
 
 
 ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
-    StateCommitted | Discarded | OpenedForgotten | RosterFollowed
+    Commit | Discarded | OpenedForgotten | RosterFollowed
 )
-"""What a shard writes."""
+"""What a shard writes; of a version that was committed the order itself."""

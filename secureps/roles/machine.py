@@ -18,16 +18,10 @@ from secureps.errors import SecurepsError
 from secureps.messages.coordinator_records import CoordinatorRecord, StandbyFollows
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord, OwnAct
-from secureps.messages.orders import AnyOrder
+from secureps.messages.orders import AnyOrder, Task
 from secureps.messages.requests import Reply, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
-
-
-class Task:
-    """Something long or with I/O that a machine hands out."""
-
-    __slots__ = ()
 
 
 class TaskResult:
@@ -190,15 +184,12 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unwatched:
-    """Event: the stream of orders to a party broke."""
-
-    party: str
-
-
-@dataclass(frozen=True, slots=True)
 class WatchLost:
-    """Event: this party's stream of orders broke; it greets the coordinator anew."""
+    """Event: the sender's stream of orders broke.
+
+    The party itself hears of its own stream and greets the coordinator anew; the coordinator hears
+    of everybody's.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +220,7 @@ Effect = Answer | Defer | Order | Call | CallOff | Work | Locate | Watch | Halt 
 """What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
-    Answered | Failed | Unwatched | WatchLost | OwnAct | StandbyFollows | Tick
+    Answered | Failed | WatchLost | OwnAct | StandbyFollows | Tick
 )
 """What a machine is told, of whichever role."""
 

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.errors import ClientError, OperatorError, Refused, Unreachable
+from secureps.errors import (
+    ClientError,
+    ConfigError,
+    OperatorError,
+    PeerError,
+    Refused,
+    UnknownParty,
+    Unreachable,
+)
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
+from secureps.wording import counted, duration, printable, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,8 +133,6 @@ def shards(
     """
     from rich.console import Console
 
-    from secureps.errors import ConfigError, UnknownParty
-
     deed = ShardDeed(f"{what}-shard")
     if run is not None and deed is ShardDeed.REMOVE:
         raise ConfigError(
@@ -167,8 +174,6 @@ def _say(own: StatusClient, act: Act) -> None:
 
 
 def _demand_going(status: Status) -> None:
-    from secureps.wording import printable
-
     if status.finished:
         raise RunOver(f"the run is over ({printable(status.finished)})")
     if status.groups and all(group.step == "done" for group in status.groups):
@@ -190,7 +195,6 @@ def follow(
 
     Raises RunOver if the run ended first, OperatorError if the coordinator gave the move up.
     """
-    from secureps.errors import PeerError
     from secureps.run.report.terminal import show_moves
 
     last: Move | None = None
@@ -216,8 +220,6 @@ def follow(
 
 
 def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
-    from secureps.wording import counted, duration, size
-
     name, moved = act.party, ""
     held = next((h for h in status.holdings if h.shard == name), None)
     here = name in [each.name for each in status.shards]

@@ -64,7 +64,6 @@ from secureps.run.initial_schema import (
 )
 from secureps.run.report.status_tables import filled
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.up.folder import shard_names
@@ -229,7 +228,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         threads=servers.TRANSFERS,
         streams=LANES,
         piece=PIECE,
-        in_flight=IN_FLIGHT_BYTES,
+        in_flight=servers.IN_FLIGHT_BYTES,
         shares=SHARES,
         memory=None if memory is None else memory_bytes(memory),
     )

@@ -40,7 +40,7 @@ from secureps.run.options import (
     Values,
     settle_environment,
 )
-from secureps.service.logs import ignore_output_errors
+from secureps.service.logs import ignore_output_errors, logging_as
 from secureps.tracebacks import with_fault
 from secureps.wording import one_line
 
@@ -457,7 +457,6 @@ def join(
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
     from secureps.run.join import join as run
-    from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
     from secureps.store.kit_files import Passphrases, read_passphrase
 

@@ -17,8 +17,10 @@ from secureps.run.options import (
     PassphraseFd,
     RunFolder,
     Server,
+    open_passphrases,
     settle_environment,
 )
+from secureps.wording import named
 
 
 def study(
@@ -123,11 +125,10 @@ def preflight(
     """
     from secureps.run.preflight import Departure
     from secureps.run.preflight import preflight as look
-    from secureps.store.kit_files import Passphrases
 
     if (plan is None) != (site is None):
         raise typer.BadParameter("--plan and --site go together")
-    passphrases = Passphrases(passphrase_fd)
+    passphrases = open_passphrases(passphrase_fd)
     if config is not None:
         whom = Departure.of_server(config, server, passphrases)
     elif kit is None or name is None:
@@ -237,7 +238,6 @@ def export(
     from secureps.crypto.sampling import NO_PRIVACY
     from secureps.files.objects import shown
     from secureps.run.export import export as write
-    from secureps.wording import named
 
     model = write(run, out, best)
     if model.unsafe:
@@ -368,9 +368,8 @@ def export_ledger(
     It has runs, dates, numbers of updates and epsilons, and no record's content.
     """
     from secureps.run.audit_log import export_ledger as write
-    from secureps.store.kit_files import Passphrases
 
-    _say_statement(write(ledger, kit, name, out, Passphrases(passphrase_fd)), f"wrote {out}: ")
+    _say_statement(write(ledger, kit, name, out, open_passphrases(passphrase_fd)), f"wrote {out}: ")
 
 
 @budget.command("verify")
@@ -413,9 +412,8 @@ def export_audit_log(
     secrets of the party, and names all clients that the party knows of.
     """
     from secureps.run.audit_log import export as write
-    from secureps.store.kit_files import Passphrases
 
-    log, new = write(state, kit, name, out, page, Passphrases(passphrase_fd))
+    log, new = write(state, kit, name, out, page, open_passphrases(passphrase_fd))
     more = f"{new} of them new, " if new < log.end.entries else ""
     typer.echo(f"wrote {out}: {log.end.entries} entries, {more}of {log.end.row} rows")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, InternalError
-from secureps.messages.records import Dated, RequestsRefused, RunPinned
+from secureps.messages.records import Dated, RefusedRequests, RunPinned
 from secureps.messages.requests import Status
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -49,7 +49,7 @@ def _told(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
     if fold is not None:
         machine.unfold(fold)
     for row in rows:
-        if isinstance(row.record, Dated | RequestsRefused):
+        if isinstance(row.record, Dated | RefusedRequests):
             continue  # no decisions of the machine's
         try:
             machine.apply(row.at, row.record)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.run.options import PassphraseFd, Tool
+from secureps.errors import ConfigError
+from secureps.run.options import PassphraseFd, Tool, open_passphrases
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
@@ -73,9 +74,7 @@ def request(
     Private keys stay in DIR/private/NAME, under a passphrase if there is one.
     The request has no secrets. Said again it is the same, with the same keys.
     """
-    from secureps.errors import ConfigError
     from secureps.store.issuing import make_keys
-    from secureps.store.kit_files import Passphrases
 
     parties, kind = _parties(role, name, hold), None
     if any(each == "holder" for each, _ in parties):
@@ -85,7 +84,7 @@ def request(
         from secureps.store.keyring import kind_for
 
         kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
-    passphrases = Passphrases(passphrase_fd, new=True)
+    passphrases = open_passphrases(passphrase_fd, new=True)
     _ask(directory, *(make_keys(directory, *each, kind, passphrases) for each in parties))
 
 
@@ -101,9 +100,8 @@ def rotate(
     the new public/ in DIR, it puts the new ones into their place.
     """
     from secureps.store.issuing import rotate as make_anew
-    from secureps.store.kit_files import Passphrases
 
-    asked = make_anew(directory, name, Passphrases(passphrase_fd))
+    asked = make_anew(directory, name, open_passphrases(passphrase_fd))
     if asked is None:
         typer.echo(f"the new keys of {name} are in place; the old ones are gone")
         return
@@ -122,9 +120,8 @@ def init(
     """Make a CA and an empty roster."""
     from secureps.policy.plan import load_plan
     from secureps.store.issuing import create_kit
-    from secureps.store.kit_files import Passphrases
 
-    passphrases = Passphrases(passphrase_fd, new=True)
+    passphrases = open_passphrases(passphrase_fd, new=True)
     parameters = load_plan(plan, fetch=False).cipher_parameters
     ca = create_kit(directory, parameters, passphrases, hours, host)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
@@ -146,12 +143,11 @@ def approve(
     """Certify parties' keys and sign the roster anew; all of them or none."""
     from secureps.store.issuing import approve as certify
     from secureps.store.issuing import read_request
-    from secureps.store.kit_files import Passphrases
 
     asked = [read_request(path) for path in requests]
     if fingerprint:
         _check_told(asked, fingerprint)
-    granted = certify(directory, asked, Passphrases(passphrase_fd))
+    granted = certify(directory, asked, open_passphrases(passphrase_fd))
     for each in asked:
         done = "approved" if each in granted else "has these keys already"
         typer.echo(f"{each.role} {each.name}: {done}; fingerprint {each.fingerprint}")
@@ -168,9 +164,8 @@ def revoke(
 ) -> None:
     """Take parties off the roster; their keys are never approved again."""
     from secureps.store.issuing import revoke as take_off
-    from secureps.store.kit_files import Passphrases
 
-    holders = take_off(directory, names, Passphrases(passphrase_fd))
+    holders = take_off(directory, names, open_passphrases(passphrase_fd))
     typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
     if holders:
         typer.echo(
@@ -192,10 +187,9 @@ def issue(
     Whoever does this has seen the private keys. --passphrase-fd is the CA's.
     """
     from secureps.store.issuing import issue_all
-    from secureps.store.kit_files import Passphrases
 
     parties = _parties(role, name, hold)
-    issue_all(directory, parties, Passphrases(passphrase_fd))
+    issue_all(directory, parties, open_passphrases(passphrase_fd))
     for own, party in parties:
         typer.echo(f"made {own} {party}: give it {directory / 'public'}")
         typer.echo(f"and, over a channel you trust, {directory / 'private' / party}")
@@ -212,9 +206,8 @@ def renew(
 ) -> None:
     """Sign TLS certificates anew: they end after a year. Who runs takes the new one by itself."""
     from secureps.store.issuing import renew as sign_anew
-    from secureps.store.kit_files import Passphrases
 
-    for name, end in sign_anew(directory, names or (), Passphrases(passphrase_fd)).items():
+    for name, end in sign_anew(directory, names or (), open_passphrases(passphrase_fd)).items():
         typer.echo(f"{name}: until {end:%Y-%m-%d}")
     typer.echo(f"give everybody {directory / 'public'} again; keys and roster are as they were")
 
@@ -252,7 +245,6 @@ def _parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
     """The parties of whom keys are made: one, or a client and its site's key holder."""
-    from secureps.errors import ConfigError
     from secureps.run.up.folder import site_holder
 
     if hold and role != "client":
@@ -310,12 +302,11 @@ def replace_holder(
 ) -> None:
     """Put another key holder in the place of one that is lost, while a run trains."""
     from secureps.store import issuing
-    from secureps.store.kit_files import Passphrases
 
     asked = issuing.read_request(request)
     if fingerprint:
         _check_told([asked], [fingerprint])
-    issuing.replace_holder(directory, old, asked, Passphrases(passphrase_fd))
+    issuing.replace_holder(directory, old, asked, open_passphrases(passphrase_fd))
     typer.echo(f"holder {asked.name} in place of {old}; fingerprint {asked.fingerprint}")
     if not fingerprint:
         typer.echo("ask it, over another channel, whether its fingerprint is this one")
@@ -329,8 +320,7 @@ def renew_roster(
 ) -> None:
     """Sign the roster anew before it expires; nobody seals or opens by one that has."""
     from secureps.store.issuing import renew_roster as sign_anew
-    from secureps.store.kit_files import Passphrases
 
-    signed = sign_anew(directory, hours, Passphrases(passphrase_fd))
+    signed = sign_anew(directory, hours, open_passphrases(passphrase_fd))
     typer.echo(f"roster {signed.number}, {signed.holds}")
     typer.echo(f"give the coordinator {directory / 'public'}: a run that trains tells the others")

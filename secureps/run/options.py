@@ -6,12 +6,15 @@ import inspect
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import typer
 from typer.core import TyperOption
 from typer.main import get_command
+
+if TYPE_CHECKING:
+    from secureps.store.kit_files import Passphrases
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -73,6 +76,14 @@ PassphraseFd = Annotated[
         help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
     ),
 ]
+
+
+def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
+    """Reads the passphrase of `--passphrase-fd`; help is told without what opens private files."""
+    from secureps.store.kit_files import Passphrases
+
+    return Passphrases(descriptor, new)
+
 
 Threads = Annotated[
     int, typer.Option(min=1, metavar="N", help="That seal updates, block by block.")

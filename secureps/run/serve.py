@@ -50,7 +50,13 @@ from secureps.store.keyring import NATIVE, TlsFiles, demand_host
 from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.framing import PLAINTEXT, Link, Tls
-from secureps.wire.grpc.servers import CoordinatorServer, Server, ShardServer, StandbyServer
+from secureps.wire.grpc.servers import (
+    IN_FLIGHT_BYTES,
+    CoordinatorServer,
+    Server,
+    ShardServer,
+    StandbyServer,
+)
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 53 << 20
@@ -58,9 +64,6 @@ MOST_BLOCK_BYTES = 53 << 20
 
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 """Hosts that a server can listen on, but nobody can connect to."""
-
-IN_FLIGHT_BYTES = 96 << 20
-"""Payload bytes that a shard takes in at a time; more wait, unread."""
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.files.objects import ObjectStore
+from secureps.messages.orders import Task, WriteCheckpoint
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.machine import Task, TaskResult
-from secureps.roles.shard.state import WritePart
+from secureps.roles.coordinator.state import WriteManifest
+from secureps.roles.machine import TaskResult
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
 from secureps.store.checkpoint import (
@@ -71,7 +71,7 @@ class CheckpointCopies(Meter):
         self._thread.start()
 
     def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        if isinstance(task, WritePart | WriteManifest):
+        if isinstance(task, WriteCheckpoint | WriteManifest):
             self._due.set()
 
     def uncopied(self) -> tuple[int, ...]:

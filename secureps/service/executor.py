@@ -34,7 +34,7 @@ from secureps.errors import (
 )
 from secureps.exhaustion import exhaustion, is_disk_fault
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import AnyOrder
+from secureps.messages.orders import AnyOrder, Task
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -57,11 +57,9 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     TaskResult,
     Tick,
     Unfolds,
-    Unwatched,
     Viewed,
     Watch,
     WatchLost,
@@ -483,7 +481,7 @@ class Executor:
         self._draining = False
         self._requests = OpenRequests(party)
         self._settle = self._requests.settle
-        self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
+        self._watchers = Watchers(lambda name: self._post(_Event(name, WatchLost())))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
         self._unread = False

@@ -16,6 +16,7 @@ from secureps.crypto.sharing import HolderShare, answer, vector_bytes
 from secureps.errors import ClientError, InternalError, Malformed, Refused
 from secureps.messages.encoding import payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.orders import EraseKeys, Examine, Open, Task
 from secureps.messages.requests import Examined, Figure, GetSum, KeyShare, Request, Telemetry
 from secureps.messages.submission import (
     OPENED,
@@ -27,14 +28,8 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.roles.holder.bfv import BfvHolder, OpenSum, SumOpened, received_key
-from secureps.roles.holder.committee import (
-    AnnounceKey,
-    CommitteeHolder,
-    DeriveShare,
-    Erase,
-    ExamineEnvelope,
-)
-from secureps.roles.machine import Done, Prune, Task
+from secureps.roles.holder.committee import AnnounceKey, CommitteeHolder
+from secureps.roles.machine import Done, Prune
 from secureps.service.environment import Worker
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import Spool
@@ -56,14 +51,14 @@ class CommitteeWorker(Worker):
 
     def work(self, task: Task) -> Done | None:
         match task:
-            case ExamineEnvelope(receipt):
-                return Done(task, self._examined(receipt))
-            case DeriveShare():
+            case Examine():
+                return Done(task, self._examined(task.receipt))
+            case Open():
                 return self._derive(task)
             case AnnounceKey(number, least):
                 return Done(task, self._announce(number, least))
-            case Erase(below):
-                self._own_keys.erase(below)
+            case EraseKeys():
+                self._own_keys.erase(task.below)
                 return None
         raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
@@ -92,7 +87,7 @@ class CommitteeWorker(Worker):
             return None
         return Examined(self._name, receipt.id, flaw, receipt.digest)
 
-    def _derive(self, task: DeriveShare) -> Done:
+    def _derive(self, task: Open) -> Done:
         """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
 
         Raises Malformed or Oversized, naming the member, if an envelope does not open, Refused if

@@ -23,13 +23,14 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
 from secureps.messages.format import FORMAT
-from secureps.messages.records import Dated, RequestsRefused
+from secureps.messages.orders import Task
+from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import CopyPart, Follow, Reply, Request, Rows
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
-from secureps.roles.coordinator.reign import Keep, PartKept, RowsKept
-from secureps.roles.machine import WORKER, Halt, Machine, Record, Step, Task
+from secureps.roles.coordinator.reign import RowsKept
+from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
+from secureps.roles.machine import WORKER, Done, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
 from secureps.service.executor import Executor, compact_if_due, replayed
 from secureps.store.backup import CopyParts
@@ -307,18 +308,18 @@ class StandbyWorker(Worker):
         self._behind: list[tuple[float, Record]] | None = None
         self.hear: Callable[[Record], None] = lambda record: None
 
-    def work(self, task: Task) -> RowsKept | PartKept:
+    def work(self, task: Task) -> RowsKept | Done:
         """Checks and keeps rows, or parts of a copy; DamagedStore if rows do not follow."""
-        if not isinstance(task, Keep):
+        if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
-        rows, part = task.received.rows, task.received.part
+        rows, part = task.rows, task.part
         if part is not None:
-            have = self._parts.keep(part)
-            return PartKept(part.digest, have, have == part.size)
+            self._parts.keep(part)
+            return Done(task)
         self._compact()
         records = tuple(self._journal.take(rows))
         dated = zip((row.at for row in rows), records, strict=True)
-        self._behind = [row for row in dated if not isinstance(row[1], Dated | RequestsRefused)]
+        self._behind = [row for row in dated if not isinstance(row[1], Dated | RefusedRequests)]
         for record in records:
             self.hear(record)
         mark = self._journal.mark

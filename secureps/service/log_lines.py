@@ -9,7 +9,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import TO_GO_ON
+from secureps.messages.orders import TO_GO_ON, Commit
 from secureps.messages.requests import (
     FAILED,
     Examined,
@@ -131,9 +131,10 @@ class LogLines:
                 return self._of(group, f"{client} is left out of the run: {reason}")
             case coordinator_records.GroupResigned(group, reason):
                 return f"{group} is given up: {reason}"
-            case coordinator_records.VersionCommitted(
-                group, version
-            ) | shard_records.StateCommitted(group, version) if not self._trails(group):
+            case (
+                coordinator_records.VersionCommitted(group, version)
+                | Commit(group=group, version=version)
+            ) if not self._trails(group):
                 return self._of(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"

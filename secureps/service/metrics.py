@@ -38,6 +38,7 @@ from prometheus_client.registry import Collector
 
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
+from secureps.messages.orders import Task
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import LOOPBACK, STANDBY, on_loopback
 from secureps.policy.plan import Plan
@@ -46,7 +47,7 @@ from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.status import why
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Machine, Record, Task, TaskResult
+from secureps.roles.machine import Machine, Record, TaskResult
 from secureps.roles.shard.shard import Shard
 from secureps.service.environment import Meter
 from secureps.store.atomic_file import replace_text

@@ -29,13 +29,13 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
+from secureps.messages.orders import Examine, Open, Task, WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Prepared, Reply, Request, Submit
 from secureps.messages.submission import Cohort, Held
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.roles.holder.bfv import OpenSum
-from secureps.roles.holder.committee import DeriveShare, ExamineEnvelope
-from secureps.roles.machine import Done, Record, Task, TaskResult
+from secureps.roles.machine import Done, Record, TaskResult
 from secureps.roles.member.tasks import (
     Contribute,
     Contributed,
@@ -44,7 +44,7 @@ from secureps.roles.member.tasks import (
     Reseal,
     SealOn,
 )
-from secureps.roles.shard.state import MakeState, StepState, SumCohort, WritePart
+from secureps.roles.shard.state import MakeState, StepState, SumCohort
 from secureps.service.environment import Meter
 
 VERSION = "version"
@@ -143,7 +143,7 @@ class Tracing(Meter):
                 self._of_cohort("add", cohort, "hold", begin, end)
             case StepState(cohort):
                 self._of_cohort("step", cohort, "prepare", begin, end)
-            case DeriveShare(cohort):
+            case Open(cohort=cohort):
                 self._of_cohort("share", cohort, "open", begin, end)
             case OpenSum(group, number):
                 known = self._cohorts.get(group)
@@ -151,7 +151,7 @@ class Tracing(Meter):
                     self._of_cohort("decrypt", known, "open", begin, end)
             case MakeState(group):
                 self._add("make", group, 0, begin, end)
-            case ExamineEnvelope(receipt):
+            case Examine(receipt=receipt):
                 self._add("examine", receipt.id.group, receipt.version + 1, begin, end)
             case Contribute() | SealOn():
                 self._trained(task, begin, end, result)
@@ -162,7 +162,7 @@ class Tracing(Meter):
             case Evaluate():
                 at = task.model[0]
                 self._add("evaluate", at.group, at.version, begin, end)
-            case WritePart(number, versions) | WriteManifest(number, versions):
+            case WriteCheckpoint(_, number, versions) | WriteManifest(number, versions):
                 for at in versions:
                     told = {"checkpoint": number}
                     self._add("checkpoint", at.group, at.version, begin, end, told)

@@ -373,8 +373,8 @@ class CopyParts:
         self._digest, self._size, self._have = b"", 0, 0
         self._hasher = payload_hasher()
 
-    def keep(self, part: CopyPart) -> int:
-        """Keeps a part; returns how many bytes of the copy are here.
+    def keep(self, part: CopyPart) -> None:
+        """Keeps the part that comes next.
 
         Raises:
             Refused: it is not the part that comes next, or the copy is not what was announced.
@@ -386,18 +386,18 @@ class CopyParts:
         expected = (self._digest, self._size, self._have)
         if (part.digest, part.size, part.offset) != expected or not part.part:
             raise Refused("the coordinator sent another part of its journal than was asked for")
-        if not self._have + len(part.part) <= self._size <= MOST_COPY:
+        if not part.end <= self._size <= MOST_COPY:
             raise Refused(f"the coordinator's copy of its journal has not {self._size} bytes")
         try:
             make_directory(self._folder, 0o700)
             opener = partial(os.open, mode=0o600)
             with open(self._path, "ab" if self._have else "wb", opener=opener) as file:
                 file.write(part.part)
-                if self._have + len(part.part) == self._size:
+                if part.end == self._size:
                     file.flush()
                     durability.sync(file.fileno())
             self._hasher.update(part.part)
-            self._have += len(part.part)
+            self._have = part.end
             if self._have == self._size:
                 if self._hasher.digest() != self._digest:
                     raise Refused("the coordinator's copy of its journal does not have its digest")
@@ -406,7 +406,6 @@ class CopyParts:
                 write_height(height_path(whole), last_row(whole))
         except OSError as error:
             raise OperatorError(f"cannot write {self._path}: {error}") from None
-        return self._have
 
 
 def has_copy(state: Path) -> bool:

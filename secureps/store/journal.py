@@ -32,7 +32,7 @@ from secureps.errors import (
 from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
 from secureps.messages.format import FORMAT, other_journal
-from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
+from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import JournalRow
 from secureps.roles.machine import Fold
 from secureps.store import durability, journal_rows
@@ -569,7 +569,7 @@ class DatedJournal(WrappedJournal):
     the run's clock came apart (a host that slept, a clock that was set). So the first row of every
     journal names its writer (`store.backup.demand_owner`). Requests that were refused
     are counted in the next transaction, but not sooner than EVERY after the last that had any, and
-    when the journal is closed: a flood of them takes no more of the disk than one.
+    when the journal is closed: a flood takes a row of each party and kind of error, and no more.
 
     None is stamped sooner than what was taken before it: a standby's clock counts from when its
     own process began, and may be behind the coordinator's, whose rows its own follow.
@@ -614,11 +614,11 @@ class DatedJournal(WrappedJournal):
 
     def _refusals(self) -> list[Record]:
         self._counts = self._counts or self._refused()
-        return [RequestsRefused(self._counts)] if self._counts else []
+        return list(self._counts)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
         """All records but those that no machine knows, with the time of each."""
-        unknown = (Dated, RequestsRefused)
+        unknown = (Dated, RefusedRequests)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
     def close(self) -> None:

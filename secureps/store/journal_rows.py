@@ -67,7 +67,8 @@ from secureps.messages import (
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import Sealed
-from secureps.messages.records import ReceiptSummary, ReceivedBefore, SealedBefore
+from secureps.messages.orders import Commit
+from secureps.messages.records import ReceiptSummary
 from secureps.messages.requests import (
     Checkpointed,
     Examined,
@@ -95,7 +96,9 @@ UNREADABLE = (Malformed, ValueError, TypeError, KeyError, RecursionError)
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {
-    kind.__name__: kind for kind in (*get_args(coordinator_records.CoordinatorRecord), BlockHeader)
+    kind.__name__: kind
+    for union in (coordinator_records.CoordinatorRecord, shard_records.ShardRecord)
+    for kind in get_args(union)
 }
 """Every class that may be journalled, by name."""
 
@@ -231,6 +234,7 @@ UNTOLD: frozenset[type] = frozenset(
         coordinator_records.PlacementMoved,
         coordinator_records.RoundExtended,
         coordinator_records.ShardLocated,
+        Commit,
         Prepared,
         KeyShare,
         Held,
@@ -239,7 +243,6 @@ UNTOLD: frozenset[type] = frozenset(
         shard_records.Discarded,
         shard_records.KeySumTaken,
         shard_records.OpenedForgotten,
-        shard_records.StateCommitted,
         shard_records.SumsMade,
     }
 )
@@ -455,15 +458,13 @@ def _packed(row: Row) -> str:
 
 def _summary(record: Record) -> Record | None:
     """What is kept of a record; None if nothing is."""
-    if isinstance(record, Submit):
-        return ReceivedBefore(_of(record.receipt))
-    if isinstance(record, Sealed):
-        return SealedBefore(_of(record.receipt))
+    if isinstance(record, Submit | Sealed):
+        return _of(record.receipt, isinstance(record, Sealed))
     silent = isinstance(record, Examined) and not record.flaw
     return None if silent or type(record) in UNTOLD else record
 
 
-def _of(receipt: Receipt) -> ReceiptSummary:
+def _of(receipt: Receipt, sealed: bool) -> ReceiptSummary:
     return ReceiptSummary(
         id=receipt.id,
         purpose=receipt.purpose,
@@ -473,6 +474,7 @@ def _of(receipt: Receipt) -> ReceiptSummary:
         release=receipt.release,
         unsafe=receipt.unsafe,
         digest=receipt.digest,
+        sealed=sealed,
     )
 
 

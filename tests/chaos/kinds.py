@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from secureps.errors import NotReady
-from secureps.messages.orders import AnyOrder
+from secureps.messages.orders import AnyOrder, Task, WriteCheckpoint
 from secureps.messages.requests import Reply, Request, Subscribe
-from secureps.roles.coordinator import checkpointing, reign
+from secureps.roles.coordinator import reign
+from secureps.roles.coordinator import state as coordinator_tasks
 from secureps.roles.holder import bfv, committee
-from secureps.roles.machine import Effect, Event, Task, TaskResult
+from secureps.roles.machine import Effect, Event, TaskResult
 from secureps.roles.member import tasks as member_tasks
 from secureps.roles.member.tasks import Contribute, Evaluate
 from secureps.roles.shard import state as shard_tasks
@@ -23,18 +24,16 @@ from secureps.roles.shard.state import (
     PayloadsDamaged,
     StepState,
     SumCohort,
-    WritePart,
 )
 
 ROLES = ("coordinator", "shard", "holder", "client")
 
-MODULES = (checkpointing, reign, bfv, committee, member_tasks, shard_tasks)
+MODULES = (coordinator_tasks, reign, bfv, committee, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
 _OBSERVER = "asked by observers, who are no party: tests/processes/test_every_key.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_LATE = "where a standby begins late: tests/federation/test_standby.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
 _COMMAND = "said by an operator's command: tests/processes/test_standby.py"
@@ -45,7 +44,6 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
-    "hears PartKept": _LATE,
 }
 """What chaos does not play, and why."""
 
@@ -58,7 +56,7 @@ ENDS = {
     | MakeState
     | StepState
     | GatherState
-    | WritePart,
+    | WriteCheckpoint,
     "WorkFailed": PayloadsDamaged | ComingDamaged | DoesNotOpen,
 }
 """The tasks that are done, and the errors that say what is missing for one."""

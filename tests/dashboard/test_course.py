@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.observation import Course, CourseFold, Json
+from secureps.dashboard import Json
+from secureps.dashboard.observation import Course, CourseFold
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
 from secureps.messages.requests import OpenRefused

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Json
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent

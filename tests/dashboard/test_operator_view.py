@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from secureps.dashboard import Json
 from secureps.dashboard.board import Facts
-from secureps.dashboard.observation import KEPT, Course, Json, Observation, Seen, with_journal
+from secureps.dashboard.observation import KEPT, Course, Observation, Seen, with_journal
 from secureps.dashboard.operator_view import (
     AT,
     NAMED,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.identity import ROLES, Identity
+from secureps.dashboard import Json
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.actions import SAID, OwnActs
 from secureps.dashboard.holder_view import OwnLedger
-from secureps.dashboard.observation import Json
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger

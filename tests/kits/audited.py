@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import Json
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
 from secureps.run.up.folder import client_names, holder_names

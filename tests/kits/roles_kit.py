@@ -47,10 +47,9 @@ from secureps.messages.submission import (
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
-from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import CoordinatorState, ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Answer, Halt, Order, Say, Step, Tick, Work
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import block_bytes

@@ -18,7 +18,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.machine import Step, Tick, Unwatched
+from secureps.roles.machine import Step, Tick, WatchLost
 from tests.kits.roles_kit import (
     MANY,
     MANY_ROSTER,
@@ -100,7 +100,7 @@ class StreamWorld(World):
         sender.moving.clear()
         if disk:
             sender.outbox.clear()
-        self.give(name, Unwatched(name))
+        self.give(name, WatchLost())
 
     def leave(self, name: str) -> None:
         """It is gone for longer than its lease."""

@@ -38,7 +38,7 @@ from secureps.roles.machine import (
     Call,
     DiskReports,
     Step,
-    Unwatched,
+    WatchLost,
     Work,
 )
 from secureps.run.simulate.simulation import Conditions, Simulation
@@ -378,7 +378,7 @@ def test_a_server_s_trouble_is_told_until_it_comes_anew() -> None:
     world.give(HOLDER, Trouble(HOLDER, "takes no part in the run: no"))
     world.give(HOLDER, register)
     assert told() == "takes no part in the run: no", "it is the same process, and says more"
-    world.give(COORDINATOR, Unwatched(HOLDER))
+    world.give(HOLDER, WatchLost())
     assert told() == "takes no part in the run: no"
     assert f"{HOLDER} takes no part in the run: no" in world.status().groups[0].reason
     world.give(HOLDER, register)

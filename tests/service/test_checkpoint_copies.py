@@ -13,9 +13,9 @@ import pytest
 
 from secureps.errors import DiskFailed, OperatorError
 from secureps.files.objects import ObjectStore
+from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.run import Placement
-from secureps.roles.coordinator.checkpointing import WriteManifest
-from secureps.roles.shard.state import WritePart
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies
 from secureps.service.checkpoint_copies import CheckpointCopies, CopiedCheckpoints, parts_at
@@ -192,7 +192,7 @@ def test_servers_without_a_shared_folder_copy_their_own_parts(tmp_path: Path) ->
             until(lambda: whole(store, 4))
             assert store.order[-1] == "000004/manifest.json"
             write(tmp_path / "shard-1", 5)
-            shard.copies.worked(WritePart(5, ()), 0.1)
+            shard.copies.worked(WriteCheckpoint(1, 5, ()), 0.1)
             until(lambda: "000005/shard-1.safetensors" in store.order)
         assert coordinator.until_told(2) == ""
     assert copied_model(store.name).number == 4

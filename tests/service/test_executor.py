@@ -52,8 +52,8 @@ from secureps.roles.machine import (
     Order,
     Step,
     Tick,
-    Unwatched,
     Watch,
+    WatchLost,
     Work,
 )
 from secureps.service.environment import Environment, Meter
@@ -255,7 +255,7 @@ def test_a_refused_subscription_ends_the_stream_with_the_reason() -> None:
     stage.ask("c")
     assert [str(order) for order in heard] == ["speak for yourself"]
     assert isinstance(heard[0], UnknownParty)
-    assert ("a", Unwatched("a")) in stage.machine.heard
+    assert ("a", WatchLost()) in stage.machine.heard
 
 
 @pytest.mark.parametrize("kind", [UnknownParty, KitError])
@@ -389,7 +389,7 @@ def test_orders_reach_the_newest_watcher_alone() -> None:
     assert "another process with w's kit" in str(taken)
     cancel_old()
     stage.play()
-    assert ("w", Unwatched("w")) not in stage.machine.heard
+    assert ("w", WatchLost()) not in stage.machine.heard
 
 
 def test_a_meter_hears_of_requests_calls_records_and_works() -> None:

@@ -175,7 +175,7 @@ def test_real_processes_in_json(tmp_path: Path) -> None:
     with Processes(tmp_path, "plain", versions=2, json_logs=True) as processes:
         processes.start_all()
         processes.wait(processes.finished, "the end")
-        processes.wait(lambda: "StateCommitted" in processes.log("shard-0"), "the shard's log")
+        processes.wait(lambda: '"Commit"' in processes.log("shard-0"), "the shard's log")
         told = [json.loads(line) for line in processes.log("coordinator").splitlines()]
         assert processes.stop("coordinator") == 0
     committed = [line for line in told if line["event"] == "VersionCommitted"]

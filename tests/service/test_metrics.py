@@ -24,7 +24,7 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
 from secureps.messages.run import STANDBY, Placement
 from secureps.messages.submission import BlockHeader
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.service.environment import Meter
@@ -390,7 +390,7 @@ def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:
     # four blocks of 19 submissions, and four opened sums of each version
     assert uploads >= 4 * 19 + 4 * 3
     for shard in shards:
-        assert shard[kinds.format("StateCommitted")] == 4
+        assert shard[kinds.format("Commit")] == 4
         assert shard["secureps_payload_bytes_total{direction=in}"] > 0
         assert shard["secureps_payload_bytes_total{direction=out}"] > 0
         assert shard["secureps_payload_bytes_in_flight"] == 0

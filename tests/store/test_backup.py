@@ -339,7 +339,7 @@ def come(state: Path, whole: bytes) -> None:
     copy = CopyParts(state)
     for part in parts_of(whole):
         assert not has_copy(state)
-        assert copy.keep(part) == part.offset + len(part.part)
+        copy.keep(part)
 
 
 @pytest.mark.parametrize("rows", [(), (1,)])

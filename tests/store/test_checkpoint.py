@@ -27,7 +27,7 @@ from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, Schema, TensorSpec
-from secureps.roles.coordinator.checkpointing import WriteManifest
+from secureps.roles.coordinator.state import WriteManifest
 from secureps.service.lead import CoordinatorWorker
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (

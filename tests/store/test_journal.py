@@ -38,7 +38,7 @@ from secureps.messages.coordinator_records import (
 )
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
-from secureps.messages.records import Dated, Incarnated, RefusedRequests, RequestsRefused
+from secureps.messages.records import Dated, Incarnated, RefusedRequests
 from secureps.store import journal as store
 from secureps.store.journal import (
     APART,
@@ -516,7 +516,7 @@ class Server:
 
 
 def counts(rows: list[tuple[float, object]]) -> list[tuple[float, int]]:
-    return [(at, r.requests[0].count) for at, r in rows if isinstance(r, RequestsRefused)]
+    return [(at, r.count) for at, r in rows if isinstance(r, RefusedRequests)]
 
 
 def test_what_was_refused_is_counted_once_an_hour_and_at_the_end() -> None:
@@ -534,7 +534,7 @@ def test_what_was_refused_is_counted_once_an_hour_and_at_the_end() -> None:
     journal.append(2.0 + EVERY, [Incarnated(100)])
     assert counts(inner.rows) == [(2.0, 1), (2.0 + EVERY, 99)]
     server.note(7)
-    assert not any(isinstance(r, RequestsRefused) for _, r in journal.replay())
+    assert not any(isinstance(r, RefusedRequests) for _, r in journal.replay())
     journal.close()
     assert counts(inner.rows)[2:] == [(2.0 + EVERY, 7)]
 

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import CheckpointComplete, CheckpointOrdered
-from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
-from secureps.messages.requests import Checkpointed
 from secureps.messages.run import Placement
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
+from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.termination import over
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Task, TaskResult, Work
+from secureps.roles.machine import Work
 from secureps.wording import named
-
-
-@dataclass(frozen=True, slots=True)
-class WriteManifest(Task):
-    """Makes a checkpoint whose parts are durable complete.
-
-    Placement, parts and what is spent are of the moment at which it was asked for. If a shard
-    leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
-    (`Ledger.tallies`): all facts would be as many as all updates. Checkpoints of the versions in
-    `stay` are kept, however old they are.
-    """
-
-    number: int
-    versions: tuple[GroupVersion, ...]
-    placement: Placement
-    parts: tuple[Checkpointed, ...]
-    tallies: tuple[tuple[Charge | Release, int], ...] = ()
-    unsafe: tuple[str, ...] = ()
-    results: tuple[VersionEvaluated, ...] = ()
-    stay: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestWritten(TaskResult):
-    """The manifest of a checkpoint by the placement of this epoch is durable.
-
-    `kept` are the numbers of the checkpoints that stay; none where all do.
-    """
-
-    number: int
-    epoch: int
-    kept: tuple[int, ...] = ()
 
 
 def order(tx: Transaction) -> None:

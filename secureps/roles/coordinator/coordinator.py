@@ -39,12 +39,10 @@ from secureps.roles.coordinator import (
     scheduler,
     termination,
 )
-from secureps.roles.coordinator.checkpointing import ManifestWritten
-from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState
+from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
 from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
 from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
 from secureps.roles.machine import (
@@ -61,7 +59,7 @@ from secureps.roles.machine import (
     Say,
     Step,
     Tick,
-    Unwatched,
+    WatchLost,
     WorkFailed,
 )
 from secureps.roles.pinned_run import LATER, PinnedRun
@@ -205,12 +203,12 @@ class Coordinator(Seat):
         """Handles one event, then moves every group as far as it can go; answers come last."""
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
-        if isinstance(event, Unwatched):
+        if isinstance(event, WatchLost):
             for known in (self._sessions.waiting, self._sessions.told_of):
-                known.pop(event.party, None)
-            self._sessions.watchers.discard(event.party)
+                known.pop(sender, None)
+            self._sessions.watchers.discard(sender)
             tx = self._tx(now)
-            self._say_of_server(tx, event.party, "is away")
+            self._say_of_server(tx, sender, "is away")
             if self.plan.section.replicas == 1:
                 return tx.step
             return self._close_turn(tx)  # a shard leaves if it stays away
@@ -369,7 +367,7 @@ class Coordinator(Seat):
         """Does what is left to do before this coordinator rules, then what waited for that."""
         for event in reign.asked(tx):
             self._watched(tx, event)
-            tx.order(event.party, make_configure(tx))
+            tx.order(event.party, tx.make_configure())
         reign.pass_fence(tx)
         reign.follow(tx)
         if reign.rules(tx):
@@ -554,7 +552,7 @@ def repeat_orders(
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
     if spare or party in federation.placed or party in tx.holders:
-        tx.order(party, make_configure(tx))
+        tx.order(party, tx.make_configure())
     if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
@@ -576,7 +574,7 @@ def repeat_orders(
             tx.order(party, opening.make_seal_for(tx, committee))
         now = (federation.addresses, pinned.placement.epoch)
         if located != now:  # a shard or a block moved after its client had joined
-            tx.order(party, make_configure(tx))
+            tx.order(party, tx.make_configure())
         for id in unsettled:
             if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))

@@ -26,7 +26,6 @@ from secureps.errors import (
     WrongShape,
 )
 from secureps.messages.coordinator_records import FounderChosen, ShardLocated
-from secureps.messages.orders import Configure
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, Placement, RunInfo, Schema, ShardAddress, other_run
@@ -107,23 +106,17 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     opening.form_committee(tx, settings)
     for party in sorted(tx.watchers):
         if party in shards or party in holders or tx.spare(party):
-            tx.order(party, make_configure(tx))
+            tx.order(party, tx.make_configure())
     for group in federation.groups.values():
         if plan.given(group.name):
             commit.found(tx, group, None)
-
-
-def make_configure(tx: Transaction) -> Configure:
-    known = tx.federation
-    placed = (known.placement, known.addresses, known.coming)
-    return Configure(known.incarnation, known.run, *placed)
 
 
 def tell_moved(tx: Transaction) -> None:
     """Tells everybody who dials a shard where it is."""
     if (pinned := tx.federation.pinned) is None:
         return
-    configure = make_configure(tx)
+    configure = tx.make_configure()
     alone = pinned.placement.replicas is None and pinned.coming is None
     peers = () if alone else tx.federation.placed
     for party in (*tx.federation.members, *tx.holders, *peers):

@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from secureps.config.plan import SyncSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.crypto.sharing import (
@@ -225,19 +224,8 @@ def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 def last_look(tx: Transaction, group: GroupState) -> float | None:
     """Until when all holders look at what clients with a flaw sent; None: that is over."""
     assert group.opened_at is not None
-    _, until = deadlines(tx, group, group.opened_at)
+    _, until = tx.deadlines(group, group.opened_at)
     return until if tx.now < until else None
-
-
-def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, float]:
-    """When a round that opened at `since` is to close, and when it must: seconds of the clock.
-
-    Without rounds a client that seals once more is told no deadline, and has the plan's.
-    """
-    rule = tx.plan.group(group.name).rule
-    seconds = tx.deadline(group.name) if group.rounds else rule.deadline
-    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
-    return since + seconds, since + seconds * (1 + extensions)
 
 
 def looked_at(group: GroupState, client: str) -> bool:

@@ -26,7 +26,7 @@ from secureps.policy.cohorts.suspicion import (
     uneven,
 )
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.roles.coordinator import opening, termination, trailing
+from secureps.roles.coordinator import opening, trailing
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -80,7 +80,7 @@ def decide(
     assert group.opened_at is not None
     state = group.suspicion
     here = frozenset(arrival.id.client for arrival in arrivals)
-    first, last = opening.deadlines(tx, group, group.opened_at)
+    first, last = tx.deadlines(group, group.opened_at)
     whole = here >= group.invited
     minimum = tx.plan.bounds(group.name).minimum
     found = closing(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)
@@ -180,21 +180,6 @@ def isolate(tx: Transaction, group: GroupState) -> None:
             "in it stood in cohorts that did"
         )
         tx.write(ClientIsolated(group.name, client, text))
-
-
-def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
-    """Gives a group up if nobody is left who might make its next version."""
-    if not chooses(tx, group) or group.trails:
-        return
-    tried = choice(tx, group, tx.takers(group.name))
-    if tried.over:
-        termination.give_up(
-            tx,
-            group,
-            f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
-            f"{group.version}{tx.plan.of(group.name)}, and every one was charged: "
-            f"{group.reason}; {tried.reason}; {suspects(group)}",
-        )
 
 
 def suspects(group: GroupState) -> str:

@@ -40,7 +40,16 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import LINE, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import Follow, Noted, Register, Request, Rows, Subscribe, TakeOver
+from secureps.messages.requests import (
+    CopyPart,
+    Follow,
+    Noted,
+    Register,
+    Request,
+    Rows,
+    Subscribe,
+    TakeOver,
+)
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, different_keys
 from secureps.roles import permissions
@@ -51,6 +60,7 @@ from secureps.roles.machine import (
     Answer,
     Answered,
     Call,
+    Done,
     Effect,
     Event,
     Failed,
@@ -60,10 +70,9 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     TaskResult,
     Tick,
-    Unwatched,
+    WatchLost,
     Work,
     WorkFailed,
 )
@@ -239,22 +248,6 @@ def obeys(tx: Transaction, party: str, seen: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Task):
-    """Keeps rows of the coordinator's journal at a standby, or a part of a copy of it."""
-
-    received: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class PartKept(TaskResult):
-    """So many bytes of a copy, by its digest, are there; `whole` once that is all of it."""
-
-    copy: bytes
-    have: int
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RowsKept(TaskResult):
     """Rows are durable up to this one; and what they say."""
 
@@ -372,16 +365,17 @@ class Standby(Seat):
                 self._heard, self._lost = now, ""
                 self._keeps = bool(rows) and part is None
                 new = bool(rows) or part is not None
-                return Step(effects=[Work(Keep(received)) if new else self._follow()])
+                return Step(effects=[Work(received) if new else self._follow()])
             case RowsKept() if sender == WORKER:
                 return self._kept(now, event)
-            case PartKept(copy, have, whole) if sender == WORKER:
-                return Step(effects=[Halt(BEGINS) if whole else self._follow(copy, have)])
+            case Done(Rows(part=CopyPart(digest, size) as part)) if sender == WORKER:
+                asks = self._follow(digest, part.end)
+                return Step(effects=[Halt(BEGINS) if part.end == size else asks])
             case Failed(Follow(), error) if self.follows:
                 return self._lose(now, str(error))
             case Failed(_, error) | WorkFailed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
-            case Answered() | Unwatched() | KitRead():
+            case Answered() | WatchLost() | KitRead():
                 return Step()
         if sender in self._follower.roster:  # else it came by a roster that is not on record here
             self._demand_permitted(sender, event)

@@ -27,7 +27,6 @@ from secureps.messages.run import Placement
 from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import checkpointing, commit
-from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.moving import REMOVED
 from secureps.roles.coordinator.transaction import Transaction
@@ -165,7 +164,7 @@ def advance(tx: Transaction) -> None:
 
 def _tell_coming(tx: Transaction) -> None:
     """Tells shards of the coming placement, and of their blocks by it."""
-    configure = make_configure(tx)
+    configure = tx.make_configure()
     for shard in tx.federation.placed:
         tx.order(shard, configure)
     for group in tx.federation.groups.values():
@@ -273,7 +272,7 @@ def _lacking(tx: Transaction) -> list[tuple[str, str]]:
 
 def dismiss(tx: Transaction, shard: str) -> None:
     """It is told that it takes part no more, and ends."""
-    tx.order(shard, make_configure(tx))
+    tx.order(shard, tx.make_configure())
     tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
 
 
@@ -371,7 +370,7 @@ def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
 
     `gone`: who held blocks, and hears that it holds none any more.
     """
-    configure = make_configure(tx)
+    configure = tx.make_configure()
     # shards first: they take in what others send
     for party in (*tx.federation.placed, *gone, *tx.holders, *tx.federation.members):
         tx.order(party, configure)

@@ -132,8 +132,23 @@ def _open(tx: Transaction, group: GroupState) -> Wait:
     return GOES_ON
 
 
+def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
+    """Gives a group up if nobody is left who might make its next version."""
+    if not recovery.chooses(tx, group) or group.trails:
+        return
+    tried = recovery.choice(tx, group, tx.takers(group.name))
+    if tried.over:
+        termination.give_up(
+            tx,
+            group,
+            f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
+            f"{group.version}{tx.plan.of(group.name)}, and every one was charged: "
+            f"{group.reason}; {tried.reason}; {recovery.suspects(group)}",
+        )
+
+
 def _open_round(tx: Transaction, group: GroupState) -> Wait:
-    recovery.end_if_hopeless(tx, group)
+    _end_if_hopeless(tx, group)
     if group.resigned:
         return GOES_ON
     out, retired = _left_out(tx, group), frozenset(tx.federation.retired)

@@ -7,6 +7,8 @@ that are folds of their own:
     Timeline   when each step of the newest cohorts was done
     Fates      what became of submissions, for as long as their clients may ask
     Scaled     what was decided from measured load
+
+After it come the tasks of its worker.
 """
 
 from __future__ import annotations
@@ -25,9 +27,16 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
-from secureps.messages.orders import GroupVersion, KeyCommittee
+from secureps.messages.orders import GroupVersion, KeyCommittee, Task
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import CohortSteps, Examined, KeyShare, OpenRefused, Prepared
+from secureps.messages.requests import (
+    Checkpointed,
+    CohortSteps,
+    Examined,
+    KeyShare,
+    OpenRefused,
+    Prepared,
+)
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
 from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
@@ -40,7 +49,7 @@ from secureps.roles.coordinator.group import (
     Trail,
 )
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import Record
+from secureps.roles.machine import Record, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30
@@ -827,3 +836,38 @@ class CoordinatorState:
         fate = Fate(Outcome.DROPPED, group.version, reason)
         for id in ids:
             self.settled.settle(id, fate, group.version)
+
+
+# --- tasks ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteManifest(Task):
+    """Makes a checkpoint whose parts are durable complete.
+
+    Placement, parts and what is spent are of the moment at which it was asked for. If a shard
+    leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
+    (`Ledger.tallies`): all facts would be as many as all updates. Checkpoints of the versions in
+    `stay` are kept, however old they are.
+    """
+
+    number: int
+    versions: tuple[GroupVersion, ...]
+    placement: Placement
+    parts: tuple[Checkpointed, ...]
+    tallies: tuple[tuple[Charge | Release, int], ...] = ()
+    unsafe: tuple[str, ...] = ()
+    results: tuple[VersionEvaluated, ...] = ()
+    stay: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWritten(TaskResult):
+    """The manifest of a checkpoint by the placement of this epoch is durable.
+
+    `kept` are the numbers of the checkpoints that stay; none where all do.
+    """
+
+    number: int
+    epoch: int
+    kept: tuple[int, ...] = ()

@@ -17,7 +17,18 @@ from secureps.errors import Malformed
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CohortClosed, VersionCommitted
 from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.requests import Figure, Holding, Submit, Telemetry
+from secureps.messages.requests import (
+    ARRIVED,
+    CLIP,
+    PUBLISHED,
+    SPENT,
+    UP,
+    WAITED,
+    Figure,
+    Holding,
+    Submit,
+    Telemetry,
+)
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
@@ -315,21 +326,6 @@ KEPT = 4096
 
 MOST = 1e15
 """Of a party's figure: a petabyte. Figures of many are summed, and no sum of theirs is infinite."""
-
-WAITED, ARRIVED = "waited_seconds", "arrived"
-"""What the coordinator says of a client: seconds from the round's opening; 1 if it came, else 0."""
-
-UP = "bytes_up"
-"""The same, of an update that it has taken."""
-
-PUBLISHED = "published_seconds"
-"""What it says as itself of a version: seconds of the run's clock."""
-
-SPENT = "epsilon"
-"""The same: the largest epsilon of all members when it was published."""
-
-CLIP = "clip"
-"""The same: the clip of those who train from it, where that is adaptive."""
 
 
 class Window:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from secureps.messages.evaluation import EvaluationSkipped
 from secureps.policy.checks.evaluation import best
 from secureps.policy.rules.rule import Wait
-from secureps.roles.coordinator import opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -69,7 +68,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
         return Wait(None, reason)
     if at != tx.plan.schedule.last and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    _, until = opening.deadlines(tx, group, _since(tx))
+    _, until = tx.deadlines(group, _since(tx))
     if may_come and tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from secureps.config.plan import SyncSection
 from secureps.errors import Malformed, NotReady
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
@@ -25,7 +26,14 @@ from secureps.messages.coordinator_records import CoordinatorRecord, Submissions
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
+from secureps.messages.orders import (
+    AnyOrder,
+    ClientOrder,
+    Configure,
+    Discard,
+    Settled,
+    ShardOrder,
+)
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId
@@ -492,9 +500,25 @@ class Transaction:
         made = partial(build_rule, section, self.plan.room)
         return self.cache.of(("rule", group), factors, made)
 
+    def make_configure(self) -> Configure:
+        """The order by which a party learns of the run, and where its shards are now."""
+        known = self.federation
+        placed = (known.placement, known.addresses, known.coming)
+        return Configure(known.incarnation, known.run, *placed)
+
     def deadline(self, group: str) -> float:
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(self.group(group))
         return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
+
+    def deadlines(self, group: GroupState, since: float) -> tuple[float, float]:
+        """When a round that opened at `since` is to close, and when it must: seconds of the clock.
+
+        Without rounds a client that seals once more is told no deadline, and has the plan's.
+        """
+        rule = self.plan.group(group.name).rule
+        seconds = self.deadline(group.name) if group.rounds else rule.deadline
+        extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+        return since + seconds, since + seconds * (1 + extensions)
 
     def spare(self, party: str) -> bool:
         """Whether a shard is here that is part of the run and holds none of its blocks."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
-from secureps.messages.orders import Open
+from secureps.messages.orders import Open, Task
 from secureps.messages.requests import (
     Figure,
     GetSum,
@@ -27,7 +27,6 @@ from secureps.roles.machine import (
     Failed,
     Prune,
     Step,
-    Task,
     TaskResult,
     Work,
 )

@@ -18,44 +18,12 @@ from secureps.crypto.sharing import Committee
 from secureps.errors import SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
+from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open, Task
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort, Receipt, SubmissionId
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
-from secureps.roles.machine import (
-    WORKER,
-    Answered,
-    Call,
-    Done,
-    Effect,
-    Event,
-    Failed,
-    Step,
-    Task,
-    Work,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ExamineEnvelope(Task):
-    """Opens the own envelope of a submission, and checks what is in it.
-
-    What is found is made (`Examined`), or nothing if it is sealed for a key that is erased.
-    """
-
-    receipt: Receipt
-
-
-@dataclass(frozen=True, slots=True)
-class DeriveShare(Task):
-    """Derives the own share of the sum of a cohort's keys; receipts in the members' order.
-
-    The answer is made (`KeyShare`), and has not left this process.
-    """
-
-    cohort: Cohort
-    receipts: tuple[Receipt, ...]
+from secureps.roles.machine import WORKER, Answered, Call, Done, Effect, Event, Failed, Step, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +35,6 @@ class AnnounceKey(Task):
 
     number: int
     least: int
-
-
-@dataclass(frozen=True, slots=True)
-class Erase(Task):
-    """Erases the keys below this number."""
-
-    below: int
 
 
 TOLD_AT_ONCE = 16
@@ -101,7 +62,7 @@ class CommitteeHolder(Holder):
     def resume(self, now: float) -> Step:
         step = super().resume(now)
         if self._ledger.known.keys.least:
-            step.effects.append(Work(Erase(self._ledger.known.keys.least)))
+            self._erase_files(step, self._ledger.known.keys.least)
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
@@ -124,9 +85,9 @@ class CommitteeHolder(Holder):
         match event:
             case Answered() | Failed():
                 return Step()
-            case Done(ExamineEnvelope(receipt), Examined() | None as found) if sender == WORKER:
+            case Done(Examine(receipt=receipt), Examined() | None as found) if sender == WORKER:
                 return self._looked_into(receipt, found)
-            case Done(DeriveShare(cohort), KeyShare() as share) if sender == WORKER:
+            case Done(Open(cohort=cohort), KeyShare() as share) if sender == WORKER:
                 self._openings.pop(name_of(cohort), None)
                 said = (share, event.telemetry)
                 return Step(effects=[Call(COORDINATOR, each) for each in said if each is not None])
@@ -148,10 +109,10 @@ class CommitteeHolder(Holder):
         return self.pinned.plan.committee(self._ledger.committee(digest))
 
     def begin(self, order: Open) -> list[Effect]:
-        return [Work(DeriveShare(order.cohort, order.receipts))]
+        return [Work(order)]
 
     def opens(self, task: Task) -> Name | None:
-        return name_of(task.cohort) if isinstance(task, DeriveShare) else None
+        return name_of(task.cohort) if isinstance(task, Open) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
         """Looks into all envelopes of the cohort, says what it finds, and then that it refuses.
@@ -159,10 +120,10 @@ class CommitteeHolder(Holder):
         Where nobody asked it to look before, it tells of no flaw otherwise. It waits for these
         envelopes alone: where many are asked about, others are always being looked into.
         """
-        receipts = self._openings[name].receipts
-        due, told = {receipt.id for receipt in receipts}, super().give_up(name, reason).effects
-        self._refusals[name] = Refusal(due, told)
-        return Step(effects=[Work(ExamineEnvelope(receipt)) for receipt in receipts])
+        order = self._openings[name]
+        due = {receipt.id for receipt in order.receipts}
+        self._refusals[name] = Refusal(due, super().give_up(name, reason).effects)
+        return Step(effects=[Work(Examine(order.incarnation, each)) for each in order.receipts])
 
     def _open(self, order: Open) -> Step:
         if name_of(order.cohort) in self._refusals:  # it says so soon
@@ -180,7 +141,7 @@ class CommitteeHolder(Holder):
             step.tell(Examined(self._ledger.name, receipt.id, str(error), receipt.digest))
             return step
         self._asked[receipt.id] += 1
-        step.effects.append(Work(ExamineEnvelope(receipt)))
+        step.effects.append(Work(order))
         return step
 
     def _looked_into(self, receipt: Receipt, found: Examined | None) -> Step:
@@ -216,4 +177,7 @@ class CommitteeHolder(Holder):
         """Journals that keys are erased before their files go."""
         if below > self._ledger.known.keys.least:
             self._ledger.write(step, KeysErased(below))
-            step.effects.append(Work(Erase(below)))
+            self._erase_files(step, below)
+
+    def _erase_files(self, step: Step, below: int) -> None:
+        step.effects.append(Work(EraseKeys(self._ledger.known.incarnation, below)))

@@ -46,7 +46,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged
+from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, other_run
@@ -77,7 +77,6 @@ from secureps.roles.machine import (
     Record,
     Say,
     Step,
-    Task,
     Tick,
     Watch,
     WatchLost,
@@ -328,14 +327,6 @@ class KeyRotation:
         return max(old, default=self.least)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedCohort:
-    """The number of an opened cohort, and the digest of its shards' sums (`CohortReleased`)."""
-
-    number: int
-    sums: bytes
-
-
 NONE = Base(-1, 0)
 """Older than every base."""
 
@@ -363,14 +354,17 @@ class HolderFold:
     Args:
         standings: by client and group.
         bases: the digest of the model that was a version of a group.
-        opened: the newest opened cohorts by group and `opening_digest`.
+        opened: the digest of the shards' sums (`CohortReleased`) of the newest opened cohorts, by
+            group and `opening_digest`.
+        reached: the highest number of an opened cohort, by group.
         spans: by group and committee, the oldest and the newest base version that were opened.
     """
 
     incarnation: int = 0
     standings: dict[tuple[str, str], Standing] = field(default_factory=dict)
     bases: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    opened: dict[str, dict[bytes, OpenedCohort]] = field(default_factory=dict)
+    opened: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
     spans: dict[str, dict[bytes | None, tuple[int, int]]] = field(default_factory=dict)
     keys: KeyRotation = field(default_factory=KeyRotation)
 
@@ -471,7 +465,9 @@ class HolderLedger:
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
         known = self.known.opened.setdefault(cohort.group, {})
-        known[record.digest] = OpenedCohort(cohort.number, record.sums)
+        known[record.digest] = record.sums
+        before = self.known.reached.get(cohort.group, cohort.number)
+        self.known.reached[cohort.group] = max(before, cohort.number)
         if len(known) > REMEMBERED:
             del known[next(iter(known))]
         again = any(places(other) == places(cohort) for other in self._met(cohort).values())
@@ -517,10 +513,7 @@ class HolderLedger:
     def register(self) -> Register:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
-        reached = tuple(
-            GroupVersion(group, max(each.number for each in known.values()))
-            for group, known in self.known.opened.items()
-        )
+        reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
         return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
@@ -581,8 +574,8 @@ class HolderLedger:
             Unsigned, UnknownParty: a receipt that no client of the roster signed.
         """
         cohort, receipts = order.cohort, order.receipts
-        if (opened := self._is_opened(order)) is not None:
-            if opened.sums != _digest(order.held):  # else it would open whatever is put there
+        if (opened := self._opened_sums(order)) is not None:
+            if opened != _digest(order.held):  # else it would open whatever is put there
                 raise Refused(f"cohort {cohort.number} of {cohort.group} had other sums before")
             return
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
@@ -600,7 +593,7 @@ class HolderLedger:
             self._check_unbound(id)
         self._check_apart(cohort)
 
-    def _is_opened(self, order: Open) -> OpenedCohort | None:
+    def _opened_sums(self, order: Open) -> bytes | None:
         return self.known.opened.get(order.cohort.group, {}).get(self.about(order))
 
     def _check_apart(self, cohort: Cohort) -> None:
@@ -723,7 +716,7 @@ class HolderLedger:
 
     def release(self, step: Step, order: Open) -> None:
         """Counts a cohort as opened, once, before anything is done for it."""
-        if self._is_opened(order) is not None:
+        if self._opened_sums(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
         bases = tuple(BaseModel(*each) for each in sorted(models.items()))

@@ -40,6 +40,7 @@ from secureps.messages.orders import (
     SealAgain,
     SendAgain,
     Settled,
+    Task,
 )
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import PutBlock, Retire, Welcome
@@ -74,7 +75,6 @@ from secureps.roles.machine import (
     Say,
     Step,
     Sweep,
-    Task,
     Tick,
     Watch,
     WatchLost,

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from secureps.messages.encoding import digest
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, Task
 from secureps.messages.requests import Figure
 from secureps.messages.submission import BlockHeader, Receipt
-from secureps.roles.machine import Task, TaskResult
+from secureps.roles.machine import TaskResult
 
 DECLINES = "sends no evaluation; its own log says why"
 """All that the coordinator hears of a refusal: why is the client's own matter."""

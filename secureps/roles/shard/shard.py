@@ -29,6 +29,7 @@ from secureps.errors import (
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import from_plain, payload_digest, to_plain
+from secureps.messages.orders import Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
@@ -61,7 +62,6 @@ from secureps.roles.machine import (
     Say,
     Step,
     Sweep,
-    Task,
     Tick,
     Watch,
     WatchLost,
@@ -85,7 +85,6 @@ from secureps.roles.shard.state import (
     ShardState,
     StepState,
     SumCohort,
-    WritePart,
     block_name,
     model_key,
     name_under,
@@ -108,7 +107,7 @@ def work_name(task: Task) -> tuple[str, str, int] | None:
             return ("sum", cohort.group, cohort.number)
         case StepState(cohort):
             return ("state", cohort.group, cohort.version)
-        case WritePart(number):
+        case orders.WriteCheckpoint(number=number):
             return ("part", "", number)
     return None
 
@@ -375,9 +374,9 @@ class Shard:
                     self._fetcher.recover(step, order)
                 else:
                     self._commit(step, order)
-            case orders.WriteCheckpoint(number=number, versions=versions, kept=kept):
+            case orders.WriteCheckpoint():
                 if not self._fetcher.bring(step, order):  # else it is ordered again
-                    self._begin(step, WritePart(number, versions, kept))
+                    self._begin(step, order)
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:
@@ -525,12 +524,12 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        gone = self._write_over(step, records.StateCommitted(group, version, keep), (group,))
+        gone = self._write_over(step, order, (group,))
         self._noise.over(group, version)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _write_over(
-        self, step: Step, record: records.StateCommitted | RunPinned, groups: Iterable[str]
+        self, step: Step, record: orders.Commit | RunPinned, groups: Iterable[str]
     ) -> tuple[str, ...]:
         """Writes a record; returns the keys of payloads that nobody needs any more by it."""
         state, before = self.state, dict(self.state.spooled)
@@ -643,7 +642,7 @@ class Shard:
             case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
                 spoilt = (self._name, cohort.group, cohort.number, str(error))
                 step.tell(requests.Spoilt(*spoilt))
-            case WorkFailed(WritePart(), ComingDamaged(groups=groups)):
+            case WorkFailed(orders.WriteCheckpoint(), ComingDamaged(groups=groups)):
                 self._fetcher.gain_again(step, groups)
             case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
                 pass

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages import shard_records as records
-from secureps.messages.orders import Commit, GroupVersion
+from secureps.messages.orders import Commit, GroupVersion, Task
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import GetBlock, Prepared
 from secureps.messages.submission import (
@@ -30,7 +30,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.memory import room_to_make
-from secureps.roles.machine import Halt, Record, Task
+from secureps.roles.machine import Halt, Record
 from secureps.roles.pinned_run import Pinned, founded
 
 UNSETTLED = 8
@@ -101,7 +101,7 @@ class ShardState:
                 self._groups[group].coming = record
             case Prepared(group=group, version=version):
                 self._groups[group].states[version] = record
-            case records.StateCommitted():
+            case Commit():
                 self._commit(record)
             case records.Discarded(ids):
                 gone = set(ids)
@@ -162,7 +162,7 @@ class ShardState:
                 if counts[header.sequence] == 0:
                     del counts[header.sequence]
 
-    def _commit(self, record: records.StateCommitted) -> None:
+    def _commit(self, record: Commit) -> None:
         held = self._groups[record.group]
         held.committed, held.keep = record.version, record.keep
         held.states = {v: s for v, s in held.states.items() if v >= record.keep}
@@ -520,15 +520,6 @@ class StepState(Task):
     cohort: Cohort
     opened: tuple[str, ...] | None
     key: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WritePart(Task):
-    """Writes this shard's file of a checkpoint; deletes those of others, as `WriteCheckpoint`."""
-
-    number: int
-    versions: tuple[GroupVersion, ...]
-    kept: tuple[int, ...] = ()
 
 
 class PayloadsDamaged(DamagedStore):

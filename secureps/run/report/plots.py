@@ -17,7 +17,7 @@ from typing import Any
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
-from secureps.roles.coordinator.status import UP
+from secureps.messages.requests import UP
 from secureps.run.report.terminal import fold, runs
 from secureps.run.report.version_metrics import DOWN, Line, Wait
 

@@ -26,9 +26,8 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import command
 from secureps.messages.evaluation import VersionEvaluated, of_model
-from secureps.messages.requests import Telemetry
+from secureps.messages.requests import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED, Telemetry
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.status import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED
 from secureps.wording import finite
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")

@@ -34,14 +34,13 @@ from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, DiskFailed, ScriptFailed, naming
 from secureps.files.objects import ObjectStore
-from secureps.messages.requests import Prepared, Reply, Request
+from secureps.messages.requests import UP, Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Outcome
 from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
-from secureps.roles.coordinator.status import UP
 from secureps.roles.machine import Machine
 from secureps.run.initial_schema import founding_schema
 from secureps.run.processes.signals import Terminated, terminable

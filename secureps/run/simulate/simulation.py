@@ -34,7 +34,7 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused, SecurepsError, from_wire
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.orders import Finish, Published, SealFor
+from secureps.messages.orders import Finish, Published, SealFor, Task
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR, STANDBY, Schema, ShardAddress
 from secureps.model.layout import GroupLayout
@@ -51,7 +51,6 @@ from secureps.roles.machine import (
     Record,
     Step,
     Sweep,
-    Task,
     TaskResult,
     Tick,
     Watch,

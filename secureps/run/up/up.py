@@ -37,11 +37,10 @@ from secureps.errors import (
     naming,
 )
 from secureps.files.objects import ObjectStore
-from secureps.messages.requests import CohortSteps
+from secureps.messages.requests import UP, CohortSteps
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
-from secureps.roles.coordinator.status import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import Model, export
 from secureps.run.initial_schema import founding_schema

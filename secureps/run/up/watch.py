@@ -23,10 +23,17 @@ from typing import Any
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
-from secureps.messages.requests import FAILED, CohortSteps, GroupStatus, MemberStatus, Status
+from secureps.messages.requests import (
+    FAILED,
+    SPENT,
+    UP,
+    CohortSteps,
+    GroupStatus,
+    MemberStatus,
+    Status,
+)
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
-from secureps.roles.coordinator.status import SPENT, UP
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor

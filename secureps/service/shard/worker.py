@@ -44,6 +44,7 @@ from secureps.errors import (
 )
 from secureps.files.objects import initial_path, shown
 from secureps.messages.encoding import DIGEST_BYTES, canonical, file_hasher, payload_digest
+from secureps.messages.orders import Task, WriteCheckpoint
 from secureps.messages.requests import (
     Checkpointed,
     Figure,
@@ -64,7 +65,7 @@ from secureps.policy.groups import moved
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.privacy.client_level import FIRST
-from secureps.roles.machine import Done, Prune, Sweep, Task
+from secureps.roles.machine import Done, Prune, Sweep
 from secureps.roles.shard.state import (
     UNLIMITED,
     ComingDamaged,
@@ -78,7 +79,6 @@ from secureps.roles.shard.state import (
     ShardState,
     StepState,
     SumCohort,
-    WritePart,
     cohort_under,
     noise_key,
     state_key,
@@ -231,7 +231,7 @@ class ShardWorker(Worker):
                 return self._try(task)
             case GatherState():
                 return Done(task, self._states.gather(task, self._given(task.copies)))
-            case WritePart():
+            case WriteCheckpoint():
                 return Done(task, self._write_part(task))
             case Prune():
                 for key in task.keys:
@@ -480,7 +480,7 @@ class ShardWorker(Worker):
         made_of = (group, made.version, digests, state, scale, total)
         return Prepared(self._name, *made_of, cohort=cohort)
 
-    def _write_part(self, task: WritePart) -> Checkpointed:
+    def _write_part(self, task: WriteCheckpoint) -> Checkpointed:
         try:
             part = self._states.write_part(task.number, task.versions)
         except DamagedStore as error:

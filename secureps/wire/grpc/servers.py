@@ -76,6 +76,8 @@ TELLING, TELLING_EACH = 64, 8
 """Small messages that are read at once: in all, and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
 """Payloads that a shard reads at once, and as many that it sends; in all, and of one party."""
+IN_FLIGHT_BYTES = 96 << 20
+"""Payload bytes that a shard takes in at a time; more wait, unread."""
 NEWEST, NEWEST_BYTES = 8, 1 << 20
 """The number of newest orders whose bytes are kept for other watchers, and bytes of further ones.
 

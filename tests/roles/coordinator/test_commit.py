@@ -11,9 +11,9 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Prepared, Submit
 from secureps.messages.submission import Held, Member, SubmissionId, rooted
-from secureps.roles.coordinator.checkpointing import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import WORKER, Tick, Unwatched
+from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
+from secureps.roles.machine import WORKER, Tick, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -199,7 +199,7 @@ def test_once_the_members_have_sent_again_a_cohort_waits_for_its_key_holder() ->
 @pytest.mark.parametrize("party", [HOLDER, "c1"])
 def test_who_was_away_when_a_shard_asked_is_asked_when_it_comes(party: str) -> None:
     world = preparing()
-    world.give(party, Unwatched(party))
+    world.give(party, WatchLost())
     ids: tuple[SubmissionId, ...] = () if party == HOLDER else (SubmissionId("c1", "all", 1),)
     lost = requests.Missing("shard-a", "all", 0, ids)
     assert orders_of(world.give("shard-a", lost)) == []
@@ -356,7 +356,7 @@ def test_a_late_joiner_waits_for_the_next_version() -> None:
 
 def test_nobody_is_told_who_does_not_watch() -> None:
     world = collecting()
-    world.give("coordinator", Unwatched("c1"))
+    world.give("c1", WatchLost())
     world.due = [d for d in world.due if d.to != "c1"]
     for client in CLIENTS:
         world.give(client, requests.Submit(world.receipt(client, 1, 0)))

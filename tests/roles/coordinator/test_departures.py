@@ -11,7 +11,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.submission import Held
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Order, Say, Step, Unwatched
+from secureps.roles.machine import Order, Say, Step, WatchLost
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -33,7 +33,7 @@ def passes(world: World, seconds: float) -> Step:
 
 def test_who_stays_away_leaves() -> None:
     world = doubled()
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     assert world.coordinator.wake() == 50.0
     passes(world, 49.0)
     assert left(world) == []
@@ -54,7 +54,7 @@ def test_who_stays_away_leaves() -> None:
 
 def test_who_comes_back_in_time_stays() -> None:
     world = doubled()
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 49.0)
     world.give(GOES, requests.Subscribe(GOES, ()))
     passes(world, 100.0)
@@ -63,7 +63,7 @@ def test_who_comes_back_in_time_stays() -> None:
 
 def test_without_copies_nobody_leaves() -> None:
     world = collecting("plain")
-    assert world.give(GOES, Unwatched(GOES)).effects == [Say(f"{GOES} is away")]
+    assert world.give(GOES, WatchLost()).effects == [Say(f"{GOES} is away")]
     passes(world, 10_000.0)
     assert left(world) == []
 
@@ -71,7 +71,7 @@ def test_without_copies_nobody_leaves() -> None:
 def test_nobody_leaves_while_the_other_is_away_too() -> None:
     world = doubled()
     for shard in SHARDS:
-        world.give(shard, Unwatched(shard))
+        world.give(shard, WatchLost())
     passes(world, 60.0)
     assert left(world) == []
     world.give(STAYS, requests.Subscribe(STAYS, ()))
@@ -81,7 +81,7 @@ def test_nobody_leaves_while_the_other_is_away_too() -> None:
 def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
     world = doubled()
     world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1))
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 60.0)
     assert left(world) == []
     reached = (orders.GroupVersion("all", 0),)
@@ -100,7 +100,7 @@ def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
         world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, world.run, at))
 
     comes_with(0)
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 60.0)
     assert left(world) == []
     comes_with(2)
@@ -112,7 +112,7 @@ def test_the_run_goes_on_from_whatever_step(phase: Phase) -> None:
     world = doubled()
     world.until(phase)
     world.due = [due for due in world.due if due.sender != GOES]
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     world.due = [due for due in world.due if due.sender != GOES]
     world.pump()
     assert world.group().version == 0
@@ -125,7 +125,7 @@ def test_the_run_goes_on_from_whatever_step(phase: Phase) -> None:
 
 def test_who_has_left_is_refused_and_shown() -> None:
     world = doubled()
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 60.0)
     with pytest.raises(UnknownParty, match="shard-b has left this run: away for 50 seconds"):
         world.give(GOES, requests.Register(GOES, f"{GOES}:1", 1.0, 1, world.run))
@@ -137,7 +137,7 @@ def test_who_has_left_is_refused_and_shown() -> None:
 
 def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     world = doubled()
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 60.0)
     again = World(world.plan, journal=tuple(world.journal))
     assert again.federation.moving.left.keys() == {GOES}
@@ -170,7 +170,7 @@ def test_what_was_said_before_leaving_is_not_what_others_say() -> None:
     number = world.group().number
     sums = world.sums(GOES, "all", number)
     world.give(GOES, Held(GOES, "all", number, sums))
-    world.give(GOES, Unwatched(GOES))
+    world.give(GOES, WatchLost())
     passes(world, 60.0)
     assert left(world) == [GOES]
     assert world.group().phase is Phase.HOLDING

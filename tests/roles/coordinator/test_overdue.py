@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages import requests
-from secureps.roles.machine import Say, Step, Tick, Unwatched
+from secureps.roles.machine import Say, Step, Tick, WatchLost
 from tests.kits.roles_kit import HOLDER, World, holding, preparing, says, take
 
 DEADLINE = 10.0
@@ -56,7 +56,7 @@ def test_the_log_says_which_server_went_away_and_came_back() -> None:
     """Else it says of the round alone that no update has arrived, as if clients were at fault."""
     world = holding()
     for party, said in (("shard-a", ["shard-a"]), (HOLDER, [HOLDER]), ("c1", [])):
-        step = world.give(party, Unwatched(party))
+        step = world.give(party, WatchLost())
         assert says(step) == [f"{name} is away" for name in said]
         for times in (1, 0):
             step = world.give(party, requests.Subscribe(party, ()))

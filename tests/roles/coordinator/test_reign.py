@@ -16,7 +16,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.machine import WORKER, Call, Halt, Order, Step, Unwatched
+from secureps.roles.machine import WORKER, Call, Halt, Order, Step, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -189,7 +189,7 @@ def test_a_party_that_watches_anew_is_told_again() -> None:
     """The first order may be lost with its stream."""
     world = begun(*FOLLOWED)
     comes(world, FIRST)
-    world.give(FIRST, Unwatched(FIRST))
+    world.give(FIRST, WatchLost())
     comes(world, FIRST)
     assert asked(world) == [FIRST, FIRST]
 
@@ -284,7 +284,7 @@ def test_it_does_not_end_if_a_shard_may_have_obeyed_it_which_ends_the_other_one(
     """Else both would end."""
     world = begun(*FOLLOWED)
     comes(world, FIRST)
-    world.give(FIRST, Unwatched(FIRST))
+    world.give(FIRST, WatchLost())
     (answer,) = answers(other(world, REIGN))
     assert isinstance(answer, NotReady)
     obeys(world, FIRST)

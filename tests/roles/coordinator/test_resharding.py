@@ -17,10 +17,10 @@ from secureps.messages.requests import Move, Prepared, Register, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
-from secureps.roles.coordinator.checkpointing import WriteManifest
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.moving import Moving
-from secureps.roles.machine import WORKER, Step, Unwatched
+from secureps.roles.coordinator.state import WriteManifest
+from secureps.roles.machine import WORKER, Step, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
     SHARDS,
@@ -120,7 +120,7 @@ def test_a_shard_that_is_away_with_the_only_copies_is_not_given_up() -> None:
     at = world()
     at.act(ADD)
     at.has()
-    at.give(COORDINATOR, Unwatched(SPARE))
+    at.give(SPARE, WatchLost())
     only = ", ".join(f"block {block} of all" for block in placement(at).blocks_of("all", SPARE))
     with pytest.raises(Refused, match=f"is away, and nobody else who is here has {only}: they"):
         at.give(COORDINATOR, REMOVE)
@@ -334,7 +334,7 @@ def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back
     for shard in SHARDS:
         at.says(shard)
     kept(at, WriteCheckpoint)
-    at.give(COORDINATOR, Unwatched(SPARE))
+    at.give(SPARE, WatchLost())
     if back:
         at.come()
     kept(at, WriteManifest)

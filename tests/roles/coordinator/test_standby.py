@@ -11,7 +11,7 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import Follow, JournalRow, Noted, Rows, TakeOver
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.reign import AGAIN, TAKES_OVER, Keep, RowsKept, Standby
+from secureps.roles.coordinator.reign import AGAIN, TAKES_OVER, RowsKept, Standby
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -80,7 +80,7 @@ def test_it_refuses_the_command_if_it_lacks_something(records: tuple[Any, ...]) 
 def test_rows_that_are_being_written_are_kept_before_it_takes_over() -> None:
     machine = following()
     written = machine.handle(11.0, COORDINATOR, Answered(ASK, Rows((ROW,))))
-    assert written.effects == [Work(Keep(Rows((ROW,))))]
+    assert written.effects == [Work(Rows((ROW,)))]
     step = command(machine)
     assert (step.records, step.effects) == ([], [Answer(Noted())])
     step = machine.handle(12.0, WORKER, kept())

@@ -254,7 +254,7 @@ def test_without_privacy_in_the_plan_no_epsilon_is_finite() -> None:
     [
         holder_records.CohortReleased(make_cohort(), b"", ()),
         shard_records.SumsMade(make_cohort(), ()),
-        shard_records.StateCommitted("none", 0, 0),
+        orders.Commit(1, "none", 0, 0),
         coordinator_records.CheckpointComplete(3),
         "text",
     ],

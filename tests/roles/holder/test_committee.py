@@ -17,6 +17,7 @@ from secureps.errors import Fenced, InternalError, Malformed, Refused, UnknownPa
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.encoding import digest
+from secureps.messages.orders import Task
 from secureps.messages.requests import AskStatus
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
@@ -28,12 +29,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
-from secureps.roles.holder.committee import (
-    AnnounceKey,
-    DeriveShare,
-    Erase,
-    ExamineEnvelope,
-)
+from secureps.roles.holder.committee import AnnounceKey
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -44,7 +40,6 @@ from secureps.roles.machine import (
     KitRead,
     Say,
     Step,
-    Task,
     Tick,
     Watch,
     WatchLost,
@@ -123,7 +118,7 @@ def test_old_orders_and_other_runs_are_refused() -> None:
 def found(receipt: Receipt, flaw: str = "") -> Done:
     """Holder 1 has looked into its envelope."""
     made = requests.Examined("holder-1", receipt.id, flaw, receipt.digest)
-    return Done(ExamineEnvelope(receipt), made)
+    return Done(orders.Examine(1, receipt), made)
 
 
 def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
@@ -131,7 +126,7 @@ def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     before = list(holder.journal)
     receipt = crowd()[0].receipt
     step = holder.begin(orders.Examine(1, receipt))
-    assert step == Step(effects=[Work(ExamineEnvelope(receipt))])
+    assert step == Step(effects=[Work(orders.Examine(1, receipt))])
     assert said(holder.give(WORKER, found(receipt))) == [found(receipt).made]
     assert holder.order(orders.Examine(1, receipt)) == [found(receipt).made]
     assert holder.journal == before
@@ -267,7 +262,7 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     bases = (holder_records.BaseModel(0, BASE),)
     about = opening_digest(bench().run.id, order.cohort, order.receipts)
     released = holder_records.CohortReleased(order.cohort, about, bases)
-    assert step == Step([released], [Work(DeriveShare(order.cohort, order.receipts))])
+    assert step == Step([released], [Work(order)])
     assert holder.begin(order) == Step(), "it is at it"
     (work,) = step.effects
     assert isinstance(work, Work)
@@ -369,8 +364,7 @@ def test_weights_by_which_few_stand_out_are_refused(
 
 def test_what_is_our_own_fault_ends_the_process() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
-    task = DeriveShare(order.cohort, order.receipts)
-    step = holder.give(WORKER, WorkFailed(task, InternalError("oh")))
+    step = holder.give(WORKER, WorkFailed(order, InternalError("oh")))
     assert step.effects == [Halt("oh", InternalError)]
     with pytest.raises(InternalError, match="does not know"):
         holder.worker.work(Task())
@@ -409,4 +403,6 @@ def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others(
         step = holder.give(WORKER, event)
         assert not any(isinstance(effect, Work) for effect in step.effects)
     again = holder.restarted()
-    assert [e.task for e in again.machine.resume(0.0).effects if isinstance(e, Work)] == [Erase(2)]
+    assert [e.task for e in again.machine.resume(0.0).effects if isinstance(e, Work)] == [
+        orders.EraseKeys(1, 2)
+    ]

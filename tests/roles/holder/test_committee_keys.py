@@ -11,10 +11,11 @@ from secureps.messages import holder_records, orders
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
+from secureps.messages.orders import Task
 from secureps.messages.submission import signing_bytes
-from secureps.roles.holder.committee import AnnounceKey, Erase
+from secureps.roles.holder.committee import AnnounceKey
 from secureps.roles.holder.holder import KEPT, KeyRotation
-from secureps.roles.machine import WORKER, Done, KitRead, Step, Task, Work
+from secureps.roles.machine import WORKER, Done, KitRead, Step, Work
 from tests.kits.committee_kit import Bench, Holder, said
 
 
@@ -60,11 +61,11 @@ def test_a_key_is_erased_on_record_first_and_again_after_a_restart() -> None:
             holder.worked(effect)
     step = holder.begin(orders.EraseKeys(1, 1))
     assert step.records == [holder_records.KeysErased(1)]
-    assert Work(Erase(1)) in step.effects
-    assert Work(Erase(1)) in holder.restarted().machine.resume(0.0).effects
+    assert Work(orders.EraseKeys(1, 1)) in step.effects
+    assert Work(orders.EraseKeys(1, 1)) in holder.restarted().machine.resume(0.0).effects
     step = holder.give(WORKER, KitRead(day + 3600 + KEPT))
     assert step.records == [holder_records.KeysErased(2)], "a day later, nobody has to say so"
-    assert Work(Erase(2)) in step.effects
+    assert Work(orders.EraseKeys(1, 2)) in step.effects
 
 
 def test_what_is_sealed_for_others_is_not_looked_into() -> None:

@@ -10,6 +10,7 @@ import pytest
 from secureps.errors import BudgetSpent, Malformed, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.member_records import Sealed
+from secureps.messages.orders import Task
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.roles.machine import (
@@ -20,7 +21,6 @@ from secureps.roles.machine import (
     Leave,
     Prune,
     Step,
-    Task,
     Tick,
     WatchLost,
     WorkFailed,

@@ -21,7 +21,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.shard.state import GatherState, PayloadsDamaged, WritePart, state_key
+from secureps.roles.shard.state import GatherState, PayloadsDamaged, state_key
 from tests.kits.roles_kit import SHARDS, configure, make_placement, model_blocks, works
 from tests.kits.shard_kit import NEW_FILE, STATE, Desk, called, doubled, refused
 
@@ -201,7 +201,7 @@ def test_no_part_of_a_checkpoint_is_written_before_and_it_is_ordered_again() -> 
     step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
     (task,) = works(step)
     desk.gathered(task)
-    assert works(desk.order(part)) == [WritePart(0, part.versions)]
+    assert works(desk.order(part)) == [part]
 
 
 def test_who_holds_none_any_more_keeps_nothing() -> None:
@@ -310,4 +310,4 @@ def test_the_part_is_written_once_its_versions_are_here() -> None:
     (task,) = works(made.order(newest()))
     made.gathered(task)
     order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
-    assert made.order(order).effects == [Work(WritePart(4, order.versions))]
+    assert made.order(order).effects == [Work(order)]

@@ -19,31 +19,13 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion, MemberBlocks
+from secureps.messages.orders import GroupVersion, MemberBlocks, Task
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR, Replicas
 from secureps.messages.submission import FOUNDING, Held, SubmissionId
-from secureps.roles.machine import (
-    WORKER,
-    Call,
-    Done,
-    Halt,
-    Prune,
-    Step,
-    Sweep,
-    Task,
-    Work,
-    WorkFailed,
-)
+from secureps.roles.machine import WORKER, Call, Done, Halt, Prune, Step, Sweep, Work, WorkFailed
 from secureps.roles.shard import shard as machine
-from secureps.roles.shard.state import (
-    MakeState,
-    PayloadsDamaged,
-    StepState,
-    SumCohort,
-    WritePart,
-    sum_key,
-)
+from secureps.roles.shard.state import MakeState, PayloadsDamaged, StepState, SumCohort, sum_key
 from tests.kits.roles_kit import (
     CLIENTS,
     HOLDER,
@@ -438,7 +420,7 @@ def test_a_sum_that_cannot_be_used_is_spoilt(error: SecurepsError) -> None:
     assert calls(step) == [requests.Spoilt("shard-a", "all", 0, str(error))]
     lost = DamagedStore("version 0 of all is lost")
     assert desk.give(WORKER, WorkFailed(task, lost)).effects == [Halt(str(lost), DamagedStore)]
-    part = WritePart(0, (GroupVersion("all", 0),))
+    part = orders.WriteCheckpoint(1, 0, (GroupVersion("all", 0),))
     assert desk.give(WORKER, WorkFailed(part, error)).effects == [Halt(str(error), type(error))]
 
 
@@ -477,8 +459,9 @@ def test_commit_forgets_what_is_older_than_keep() -> None:
     opened = tuple(block_digest(HOLDER, "all", 1, b) for b in OWN)
     desk.order(orders.Prepare(1, cohort, opened))
     desk.ready(2, 1)
-    step = desk.order(orders.Commit(1, "all", 2, 1))
-    assert step.records == [shard_records.StateCommitted("all", 2, 1)]
+    order = orders.Commit(1, "all", 2, 1)
+    step = desk.order(order)
+    assert step.records == [order]
     (prune,) = works(step)
     gone = {desk.header(m.id, b).key for m in make_cohort().members for b in OWN}
     gone |= {opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN}
@@ -522,10 +505,8 @@ def test_checkpoints() -> None:
     desk = Desk().founded()
     versions = (GroupVersion("all", 0),)
     order = orders.WriteCheckpoint(1, 0, versions, (4, 5))
-    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
+    assert works(desk.order(order)) == [order]
     assert desk.order(order) == Step()
     part = requests.Checkpointed("shard-a", 0, "file", 7, STATE)
-    assert desk.give(WORKER, Done(WritePart(0, versions), part)).effects == [
-        Call(COORDINATOR, part)
-    ]
-    assert works(desk.order(order)) == [WritePart(0, versions, (4, 5))]
+    assert desk.give(WORKER, Done(order, part)).effects == [Call(COORDINATOR, part)]
+    assert works(desk.order(order)) == [order]

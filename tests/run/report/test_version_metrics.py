@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from secureps.messages.requests import Figure, Telemetry
-from secureps.roles.coordinator.status import UP
+from secureps.messages.requests import UP, Figure, Telemetry
 from secureps.run.report.version_metrics import (
     DOWN,
     MOST_FIGURES,

@@ -16,7 +16,7 @@ from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
-from secureps.messages.shard_records import StateCommitted, SumsMade
+from secureps.messages.shard_records import SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.plan import Plan
@@ -239,7 +239,7 @@ def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(disk: Disk) -> None:
 
 def test_a_version_that_is_older_than_what_is_kept_is_gone(disk: Disk) -> None:
     disk.keep("a", 0, 1, 2)
-    disk.state.apply(StateCommitted("a", 2, 1))
+    disk.state.apply(Commit(1, "a", 2, 1))
     disk.states.forget("a", 2, 1)
     with pytest.raises(DamagedStore, match="nothing is on record of a version 0"):
         disk.restarted().values("a", 0)
