@@ -200,18 +200,6 @@ def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_no_restart_mends_is_not_restarted(tmp_path: Path) -> None:
-    code = "print('error: no such key'); raise SystemExit(78)"
-    with Supervisor(tmp_path) as supervisor:
-        supervisor.start(program("client", code, may_finish=True))
-        with pytest.raises(
-            OperatorError,
-            match=r"^client cannot take part, and no restart mends that: no such key; ",
-        ):
-            until(lambda: bool(supervisor.poll()))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
