@@ -328,6 +328,12 @@ def run(
     dump_crashes()
     try:
         given = _given(sys.argv[1:] if arguments is None else arguments)
+        if given.hold:
+            raise ConfigError(
+                "--hold: a script that is run by itself is a client alone: `secureps join "
+                f"{sys.argv[0]} --hold`, with the same options, runs the key holder beside it; or "
+                "leave --hold out, and have `secureps serve keyholder` run the key holder"
+            )
         if given.kernels is not None:
             from secureps.compiled import keep_in
 
@@ -438,6 +444,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--insecure", action="store_true", help="without TLS, on loopback alone")
     add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
+    add("--hold", action="store_true", help="refused: `secureps join` alone runs a key holder too")
     add("--verbose", action="store_true", help="show where the script's own errors come from")
     add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")

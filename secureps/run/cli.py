@@ -38,6 +38,7 @@ from secureps.run.options import (
     Tool,
     UnsafeSeed,
     Values,
+    said_again,
     settle_environment,
 )
 from secureps.service.logs import ignore_output_errors, logging_as
@@ -481,7 +482,7 @@ def join(
         if hold:
             from secureps.run.join import join_and_hold
 
-            words = [word for word in sys.argv[1:] if word != "--hold"]
+            words = said_again("hold", "passphrase_fd")
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
             ignore_output_errors()  # that may have closed stdin, whose number no pipe may take
             with logging_as(log_format, name, verbose):

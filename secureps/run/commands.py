@@ -55,9 +55,9 @@ def runs(
     """List the runs of `up`: how far each came, its score, and whether it is over."""
     from rich.console import Console
 
-    from secureps.run.up.runs import find_runs, listing
+    from secureps.run.up.runs import listing
 
-    for line in listing(find_runs(folder)):
+    for line in listing(folder):
         Console().print(line, soft_wrap=True)
 
 

@@ -6,6 +6,7 @@ Each is a process of its own, with keys and a journal of its own. This process s
 what they say, and starts either again if it dies.
 
     DIR                       the client's state folder
+    DIR-holder/lock           held by this process
     DIR-holder/keyholder.toml what `secureps serve keyholder` reads
     DIR-holder/state          the key holder's ledger
     DIR-holder/logs/NAME.log  what each of the two says, as on the terminal
@@ -17,8 +18,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,9 +33,9 @@ from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
 from secureps.roles.holder.holder import OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
-from secureps.run.processes.supervisor import GRACE, Died, Finished, Supervisor
+from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
-from secureps.run.up.folder import refuse_running, site_holder
+from secureps.run.up.folder import locked, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
 from secureps.service.logs import LogFormat, tell
 from secureps.service.pinning import pin_process
@@ -75,62 +76,82 @@ def join_and_hold(
 ) -> str:
     """Runs a client and its site's key holder, each as a process; returns why the client ended.
 
-    A process that dies is started again, and a signal ends both. If the client leaves before the
-    run has finished, its key holder goes on, because the other clients need it.
+    A process that dies is started again, and a signal ends both. If the client leaves or fails, its
+    key holder goes on until the run is over, because the other sites need it. If the key holder
+    fails, the client goes on, because the others may be enough. A run that failed ends both.
 
     Args:
-        words: the arguments with which `secureps` runs the client alone.
+        words: the command of `secureps` and its arguments that run the client alone.
         passphrase: of the private keys of both; None if there is none.
 
     Raises:
-        SecurepsError: one of them cannot take part, or died too often, or the run failed.
+        SecurepsError: the client or the key holder failed for good, or the run did.
     """
     client, holder = joining.name, site_holder(joining.name)
     state = joining.state.absolute()
     folder = state.with_name(site_holder(state.name))
-    states = {client: state, holder: folder / "state"}
-    refuse_running(folder, states, GRACE + 1)  # of a `join` that was killed, they end by themselves
-    # A key holder that still runs would read this file when it is started again.
-    config = _write_holders_file(joining, holder, folder)
-    serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
-    programs = (
-        Program(holder, (*SECUREPS, *serve), None),
-        Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
-    )
-    shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")
-    try:
-        with terminable(Terminated), ExitStack() as stack, Supervisor(folder / "logs") as both:
-            again = {}
-            for program in programs:
-                program, again[program.name] = _give_passphrase(program, passphrase, stack)
-                both.start(program)
-            ended = ""
-            while not (ended and shown.over):
-                time.sleep(_TICK)
-                for news in _poll(both, shown):
-                    if isinstance(news, Finished):
-                        ended = _explain_end(news)
-                        tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
-                    else:
-                        text = f"died ({news.how}); it is started again, restart {news.restarts}"
-                        tell(news.name, "Died", text, logging.WARNING)
-                        again[news.name]()
-                for error in both.failed.values():
-                    then = f"`secureps serve keyholder --config {config}` runs {holder} alone"
-                    raise type(error)(f"{error}; {then}")
-        return ended
-    except KeyboardInterrupt:
-        return "stopped"
-    finally:
-        shown.news()
+    both = Supervisor(folder / "logs")
+    with ExitStack() as stack:
+        config = stack.enter_context(_claimed(joining, holder, folder))
+        serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
+        programs = (
+            Program(holder, (*SECUREPS, *serve), None, may_fail=True),
+            Program(client, (*SECUREPS, *words), None, may_finish=True, may_fail=True),
+        )
+        then = {
+            client: f"{holder} goes on for the other sites until the run is over; the same command "
+            f"without --hold starts {client} again",
+            holder: f"{client} goes on while enough others hold keys; once this is mended, "
+            f"`secureps serve keyholder --config {config}` runs it",
+        }
+        shown = _Terminal(folder / "logs", client, holder, named=log_format == "text")
+        try:
+            with terminable(Terminated), both:
+                again = {}
+                for program in programs:
+                    program, again[program.name] = _give_passphrase(program, passphrase, stack)
+                    both.start(program)
+                ended = _watch(both, shown, again, then)
+        except KeyboardInterrupt:
+            ended = "stopped"
+        finally:
+            shown.news()
+    for error in filter(None, map(both.failed.get, then)):
+        raise error
+    return ended
 
 
-def _poll(both: Supervisor, shown: _Terminal) -> tuple[Finished | Died, ...]:
-    """Looks what became of the two, and shows what they wrote, even if one of them failed."""
-    try:
-        return both.poll()
-    finally:
+def _watch(
+    both: Supervisor,
+    shown: _Terminal,
+    again: Mapping[str, Callable[[], object]],
+    then: Mapping[str, str],
+) -> str:
+    """Waits for the end of the client, and for that of the run or of the key holder.
+
+    Args:
+        again: what to do before a process is started again, by its name.
+        then: what follows from the end of the client and of the key holder, by their names.
+    Returns:
+        why the client ended; "" if it failed.
+    """
+    ended, (client, holder) = "", then
+    while client in both.running() or (holder in both.running() and not shown.over):
+        time.sleep(_TICK)
+        failed, found = set(both.failed), both.poll()
         shown.news()
+        for news in found:
+            if isinstance(news, Finished):
+                ended = _explain_end(news)
+                tell(client, "Ended", f"has ended; {then[client]}")
+            else:
+                text = f"died ({news.how}); it is started again, restart {news.restarts}"
+                tell(news.name, "Died", text, logging.WARNING)
+                again[news.name]()
+        for name in both.failed.keys() - failed:
+            text = str(both.failed[name]).removeprefix(f"{name} ")
+            tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
+    return ended
 
 
 class _Terminal:
@@ -167,7 +188,10 @@ def _give_passphrase(
         stack.callback(os.close, end)
     fill = partial(os.write, ends[1], passphrase + b"\n")
     fill()
-    arguments = (*program.arguments, "--passphrase-fd", str(ends[0]))
+    # Behind the command's name, where no word before it waits for a value or ends the options.
+    at = len(SECUREPS) + 1
+    own = ("--passphrase-fd", str(ends[0]))
+    arguments = (*program.arguments[:at], *own, *program.arguments[at:])
     return replace(program, arguments=arguments, inherits=ends[0]), fill
 
 
@@ -179,8 +203,14 @@ def _explain_end(ended: Finished) -> str:
     raise (RuleFailed if kind is RuleFailed else TooFew)(text)
 
 
-def _write_holders_file(joining: Joining, holder: str, folder: Path) -> Path:
-    """Writes what the key holder is started with; KitError if the kit has no keys of it."""
+@contextmanager
+def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
+    """Locks a key holder's folder while the `with` lasts; yields the file that it is started with.
+
+    Raises:
+        KitError: the kit has no keys of it.
+        OperatorError: somebody else runs it or its client, or the disk refuses.
+    """
     kit, name = joining.kit.absolute(), joining.name
     known = load_public(kit, joining.ca_fingerprint).roster.names("holder")
     if holder not in known or not (kit / "private" / holder).is_dir():
@@ -199,10 +229,15 @@ def _write_holders_file(joining: Joining, holder: str, folder: Path) -> Path:
         "threshold": joining.insists.threshold,
         "insecure": joining.insecure or None,
     }
-    path = folder / "keyholder.toml"
-    try:
-        make_directory(folder, 0o700)
-        replace_text(path, toml_tables(own), 0o600)
-    except OSError as error:
-        raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
-    return path
+    path, taken = folder / "keyholder.toml", f"another `secureps join --hold` runs {name} already"
+    with ExitStack() as stack:
+        try:
+            make_directory(folder, 0o700)
+            stack.enter_context(locked(folder, taken))
+            # Of a `join` that was killed, both end by themselves within this time. A key holder
+            # that still runs would read the file when it is started again.
+            refuse_running(folder, {name: joining.state, holder: folder / "state"}, GRACE + 1)
+            replace_text(path, toml_tables(own), 0o600)
+        except OSError as error:
+            raise OperatorError(f"{path}: cannot write: {error.strerror}") from None
+        yield path

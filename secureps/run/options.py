@@ -178,6 +178,26 @@ def _hide_absent_variables(command: click.Command) -> None:
         _hide_absent_variables(below)
 
 
+def said_again(*left_out: str) -> list[str]:
+    """Says the command that runs now once more, without some of its options.
+
+    Each option is one word with its value, and arguments follow a "--": no word can be taken for
+    another. What a profile gave is among the options.
+    """
+    context = click.get_current_context()
+    options, arguments = list[str](), list[str]()
+    for each in context.command.params:
+        value = context.params[str(each.name)]
+        if each.name in left_out or value is None or value is False:
+            continue
+        for one in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, click.Argument):
+                arguments.append(str(one))
+            else:
+                options.append(each.opts[0] if one is True else f"{each.opts[0]}={one}")
+    return [str(context.info_name), *options, "--", *arguments]
+
+
 class Tool(typer.Typer):
     """A `typer.Typer` that is complete when it is first called."""
 

@@ -36,7 +36,8 @@ class Sites(Processes):
             issue(self._kit, "holder", site_holder(name))
 
     def _client(self, name: str) -> list[str]:
-        site = ("--site", str(self.folder / "site.toml"))
+        site = ["--site", str(self.folder / "site.toml")]
+        site += ["--budget", "8"] if name == "client-03" else []  # it refuses a plan without noise
         return [*JOIN, WALKERS, "--hold", *self._as_client(name), *site]
 
     def both(self, name: str) -> dict[str, psutil.Process]:
@@ -52,12 +53,13 @@ class Sites(Processes):
 
 
 @pytest.mark.timeout(300)
-def test_three_sites_and_one_server_make_the_same_model_though_a_site_is_killed(
+def test_sites_and_one_server_make_the_same_model_though_a_site_is_killed_and_a_client_fails(
     tmp_path: Path,
 ) -> None:
-    """All three key holders must answer: none is at the server, or anywhere but at the sites."""
+    """All key holders must answer, also that of the fourth site, whose client ends at once: none
+    is at the server, or anywhere but at the sites."""
     prepare("secureps.run.join")
-    with Sites(tmp_path / "run", clients=3, versions=4) as sites:
+    with Sites(tmp_path / "run", clients=4, versions=4) as sites:
         sites.pace = 0.2
         sites.start_all()
         sites.wait(lambda: sites.reached(1), "version 1")
@@ -66,17 +68,19 @@ def test_three_sites_and_one_server_make_the_same_model_though_a_site_is_killed(
         assert set(left) == {"client-01", "client-01-holder"}
         sites.kill("client-01")
         sites.start("client-01")  # at once: it waits until what was left behind has ended
-        for name in sites.clients:
-            assert sites.exit_status(name) == 0
+        assert [sites.exit_status(name) for name in sites.clients] == [0, 0, 0, 78]
         assert not any(each.is_running() for each in left.values())
         assert same(sites.model()[1], unharmed(versions=4, clients=3)[0])
-        said = sites.log("client-02")
+        said, refused = sites.log("client-02"), sites.log("client-03")
     assert "client-02-holder: died (signal SIGKILL); it is started again, restart 1" in said
     for name in ("client-02", "client-02-holder"):
         assert f" {name}: " in said
     assert "client-02-holder: the run is over: all 4 versions are made" in said
     assert said.splitlines()[-1] == "all 4 versions are made"
     assert re.search("client-02-holder: ends on SIGTERM", said)
+    told, over = "client-03: cannot take part, ", "client-03-holder: the run is over"
+    assert -1 < refused.find(told) < refused.find(over)
+    assert refused.splitlines()[-1].startswith("error: client-03 cannot take part, ")
     for name in sites.clients:
         own = sites.folder / f"{name}-holder"
         assert (own / "state" / "journal.db").is_file()

@@ -35,8 +35,8 @@ VERSIONS = 6
 
 PARTIES: dict[str, dict[str, Role]] = {
     "ps": {"coordinator": "coordinator", "shard-0": "shard", "observer": "observer"},
-    "north": {"holder-north": "holder", "north-0": "client", "north-1": "client"},
-    "south": {"holder-south": "holder", "south-0": "client", "south-1": "client"},
+    "north": {"north-0-holder": "holder", "north-0": "client", "north-1": "client"},
+    "south": {"south-0-holder": "holder", "south-0": "client", "south-1": "client"},
 }
 
 
@@ -64,7 +64,7 @@ def own_kits(folder: Path) -> None:
 
 SERVERS, HOLDERS_AND_CLIENTS = (
     {"coordinator-0", "shard-0-0"},
-    {"holder-north-0", "holder-south-0", "north-0-x", "north-1-x", "south-0-x", "south-1-x"},
+    {"north-0-holder-0", "south-0-holder-0", "north-0-x", "north-1-x", "south-0-x", "south-1-x"},
 )
 ALLOWED = {("shard-0-0", "coordinator-0", 7600)} | {
     (each, server, 7600) for each in HOLDERS_AND_CLIENTS for server in SERVERS
@@ -223,8 +223,8 @@ def test_three_clusters_from_kits_to_a_model(kits: Path) -> None:
         assert shard_pod.ask("readinessProbe") == 1, "no run is founded yet"
         stage.play(*sites)
         stage.wait(lambda: stage.reached(0), "the run")
-        south = stage.clusters["south"].pods["holder-south-0"]
-        erased = south.folder / "data/kit/private/holder-south/envelope.key"
+        south = stage.clusters["south"].pods["south-0-holder-0"]
+        erased = south.folder / "data/kit/private/south-0-holder/envelope.key"
         stage.wait(lambda: not erased.exists(), "the erasure of the key that all runs begin with")
         south.kill()
         south.prepare()
@@ -234,7 +234,7 @@ def test_three_clusters_from_kits_to_a_model(kits: Path) -> None:
         stage.play(*secrets)
         assert shard_pod.ask("readinessProbe") == 0
         assert coordinator.ask("readinessProbe") == 0
-        holder = stage.clusters["north"].pods["holder-north-0"]
+        holder = stage.clusters["north"].pods["north-0-holder-0"]
         assert holder.ask("readinessProbe") == 0
         stage.wait(lambda: stage.reached(1), "version 1")
         client = stage.clusters["south"].pods["south-1-x"]
@@ -332,7 +332,7 @@ def test_a_coordinator_that_is_gone_for_good_has_a_standby_and_copies_at_a_store
         stage.play(*sites)
         stage.wait(lambda: follows(coordinator), "a standby that follows")
         assert standby.ask("readinessProbe") == standby.ask("livenessProbe") == 0
-        holder = stage.clusters["north"].pods["holder-north-0"]
+        holder = stage.clusters["north"].pods["north-0-holder-0"]
         for pod, reaches in ((shard, STORE), (standby, STORE), (holder, "")):
             assert inside(pod, DIALLER, STORE).communicate(timeout=PATIENCE)[0].strip() == reaches
         stage.wait(lambda: stage.reached(1), "version 1")

@@ -131,14 +131,14 @@ def test_what_is_not_there_is_one_line(
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels and --profile, which a command takes before its name, a project's own, and
-    --dashboard and --hold: what shows a run, and what starts parties, know of clients, and they
-    not of these. A script refuses --sealing of 0.2.0, and `join` does before it reads options."""
+    --dashboard: what shows a run knows of clients, and they not of that. A script refuses --hold,
+    and --sealing of 0.2.0, as `join` does before it reads options."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
-    assert joins - {"--dashboard", "--hold"} == {text for text in scripts if text[:2] == "--"} - {
+    assert joins - {"--dashboard"} == {text for text in scripts if text[:2] == "--"} - {
         *("--help", "--kernels", "--profile", "--sealing")
     } | {"--run-config"}
 
@@ -174,6 +174,31 @@ def test_join_has_its_passphrase_before_the_script_runs(monkeypatch: pytest.Monk
     who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
     typed(*who, "--passphrase-fd", str(number))
     assert phrase("six words").unlock(Path("me"), seen[0]) == b"a key"
+
+
+def test_join_says_itself_again_for_the_client_that_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever its words look like, and without --hold and --passphrase-fd."""
+    again, seen = list[list[str]](), list[object]()
+
+    def hold(joining: Joining, words: list[str], log_format: str, passphrase: bytes) -> str:
+        again.append(words)
+        seen.append(passphrase)
+        return "over"
+
+    def take_part(script: Path, joining: Joining, settings: object, pin: str) -> str:
+        seen.extend((script, joining.ledger, joining.insecure, settings, pin))
+        return "over"
+
+    monkeypatch.setattr("secureps.run.join.join_and_hold", hold)
+    monkeypatch.setattr("secureps.run.join.join", take_part)
+    who = ("join", "--server", "127.0.0.1:1", "--kit", "kit", "--name=me", "--insecure")
+    own = ("--set", "a= --hold", "--set=b=2", "--ledger", "--hold", "--pin=1", "--hold")
+    typed(*who, *own, "--passphrase-fd", str(descriptor("four words")), "--", "--x.py")
+    typed(*again[0])
+    given = (Path("--x.py"), Path("--hold"), True, {"a": " --hold", "b": 2}, "1")
+    assert seen == [b"four words", *given]
 
 
 def test_an_error_of_many_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,24 +6,34 @@ Both are a few lines of Python here; `tests/processes/test_holding.py` plays who
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from secureps.client.runner import Joining
+from secureps.client.runner import Joining, run_client
 from secureps.client.site_policy import SitePolicy
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ServeSection
-from secureps.errors import ConfigError, KitError, OperatorError, SecurepsError, TooFew
+from secureps.errors import (
+    ConfigError,
+    KitError,
+    OperatorError,
+    ScriptFailed,
+    SecurepsError,
+    TooFew,
+)
 from secureps.policy.plan import load_plan
 from secureps.roles.holder.holder import OVER
 from secureps.roles.member.terms import Terms
 from secureps.run import join as module
 from secureps.run.join import join_and_hold
 from secureps.run.processes import supervisor
+from secureps.run.up import folder
 from secureps.store import atomic_file
 from secureps.store.issuing import create_kit, issue_all
 from tests.kits.command import typed
@@ -41,6 +51,8 @@ exec((folder / f"{role}.txt").read_text())
 """
 WAITS = "say('waits'); time.sleep(60)"
 ENDS = "say('left by its own act')"
+CLIENT = "hospital-1: cannot take part, .*; hospital-1-holder goes on for the other sites until"
+HOLDER = "hospital-1-holder: .*; hospital-1 goes on while enough .* `secureps serve keyholder --co"
 
 
 class Site:
@@ -64,7 +76,11 @@ class Site:
     def play(self, client: str, holder: str, passphrase: bytes | None = None) -> str:
         (self.folder / "join.txt").write_text(client)
         (self.folder / "serve.txt").write_text(holder)
-        return join_and_hold(self.joining(), ("join",), "text", passphrase)
+        return join_and_hold(self.joining(), ("join", "--", "script.py"), "text", passphrase)
+
+    @property
+    def beside(self) -> Path:
+        return self.folder / "state" / "hospital-1-holder"
 
 
 @pytest.fixture
@@ -99,54 +115,67 @@ def test_a_clients_word_does_not_end_its_key_holder(tmp_path: Path) -> None:
         assert shown.over == over
 
 
+FAILS = "print('error: no records (the script\\'s fault)'); sys.exit(78)"
+UNFIT = "print('error: its minimum is 5 (this side\\'s fault)'); sys.exit(78)"
+NO_RECORDS = "hospital-1 cannot take part, and no restart mends that: no records; see "
+STOPS = f"until('told'); os.kill({os.getpid()}, signal.SIGTERM); time.sleep(60)"
+
+
 @pytest.mark.parametrize(
-    ("client", "holder", "error", "says"),
+    ("client", "holder", "error", "says", "told"),
     [
+        (FAILS, f"until('told'); say('{OVER}'); time.sleep(60)", ScriptFailed, NO_RECORDS, CLIENT),
+        (FAILS, STOPS, ScriptFailed, NO_RECORDS, CLIENT),
         (
-            "say('x'); print('error: no records (the script\\'s fault)'); sys.exit(78)",
-            WAITS,
-            SecurepsError,
-            "hospital-1 cannot take part, and no restart mends that: no records; see .*; "
-            "`secureps serve keyholder --config .*keyholder.toml` runs hospital-1-holder alone",
-        ),
-        (
-            WAITS,
-            "print('error: its minimum is 5 (this side\\'s fault)'); sys.exit(78)",
+            f"until('told'); {ENDS}",
+            UNFIT,
             ConfigError,
-            "hospital-1-holder cannot take part, and no restart mends that: its minimum is 5; see",
+            "hospital-1-holder cannot take part, and no restart mends that: its minimum is 5; see ",
+            HOLDER,
         ),
-        (
-            WAITS,
-            "print('no disk'); sys.exit(1)",
-            OperatorError,
-            "hospital-1-holder died twice in the same way, with exit status 1, .*: no disk; see",
-        ),
-        (
-            "print('error: too few are left (the members\\' fault)'); sys.exit(75)",
-            WAITS,
-            TooFew,
-            "^too few are left$",
-        ),
+        (f"until('told'); {FAILS}", UNFIT, ScriptFailed, NO_RECORDS, HOLDER),
     ],
 )
-def test_what_ends_one_for_good_ends_both_and_names_it(
-    client: str, holder: str, error: type[SecurepsError], says: str, site: Site
+def test_what_ends_one_for_good_is_told_at_once_and_leaves_the_other(
+    client: str,
+    holder: str,
+    error: type[SecurepsError],
+    says: str,
+    told: str,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(error, match=says):
+    """The client's error is the command's, and the key holder's if the client has none."""
+    lines = list[str]()
+
+    def tell(party: str, event: str, text: str, level: int = logging.INFO) -> None:
+        if level == logging.ERROR:
+            lines.append(f"{party}: {text}")
+            (site.folder / "told").touch()
+
+    monkeypatch.setattr(module, "tell", tell)
+    with pytest.raises(error, match=f"^{says}"):
         site.play(client, holder)
+    assert re.match(told, lines[0])
 
 
-def test_an_error_is_said_once_in_a_log_for_programs_too(site: Site) -> None:
-    told = {"message": "too few are left", "error": "TooFew", "fault": "the members'"}
+TOO_FEW = {"message": "too few are left", "error": "TooFew", "fault": "the members'"}
+
+
+@pytest.mark.parametrize(
+    "line", ["error: too few are left (the members' fault)", json.dumps(TOO_FEW)]
+)
+def test_a_run_that_failed_ends_both_and_is_said_once(line: str, site: Site) -> None:
     with pytest.raises(TooFew, match=r"^too few are left$"):
-        site.play(f"print({json.dumps(told)!r}); sys.exit(75)", WAITS)
+        site.play(f"print({line!r}); sys.exit(75)", WAITS)
 
 
 def test_a_passphrase_reaches_both_also_who_is_started_again(
     site: Site, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reads = (
-        "fd = int(sys.argv[sys.argv.index('--passphrase-fd') + 1])\n"
+        "at = sys.argv.index('--passphrase-fd'); assert '--' not in sys.argv[:at]\n"
+        "fd = int(sys.argv[at + 1])\n"
         "say(os.read(fd, 100)); once = (folder / role).exists(); (folder / role).touch()\n"
     )
     killed = reads + "if not once: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -171,7 +200,7 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GRACE", -0.9)
-    state = site.joining().state.with_name("hospital-1-holder") / "state"
+    state = site.beside / "state"
     state.mkdir(parents=True)
     left = atomic_file.open_lock(state / "journal.db.lock")
     assert atomic_file.take(left)
@@ -182,17 +211,27 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     assert site.play(ENDS, f"say('{OVER}'); time.sleep(60)") == "hospital-1: left by its own act"
 
 
+def test_a_second_command_for_the_same_client_is_refused_by_name(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "PATIENCE", 0.0)
+    other = module._claimed(site.joining(), "hospital-1-holder", site.beside)
+    says = "hospital-1-holder: another `secureps join --hold` runs hospital-1 already"
+    with other, pytest.raises(OperatorError, match=says):
+        site.play(ENDS, WAITS)
+
+
 def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
     terms = Terms(minimum=3, threshold=2)
     joining = site.joining(site=SitePolicy(terms=terms), terms=Terms(threshold=4), insecure=True)
-    path = module._write_holders_file(joining, "hospital-1-holder", site.folder / "beside")
-    made = parse(ServeSection, read_toml(path), str(path))
+    with module._claimed(joining, "hospital-1-holder", site.beside) as path:
+        made = parse(ServeSection, read_toml(path), str(path))
     assert (made.minimum, made.threshold, made.insecure) == (3, 4, True)
     modes = [each.stat().st_mode & 0o777 for each in (path.parent, path)]
     assert modes == [0o700, 0o600], "its ledger and logs lie there: for nobody else"
-    assert (path.parent / made.state, made.kit) == (site.folder / "beside/state", str(site.kit))
-    bare = module._write_holders_file(site.joining(), "hospital-1-holder", site.folder / "beside")
-    assert parse(ServeSection, read_toml(bare), "").minimum == 5, "unless it says so itself"
+    assert (path.parent / made.state, made.kit) == (site.beside / "state", str(site.kit))
+    with module._claimed(site.joining(), "hospital-1-holder", site.beside) as bare:
+        assert parse(ServeSection, read_toml(bare), "").minimum == 5, "unless it says so itself"
 
 
 def test_a_kit_without_a_key_holders_keys_is_refused(
@@ -215,6 +254,16 @@ def test_a_system_without_groups_of_processes_is_told(monkeypatch: pytest.Monkey
     words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1")
     told = typed("join", "script.py", "--hold", *words, status=78).err
     assert "start the key holder beside this client by itself" in told
+
+
+def test_a_script_that_is_run_by_itself_names_the_command_that_runs_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--server", "127.0.0.1:1", "--kit", "kit", "--name", "hospital-1", "--hold")
+    with pytest.raises(SystemExit) as ended:
+        run_client(lambda _: pytest.fail("it is not run"), words)
+    assert ended.value.code == 78
+    assert f"`secureps join {sys.argv[0]} --hold`, with the same" in capsys.readouterr().err
 
 
 def test_keys_on_the_roster_that_lie_elsewhere_are_no_keys(site: Site) -> None:

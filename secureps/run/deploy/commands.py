@@ -58,7 +58,7 @@ Threshold = Annotated[
     typer.Option(
         min=1,
         metavar="T",
-        help="Of `secureps join`: so many key holders must agree.",
+        help="So many key holders must agree; the kit's key holders insist on it too.",
         rich_help_panel=_OF_CLIENTS,
     ),
 ]
@@ -66,7 +66,7 @@ Site = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="What the site allows, whatever the plan says.",
+        help="What the site allows, whatever the plan says; of its key holder too.",
         rich_help_panel=_OF_CLIENTS,
     ),
 ]

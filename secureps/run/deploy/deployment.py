@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from secureps.client.runner import read_settings
-from secureps.client.site_policy import read_site
+from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, OperatorError, naming
 from secureps.files.objects import ObjectStore, is_url
@@ -65,13 +65,22 @@ class Request:
     def explained(self) -> Explanation:
         return check(self.plan, self.values, permit=self.permit)
 
-    def options(self) -> list[str]:
-        """Of `secureps join`, besides the site's; ConfigError for a setting that is not KEY=VALUE,
-        or a site's file that is none.
+    def holders_terms(self) -> dict[str, int]:
+        """What a key holder insists on: the plan's limits, or its site's where those are stricter.
+
+        Raises ConfigError if the site's file is none.
         """
+        site = NO_POLICY if self.site is None else read_site(self.site)
+        own = site.terms.tightened(None, self.threshold, "")
+        minimum = min(self.read.bounds(name).minimum for name in self.read.all_groups)
+        return {
+            "minimum": max(minimum, own.minimum or 0),
+            "threshold": max(self.read.threshold, own.threshold or 0),
+        }
+
+    def options(self) -> list[str]:
+        """Of `secureps join`, but the site's; ConfigError for a setting that is not KEY=VALUE."""
         read_settings(self.settings)
-        if self.site is not None:
-            read_site(self.site)
         own = {"budget": self.budget, "threshold": self.threshold}
         given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]
         return [*given, *(f"--set={setting}" for setting in self.settings)]
@@ -85,7 +94,7 @@ def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, 
     site = None if request.site is None else _site(request.site)
     copies = cluster.store is not None and cluster.store.copies is not None
     own = (_plan_files(request, cluster.store), request.kits, _needs(explained, copies))
-    federation = Federation(request.read, *own, script, options, site)
+    federation = Federation(request.read, *own, request.holders_terms(), script, options, site)
     folders = manifests(federation, _stored(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}
@@ -246,7 +255,7 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server
-    of = (kits[0].ca_fingerprint, time, more, port, copies)
+    of = (kits[0].ca_fingerprint, time, more, port, copies, request.holders_terms())
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
     return batch_files(request.read, request.plan.resolve(), roles, batch, needs, script, options)

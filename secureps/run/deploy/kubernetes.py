@@ -1,7 +1,8 @@
 """A plan and a kit as manifests for Kubernetes: a folder for the aggregator, one for each other.
 
 Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster, or a
-namespace, of its own: nobody's Secret is in another party's.
+namespace, of its own: nobody's Secret is in another party's. A client and its site's key holder
+share a folder, in which each has its own Secret, volume and policy.
 
 Prometheus reads servers over mutual TLS, with an observer's certificate.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.config.sections import toml_tables
 from secureps.crypto.tls import tls_name
@@ -43,6 +44,7 @@ from secureps.run.deploy.pods import (
     stateful_set,
     until_over,
 )
+from secureps.run.up.folder import site_holder
 
 Folder = dict[str, list[Manifest]]
 """Files of a folder, by name."""
@@ -101,6 +103,7 @@ class Federation:
     """What is deployed: a sound plan, its file and those that it names, and whose kits.
 
     Args:
+        terms: what each key holder insists on.
         script: name and text of the clients' file; None: clients are left out.
         options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
         site: text of the file of what the clients' site allows.
@@ -110,6 +113,7 @@ class Federation:
     files: Mapping[str, bytes]
     kits: Sequence[PartyKit]
     needs: Needs
+    terms: Mapping[str, int] = field(default_factory=dict)
     script: tuple[str, bytes] | None = None
     options: Sequence[str] = ()
     site: bytes | None = None
@@ -120,10 +124,12 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
     names = _cluster_names(federation.kits)
     folders: dict[str, Folder] = {}
     observer = next((kit for kit in federation.kits if kit.role == "observer"), None)
+    sites = {site_holder(kit.name): kit.name for kit in federation.kits if kit.role == "client"}
     for kit in federation.kits:
         if kit.role == "observer" or (kit.role == "client" and federation.script is None):
             continue
-        folder = folders.setdefault(SERVERS if kit.role in SERVING else names[kit.name], {})
+        home = SERVERS if kit.role in SERVING else names[sites.get(kit.name, kit.name)]
+        folder = folders.setdefault(home, {})
         own = cluster.coordinators if kit.role == COORDINATOR else (names[kit.name],)
         for name in own:
             party = _Party(federation, cluster, kit, name, observer is not None)
@@ -256,10 +262,7 @@ class _Party:
                 made["advertise"] = self.cluster.address(self.kit.name)
                 made |= self.federation.plan.section.shard_memory
             case _:
-                made["coordinator"] = self._coordinator
-                plan = self.federation.plan
-                made["minimum"] = min(plan.bounds(name).minimum for name in plan.all_groups)
-                made["threshold"] = plan.threshold
+                made |= {"coordinator": self._coordinator, **self.federation.terms}
         return made
 
     def _client(self) -> Pod:

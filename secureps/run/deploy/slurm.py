@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.config.sections import toml_tables
@@ -104,6 +104,7 @@ class Batch:
         time: of a job, as sbatch has it.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's; shards have those that follow.
+        terms: what each key holder insists on.
     """
 
     folder: Path
@@ -113,6 +114,7 @@ class Batch:
     more: Sequence[str] = ()
     port: int = 7600
     copies: str | None = None
+    terms: Mapping[str, int] = field(default_factory=dict)
 
 
 def batch_files(
@@ -183,9 +185,7 @@ def _settings(
     made["state"] = str(batch.folder / "state" / name)
     made["ca_fingerprint"] = batch.ca_fingerprint
     if role == "holder":
-        made["coordinator"] = _THERE
-        made["minimum"] = min(plan.bounds(group).minimum for group in plan.all_groups)
-        return made | {"threshold": plan.threshold}
+        return made | {"coordinator": _THERE, **batch.terms}
     port = batch.port + serving.index(name)
     made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(batch.folder / "checkpoints")}
     if batch.copies is not None:

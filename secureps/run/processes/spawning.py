@@ -57,7 +57,7 @@ class Program:
         may_finish: it ends by itself, with exit status 0 or `UNFINISHED`.
         preloaded: it starts when all that it is likely to import is there, if a server imports it.
         done: words of its log after which it may finish too.
-        may_fail: it runs a data holder's script, and the others go on without it.
+        may_fail: the others go on without it, as without a data holder's script.
         inherits: an open file that keeps its number.
     """
 

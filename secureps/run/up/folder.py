@@ -75,14 +75,21 @@ def claimed(root: Path) -> Iterator[None]:
 
     Raises OperatorError if somebody plays it, an earlier party still runs, or there are no locks.
     """
+    with locked(root, "this run is being played now"):
+        refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
+        yield
+
+
+@contextmanager
+def locked(root: Path, taken: str) -> Iterator[None]:
+    """Locks a folder while the `with` lasts; OperatorError says `taken` if another process has."""
     handle = atomic_file.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
         while not _ask_lock(root, atomic_file.take, handle):
             if time.monotonic() > until:
-                raise OperatorError(f"{root}: this run is being played now")
+                raise OperatorError(f"{root}: {taken}")
             time.sleep(0.02)
-        refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
         atomic_file.note(handle, str(os.getpid()))
         yield
     finally:

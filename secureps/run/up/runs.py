@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 from pathlib import Path
@@ -47,51 +46,41 @@ PLAYED = "is being played"
 REPORTING = "{}: its servers have ended, and its report is still being made"
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run in its folder.
+def listing(root: Path) -> Iterator[Text]:
+    """Yields a few lines for each run below a folder, the oldest first.
 
-    Args:
-        began: seconds since 1970.
-        made, wanted: the newest version of every group, -1 before the first, and the last.
-        score: of the final model on held-out records; measure: what it counts.
-        standing: why it is over, or what it is about.
-        model: the file, once there is one.
+    They are to be printed unwrapped, so that paths and dates stay whole.
+
+    Raises:
+        ConfigError: there is no such folder.
     """
-
-    folder: Path
-    name: str
-    began: float
-    made: Mapping[str, int]
-    wanted: Mapping[str, int]
-    measure: str
-    score: float | None
-    standing: str
-    model: Path | None
-
-
-def find_runs(root: Path) -> tuple[Run, ...]:
-    """Finds all runs below a folder, the oldest first; ConfigError if there is no such folder."""
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
-    found = [_run(RunFolder(p)) for p in sorted(root.iterdir()) if (p / ORIGIN).is_file()]
-    return tuple(sorted((run for run in found if run is not None), key=lambda run: run.began))
+    found = list[tuple[float, list[Text]]]()
+    for path in sorted(root.glob(f"*/{ORIGIN}")):
+        with suppress(ConfigError, PlanRefused):  # it is no run, or not made yet
+            found.append(_describe(RunFolder(path.parent)))
+    for _, lines in sorted(found, key=lambda run: run[0]):
+        yield from lines
 
 
-def listing(runs: tuple[Run, ...]) -> Iterator[Text]:
-    """The lines to print, a few for each run, unwrapped so that paths and dates stay whole."""
+def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
+    """When a run began, in seconds since 1970, and how far it is."""
     from secureps.run.report.terminal import folded  # with numpy, which `status` can do without
 
-    for run in runs:
-        began = datetime.fromtimestamp(run.began).strftime("%Y-%m-%d %H:%M")
-        facts = [run.name, began, f"version {folded(run.made, run.wanted)}"]
-        if run.score is not None:
-            facts.append(f"held-out {run.measure} {run.score:.4f}")
-        yield Text(str(run.folder), "bold")
-        yield Text(f"  {', '.join(facts)}")
-        yield Text(f"  {run.standing}")
-        if run.model is not None:
-            yield Text(f"  {run.model}")
+    origin, plan = Origin.read(folder), _plan(folder)
+    summary, versions = _summary(folder), _versions(folder)
+    for group, version in (summary["versions"] if summary else {}).items():
+        versions[group] = max(versions.get(group, -1), version)
+    made = {group: versions.get(group, -1) for group in plan.groups}
+    wanted = {group: plan.versions(group) for group in plan.groups}
+    began = datetime.fromtimestamp(origin.began).strftime("%Y-%m-%d %H:%M")
+    facts = [plan.section.name, began, f"version {folded(made, wanted)}"]
+    if score := summary.get("score"):
+        facts.append(f"held-out {score['measure']} {score['value']:.4f}")
+    lines = [Text(str(folder.root), "bold"), Text(f"  {', '.join(facts)}")]
+    lines.append(Text(f"  {_standing(folder, summary, lambda: _all(plan, versions))}"))
+    return origin.began, lines + ([Text(f"  {folder.model}")] if folder.model.exists() else [])
 
 
 def _plan(folder: RunFolder) -> Plan:
@@ -100,30 +89,6 @@ def _plan(folder: RunFolder) -> Plan:
     from secureps.policy.plan import Plan
 
     return Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
-
-
-def _run(folder: RunFolder) -> Run | None:
-    try:
-        origin = Origin.read(folder)
-        plan = _plan(folder)
-    except (ConfigError, PlanRefused):
-        return None
-    summary = _summary(folder)
-    versions = _versions(folder)
-    for group, version in (summary["versions"] if summary else {}).items():
-        versions[group] = max(versions.get(group, -1), version)
-    score = summary.get("score")
-    return Run(
-        folder=folder.root,
-        name=plan.section.name,
-        began=origin.began,
-        made={group: versions.get(group, -1) for group in plan.groups},
-        wanted={group: plan.versions(group) for group in plan.groups},
-        measure=score["measure"] if score else "",
-        score=score["value"] if score else None,
-        standing=_standing(folder, summary, lambda: _all(plan, versions)),
-        model=folder.model if folder.model.exists() else None,
-    )
 
 
 def standing(folder: RunFolder, asked: bool = False) -> str:

@@ -30,7 +30,7 @@ PARTIES: dict[str, Role] = {
     "shard-0": "shard",
     "shard-1": "shard",
     "holder-0": "holder",
-    "holder-1": "holder",
+    "south-holder": "holder",
     "north.clinic_1": "client",
     "south": "client",
     "observer": "observer",

@@ -104,14 +104,25 @@ def test_the_schemas_find_what_is_wrong(kind: str) -> None:
         assert complaint(each | wrong)
 
 
-def test_each_party_has_a_folder_of_its_own_and_the_aggregators_servers_share_one() -> None:
-    assert sorted(written()) == ["holder-0", "holder-1", "north-clinic-1", "servers", "south"]
+def test_a_folder_for_the_aggregators_servers_one_for_each_site_and_one_for_each_other() -> None:
+    assert sorted(written()) == ["holder-0", "north-clinic-1", "servers", "south"]
+    site = {f"{each['kind']} {each['metadata']['name']}" for _, each in objects("south")}
+    for name in ("south", "south-holder"):
+        assert {f"Secret {name}-keys", f"NetworkPolicy {name}"} <= site
+    assert {"Job south", "PersistentVolumeClaim south-data", "StatefulSet south-holder"} <= site
+    (runs,) = [e for _, e in objects("south") if e["kind"] == "StatefulSet"]
+    assert runs["spec"]["volumeClaimTemplates"], "its ledger is on a volume of its own"
 
 
 def test_a_secret_has_one_partys_private_keys_and_nobody_elses_is_in_its_folder() -> None:
     kit = deployed() / "kit" / "private"
     theirs = {name: {f.name: f.read_bytes() for f in (kit / name).iterdir()} for name in PARTIES}
     serving = {"coordinator", "shard-0", "shard-1", "observer"}
+
+    def home(party: str) -> str:
+        own = re.sub("[._]", "-", party.removesuffix("-holder"))
+        return "servers" if party in serving else own
+
     for folder, each in objects():
         party = (
             each["metadata"]["name"]
@@ -122,17 +133,14 @@ def test_a_secret_has_one_partys_private_keys_and_nobody_elses_is_in_its_folder(
             own = {key: base64.b64decode(data) for key, data in each["data"].items()}
             wanted = theirs[party] if party != "observer" else {"tls.key": theirs[party]["tls.key"]}
             assert own == wanted
-            assert folder == ("servers" if party in serving else each["metadata"]["name"][:-5])
+            assert folder == home(party)
     assert len(of_kind("Secret")) == len(PARTIES)
     for folder, files in written().items():
         text = "".join(files.values())
         for name, keys in theirs.items():
-            at_home = (
-                folder == "servers" if name in serving else folder == re.sub("[._]", "-", name)
-            )
             for key in (data for file, data in keys.items() if file.endswith(".key")):
                 found = base64.b64encode(key).decode() in text or key.hex() in text
-                assert not found or at_home, (folder, name)
+                assert not found or folder == home(name), (folder, name)
     secrets = [
         text for files in written().values() for name, text in files.items() if "keys" not in name
     ]

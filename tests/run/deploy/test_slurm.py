@@ -37,7 +37,7 @@ def directives(text: str) -> dict[str, str]:
 def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -> None:
     told = written(tmp_path / "run", "--sbatch=--partition=low", "--set", "partition={index}")
     jobs = {path.stem: path.read_text() for path in (tmp_path / "run").glob("*.sbatch")}
-    wanted = {"holder-0", "holder-1", "north.clinic_1", "south"}
+    wanted = {"holder-0", "south-holder", "north.clinic_1", "south"}
     assert set(jobs) == wanted | {"aggregator"}
     assert set(re.findall(r"^sbatch (\S+)$", told, re.MULTILINE)) == {
         str(tmp_path / "run" / f"{name}.sbatch") for name in jobs
@@ -75,17 +75,18 @@ def test_servers_files_are_ones(tmp_path: Path) -> None:
 
 def test_what_is_written_pins_the_kits_ca_and_takes_what_a_site_allows(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
-    site.write_text("minimum = 3\n")
+    site.write_text("minimum = 4\n")
     url = "memory://bucket/run/checkpoints"
-    more = ("--threshold", "2", "--site", str(site), "--copies", url)
+    more = ("--threshold", "3", "--site", str(site), "--copies", url)
     written(tmp_path / "run", *more)
     pinned = load_public(deployed() / "kit").ca.fingerprint
     for path in (tmp_path / "run" / "config").iterdir():
         section = parse(ServeSection, tomllib.loads(path.read_text()), path.name)
         assert section.ca_fingerprint == pinned
-        assert section.checkpoint_copies == (None if "holder" in section.name else url)
+        limits = (section.checkpoint_copies, section.minimum, section.threshold)
+        assert limits == ((None, 4, 3) if "holder" in section.name else (url, 5, None))
     job = (tmp_path / "run" / "south.sbatch").read_text()
-    assert f" --threshold=2 --site={site} --ca-fingerprint={pinned} --server " in job
+    assert f" --threshold=3 --site={site} --ca-fingerprint={pinned} --server " in job
     with pytest.raises(ConfigError, match="--copies: bucket: no URL"):
         written(tmp_path / "again", "--copies", "bucket")
     site.write_text("minimun = 3\n")

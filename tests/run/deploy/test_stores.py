@@ -70,9 +70,9 @@ def test_servers_copy_with_keys_that_no_manifest_has() -> None:
 
 
 def test_nobody_else_reaches_the_store() -> None:
-    for folder in ("holder-0", "south"):
-        assert rules(folder).keys() == {folder}
-        assert all("ipBlock" not in str(rule) for rule in rules(folder)[folder])
+    for folder, parties in (("holder-0", {"holder-0"}), ("south", {"south", "south-holder"})):
+        assert rules(folder).keys() == parties
+        assert "ipBlock" not in str(rules(folder))
         assert "store-keys" not in str(pods(folder))
         assert "checkpoint_copies" not in "".join(written(COPYING)[folder].values())
 

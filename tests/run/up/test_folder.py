@@ -29,9 +29,11 @@ rule = {{ quorum = 6, minimum = 5 }}
 """
 
 
-def made(folder: Path, cipher: str, more: str = "") -> tuple[RunFolder, Plan, Cast]:
+def made(
+    folder: Path, cipher: str, more: str = "", section: str = ""
+) -> tuple[RunFolder, Plan, Cast]:
     path = folder / "plan.toml"
-    path.write_text(PLAN.format(cipher=cipher, more=more))
+    path.write_text(PLAN.format(cipher=cipher, more=more) + section)
     plan = load_plan(path)
     cast = Cast.of(plan, 6)
     run = make_folder(folder / "run", path, plan, cast)
@@ -103,12 +105,7 @@ def test_key_holders_are_those_of_the_sites_where_there_is_one_for_each(tmp_path
 
 def test_shards_have_the_memory_that_the_plan_says(tmp_path: Path) -> None:
     federation = '[federation]\nscript = "x.py"\nclients = 6\nmemory = "64 MiB"\n'
-    path = tmp_path / "plan.toml"
-    path.write_text(PLAN.format(cipher="plain", more="") + federation)
-    plan = load_plan(path)
-    cast = Cast.of(plan, 6)
-    run = make_folder(tmp_path / "run", path, plan, cast)
-    write_servers(run, plan, cast, "127.0.0.1:7600", None)
+    run, _, _ = made(tmp_path, "plain", section=federation)
     section = parse(ServeSection, read_toml(run.config("shard-0")), "shard-0")
     assert section.memory is not None
     assert memory_bytes(section.memory) == 64 << 20

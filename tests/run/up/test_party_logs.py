@@ -52,10 +52,6 @@ def test_all_parties_are_in_the_order_of_time_and_every_line_says_whose_it_is(
     ]
 
 
-def test_one_partys_log_is_as_it_stands(folder: RunFolder) -> None:
-    assert list(log(folder.root, "shard-0")) == SHARD.splitlines()
-
-
 @pytest.mark.parametrize(("tail", "lines"), [(0, 0), (2, 2), (99, 5), (None, 5)])
 def test_the_end_is_the_last_lines(folder: RunFolder, tail: int | None, lines: int) -> None:
     found = list(log(folder.root, "shard-0", tail))

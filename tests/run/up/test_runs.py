@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import FAILED, STOPPED, Run, find_runs, listing
+from secureps.run.up.runs import FAILED, STOPPED, listing
 from tests.kits.processes import PLAN
 from tests.store.test_checkpoint import write_checkpoint
 
@@ -29,12 +29,13 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
     RunFolder(tmp_path / "d").failed.write_text("no lr")
     over = {"finished": "the budget is spent", "versions": {"all": 2}}
     report.write_text(json.dumps(over))
-    found = [(run.folder.name, run.made, run.wanted, run.standing) for run in find_runs(tmp_path)]
-    assert found == [
-        ("b", {"all": -1}, {"all": 7}, STOPPED),
-        ("a", {"all": 2}, {"all": 7}, "the budget is spent"),
-        ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
+    dates = [datetime.fromtimestamp(each).strftime("%Y-%m-%d %H:%M") for each in (10, 30, 40)]
+    wanted = [
+        *(tmp_path / "b", f"  small, {dates[0]}, version none of 7", f"  {STOPPED}"),
+        *(tmp_path / "a", f"  small, {dates[1]}, version 2 of 7", "  the budget is spent"),
+        *(tmp_path / "d", f"  small, {dates[2]}, version none of 7", f"  {FAILED.format('no lr')}"),
     ]
+    assert list(map(str, listing(tmp_path))) == list(map(str, wanted))
 
 
 def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -49,21 +50,24 @@ def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_pat
     for summary in (None, {"finished": "ended", "versions": {"all": 4}}):
         if summary is not None:
             folder.summary.write_text(json.dumps(summary))
-        (run,) = find_runs(tmp_path)
-        assert run.made == {"all": 7}
+        assert ", version 7 of 9" in "".join(map(str, listing(tmp_path)))
 
 
-def test_narrow_terminals_break_no_path_and_no_date() -> None:
-    folder = Path("/srv") / ("a-rather-long-folder-name-" * 4)
-    began = datetime(2026, 3, 4, 5, 6).timestamp()
-    made, wanted, model = {"all": 3}, {"all": 15}, folder / "m.safetensors"
-    run = Run(folder, "digits", began, made, wanted, "accuracy", 0.9084, STOPPED, model)
+def test_narrow_terminals_break_no_path_and_no_date(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / ("a-rather-long-folder-name-" * 4))
+    folder.report.mkdir(parents=True)
+    folder.plan.write_text(PLAN.format(cipher="plain", versions=15))
+    Origin(folder.plan, tmp_path, None, datetime(2026, 3, 4, 5, 6).timestamp()).write(folder)
+    score = {"measure": "accuracy", "value": 0.9084}
+    over = {"finished": "it is over", "versions": {"all": 3}, "score": score}
+    folder.summary.write_text(json.dumps(over))
+    folder.model.touch()
     shown = io.StringIO()
-    for line in listing((run,)):
+    for line in listing(tmp_path):
         Console(file=shown, width=40).print(line, soft_wrap=True)
     assert shown.getvalue().splitlines() == [
-        str(folder),
-        "  digits, 2026-03-04 05:06, version 3 of 15, held-out accuracy 0.9084",
-        f"  {STOPPED}",
-        f"  {model}",
+        str(folder.root),
+        "  small, 2026-03-04 05:06, version 3 of 15, held-out accuracy 0.9084",
+        "  it is over",
+        f"  {folder.model}",
     ]
