@@ -118,7 +118,7 @@ def test_a_clients_word_does_not_end_its_key_holder(tmp_path: Path) -> None:
 FAILS = "print('error: no records (the script\\'s fault)'); sys.exit(78)"
 UNFIT = "print('error: its minimum is 5 (this side\\'s fault)'); sys.exit(78)"
 NO_RECORDS = "hospital-1 cannot take part, and no restart mends that: no records; see "
-STOPS = f"until('told'); os.kill({os.getpid()}, signal.SIGTERM); time.sleep(60)"
+STOPS = "until('told'); os.kill(COMMAND, signal.SIGTERM); time.sleep(60)"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_ends_one_for_good_is_told_at_once_and_leaves_the_other(
 
     monkeypatch.setattr(module, "tell", tell)
     with pytest.raises(error, match=f"^{says}"):
-        site.play(client, holder)
+        site.play(client, holder.replace("COMMAND", str(os.getpid())))
     assert re.match(told, lines[0])
 
 
