@@ -33,7 +33,7 @@ def namespaces() -> None:
 
 HARMS = (
     "kill:shard-0@1+0.5,full:coordinator@1.5+2,stop:client-01@2+2,"
-    "part:client-00>shard-1@1+3,wiped:shard-1@3.5+0.5"
+    "part:client-00>shard-1@1+3,wiped:shard-1@6+0.5"
 )
 CHANGES = (
     "added:shard-2@1+0,stop:shard-2@2+2,frozen:coordinator@2.5+0.5,drained:shard-0@3+0,"
