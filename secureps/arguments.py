@@ -1,6 +1,6 @@
-"""Looks at what the public functions are given, at the front door.
+"""Checks of the arguments of public functions.
 
-Further inside, code that meets a wrong type knows no argument's name.
+Code further inside that meets a wrong type cannot name the argument.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TAKEN: dict[Any, Any] = {float: Real, Path: os.PathLike, dict: Mapping}
-"""What is taken for a type that is declared."""
+"""What is accepted, by the type that is declared."""
 
 _GENERIC = (dict, Mapping, Callable)
-"""Types with parameters that are looked at, without their parameters."""
+"""Types with parameters that are checked, though their parameters are not."""
 
 
-def typed(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function refuse what is not of the type that it declares: TypeError names it."""
+def check_types(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function raise TypeError, which names the argument, for a value of a wrong type."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

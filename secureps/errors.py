@@ -173,7 +173,7 @@ class ScriptFailed(OperatorError):
 
 
 class Diverged(ScriptFailed):
-    """A training that came to NaN or infinity: for its records, learning rate or code."""
+    """A training that ended in NaN or infinity, for its records, learning rate or code."""
 
     fault = "the records', the learning rate's or the script's"
 
@@ -279,7 +279,8 @@ def exit_status(error: SecurepsError) -> int:
 def blamed(line: str) -> tuple[str, type[SecurepsError]]:
     """Splits the last line of a process into what happened, and an error that has its fault.
 
-    A fault of no script, rule, plan or site, and not our own, is of whoever started the process.
+    Scripts, trainings, rules, sites and secureps keep their faults. Any other fault becomes that of
+    whoever started the process.
     """
     faults = {kind.fault for kind in ERRORS.values()}
     text, bracket, ending = line.rpartition(" (")

@@ -31,7 +31,7 @@ def told(error: BaseException) -> str:
 
 
 def with_fault(error: Exception) -> SecurepsError:
-    """An error that says whose fault it is; of a bug of ours the traceback goes to stderr."""
+    """Returns an error that says whose fault it is; prints the traceback of a bug of ours."""
     if not isinstance(error, SecurepsError):
         traceback.print_exception(error)
         return InternalError(f"a bug of secureps: {told(error)} ({where(error)})")

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from secureps.arguments import typed
+from secureps.arguments import check_types
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
@@ -285,7 +285,7 @@ def looked_at() -> Iterator[None]:
         _looked_at.reset(token)
 
 
-@typed
+@check_types
 def run_client(
     make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from secureps.arguments import typed
+from secureps.arguments import check_types
 from secureps.client.initial_model import shared_names
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
@@ -311,7 +311,7 @@ class Session:
             raise ScriptFailed("a session joins in a `with`: with ps.join(...) as session:")
 
 
-@typed
+@check_types
 def join(
     kit: Path | str,
     plan: Plan | Path | str,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from secureps.arguments import typed
+from secureps.arguments import check_types
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
@@ -262,9 +262,9 @@ class Plan:
         return (self.trailing, *self.groups) if self.trailing else self.groups
 
     def trails(self, group: str) -> bool:
-        """Whether a group is a sum of versions of the model, after them, by the `schedule`.
+        """Whether each round of a group follows a version of the model, by the `schedule`.
 
-        The model never waits for it to be made: one that too few send, or that fails, is skipped.
+        A round of it that too few take part in, or that fails, is skipped.
         """
         return self._trailing is not None and group == self._trailing.name
 
@@ -562,7 +562,7 @@ _mechanism = lru_cache(maxsize=64)(ClientMechanism)
 """Finding the step takes a while, and every party asks again and again."""
 
 
-@typed
+@check_types
 def load_plan(
     path: Path | str,
     base: Path | None = None,

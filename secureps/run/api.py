@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.arguments import typed
+from secureps.arguments import check_types
 from secureps.client.trainer import Parameters
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
@@ -172,7 +172,7 @@ class PlanCheck:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-@typed
+@check_types
 def check(
     plan: Path | str,
     values: int | Mapping[str, int] | None = None,
@@ -210,7 +210,7 @@ def check(
     return PlanCheck(found)
 
 
-@typed
+@check_types
 def up(
     plan: Path | str,
     out: Path | str | None = None,
@@ -250,7 +250,7 @@ def up(
     return RunResult.read(play_here(Order(Path(plan), folder, unsafe_seed, environment), console))
 
 
-@typed
+@check_types
 def simulate(
     scenario: Path | str, out: Path | str | None = None, *, quiet: bool = False
 ) -> RunResult:

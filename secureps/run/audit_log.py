@@ -71,8 +71,8 @@ def export(
     Args:
         out: made, or added to; printed: the page to write, or to replace.
 
-    Raises ConfigError for no state folder of this party's run, DamagedStore for a bad journal or
-    a file that is not what it tells, KitError without a key of this party.
+    Raises ConfigError if `state` is no folder of this party in a run, DamagedStore if the journal
+    is damaged or the file at `out` says something else, KitError without a key of this party.
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role

@@ -38,7 +38,7 @@ from secureps.run.options import (
     Tool,
     UnsafeSeed,
     Values,
-    said_again,
+    repeat_words,
     settle_environment,
 )
 from secureps.service.logs import ignore_output_errors, logging_as
@@ -482,7 +482,7 @@ def join(
         if hold:
             from secureps.run.join import join_and_hold
 
-            words = said_again("hold", "passphrase_fd")
+            words = repeat_words("hold", "passphrase_fd")
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
             ignore_output_errors()  # that may have closed stdin, whose number no pipe may take
             with logging_as(log_format, name, verbose):

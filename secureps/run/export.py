@@ -102,7 +102,8 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
         run: the folder that has checkpoints/, or its URL at an object store.
         out: the file, which is replaced; or its URL, where nothing is written over another file.
 
-    Raises DiskFailed for a store that cannot be reached, and whatever is wrong with checkpoints.
+    Raises DiskFailed for a store that cannot be reached, and what `newest_model` or `best_model`
+    raises.
     """
     model = _read(str(run), best_model if the_best else newest_model)
     metadata = {"run": model.run, "checkpoint": str(model.number), **model.layout.ties}

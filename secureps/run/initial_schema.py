@@ -42,7 +42,7 @@ def initial_schema(plan: Plan) -> Schema | None:
     """Reads the schema of the plan's file of version 0; None if the first client founds.
 
     It has digests of the tensors that the plan freezes: the file has those, too. Raises ConfigError
-    for no safetensors file, or types or values that are not to be trained from.
+    if it is no safetensors file, or has types or values from which no training can start.
     """
     if plan.section.initial is None:
         return None

@@ -127,15 +127,16 @@ def _watch(
     again: Mapping[str, Callable[[], object]],
     then: Mapping[str, str],
 ) -> str:
-    """Waits for the end of the client, and for that of the run or of the key holder.
+    """Waits until the client has ended, and the run or the key holder too.
 
     Args:
         again: what to do before a process is started again, by its name.
-        then: what follows from the end of the client and of the key holder, by their names.
+        then: what follows if the client, or the key holder, has failed, by its name.
     Returns:
         why the client ended; "" if it failed.
     """
-    ended, (client, holder) = "", then
+    ended = ""
+    client, holder = then
     while client in both.running() or (holder in both.running() and not shown.over):
         time.sleep(_TICK)
         failed, found = set(both.failed), both.poll()
@@ -143,7 +144,7 @@ def _watch(
         for news in found:
             if isinstance(news, Finished):
                 ended = _explain_end(news)
-                tell(client, "Ended", f"has ended; {then[client]}")
+                tell(client, "Ended", f"has ended; {holder} goes on until the run is over")
             else:
                 text = f"died ({news.how}); it is started again, restart {news.restarts}"
                 tell(news.name, "Died", text, logging.WARNING)
@@ -205,11 +206,11 @@ def _explain_end(ended: Finished) -> str:
 
 @contextmanager
 def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
-    """Locks a key holder's folder while the `with` lasts; yields the file that it is started with.
+    """Locks a key holder's folder while the `with` lasts; yields the file for `serve keyholder`.
 
     Raises:
-        KitError: the kit has no keys of it.
-        OperatorError: somebody else runs it or its client, or the disk refuses.
+        KitError: the kit has no keys of this key holder.
+        OperatorError: the key holder or its client runs already, or the disk refuses.
     """
     kit, name = joining.kit.absolute(), joining.name
     known = load_public(kit, joining.ca_fingerprint).roster.names("holder")

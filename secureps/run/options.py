@@ -79,7 +79,7 @@ PassphraseFd = Annotated[
 
 
 def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
-    """Reads the passphrase of `--passphrase-fd`; help is told without what opens private files."""
+    """Reads the passphrase of `--passphrase-fd`; imports late, so that `--help` is quick."""
     from secureps.store.kit_files import Passphrases
 
     return Passphrases(descriptor, new)
@@ -178,11 +178,11 @@ def _hide_absent_variables(command: click.Command) -> None:
         _hide_absent_variables(below)
 
 
-def said_again(*left_out: str) -> list[str]:
-    """Says the command that runs now once more, without some of its options.
+def repeat_words(*left_out: str) -> list[str]:
+    """Returns the words of the command that runs now, without some of its options.
 
-    Each option is one word with its value, and arguments follow a "--": no word can be taken for
-    another. What a profile gave is among the options.
+    Each option is one word with its value, and arguments follow a "--", so that no word can be
+    taken for another. Options that a profile gave are among them.
     """
     context = click.get_current_context()
     options, arguments = list[str](), list[str]()

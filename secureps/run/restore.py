@@ -25,8 +25,8 @@ from secureps.store.keyring import load_public
 def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
 
-    Raises ConfigError unless copy, folder and kit are of this party and of one run, and more as
-    `store.backup.restore`.
+    Raises ConfigError unless copy, folder and kit are of this party and of one run; and what
+    `store.backup.restore` raises.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role

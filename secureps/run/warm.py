@@ -60,7 +60,7 @@ def warm() -> str:
 def warm_once(say: Callable[[str], None]) -> Path:
     """Warms before a plan's parties start: they would all compile the same kernels at once.
 
-    Returns the folder that processes are to `keep_in` that do not hear of it otherwise.
+    Returns the folder of the kernels, for processes to `keep_in` that do not hear of it otherwise.
     """
     from secureps.compiled import all_kept, kernel_folder
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.arguments import typed
+from secureps.arguments import check_types
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
 
@@ -127,7 +127,7 @@ REDRAWS = 1000
 Indices = NDArray[np.int64]
 
 
-@typed
+@check_types
 def dirichlet(
     labels: NDArray[np.int64], parties: int, alpha: float, seed: int, minimum: int = 1
 ) -> tuple[Indices, ...]:

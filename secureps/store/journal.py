@@ -569,7 +569,7 @@ class DatedJournal(WrappedJournal):
     the run's clock came apart (a host that slept, a clock that was set). So the first row of every
     journal names its writer (`store.backup.demand_owner`). Requests that were refused
     are counted in the next transaction, but not sooner than EVERY after the last that had any, and
-    when the journal is closed: a flood takes a row of each party and kind of error, and no more.
+    when the journal is closed: a flood takes one row for each party and kind of error.
 
     None is stamped sooner than what was taken before it: a standby's clock counts from when its
     own process began, and may be behind the coordinator's, whose rows its own follow.

@@ -354,7 +354,7 @@ def check_members(cohort: Cohort, least: int, heaviest: int, sealed: bool = True
 
     Raises:
         Refused: fewer than `least` clients, a client twice, an update of another group, a weight
-            above `heaviest`, or under a cipher that hides something too uneven weights.
+            above `heaviest`, or, if updates are `sealed`, weights that are too uneven.
     """
     clients = {member.id.client for member in cohort.members}
     if len(clients) != len(cohort.members):

@@ -134,7 +134,7 @@ def _open(tx: Transaction, group: GroupState) -> Wait:
 
 def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     """Gives a group up if nobody is left who might make its next version."""
-    if not recovery.chooses(tx, group) or group.trails:
+    if not recovery.chooses(tx, group):
         return
     tried = recovery.choice(tx, group, tx.takers(group.name))
     if tried.over:

@@ -3,8 +3,8 @@
 The plan's schedule says of which versions of the model it has one. Its round begins before anybody
 may train from that version: the model's next round opens when the trailing group's has begun, and
 goes on beside it. A round that cannot begin, or fails, is skipped, on record, and holds nobody up.
-Where the plan names an evaluator, no group trails the model, and the evaluator's word is waited for
-instead.
+Where the plan names an evaluator, no group trails the model, and the model's next round waits for
+the evaluator's word instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _since(tx: Transaction) -> float:
 
 
 def due(tx: Transaction) -> int:
-    """The version of the model that is next on the schedule and is not begun; 0 if none is."""
+    """The version that the model is at, if it is on the schedule and has had no round; else 0."""
     at, state, group = version(tx), tx.federation.trail, tx.trailing
     if at not in tx.plan.schedule or state.settled(at):
         return 0
@@ -44,7 +44,7 @@ def asked(tx: Transaction, group: GroupState, member: str) -> int:
 
 
 def idle(tx: Transaction) -> bool:
-    """Whether no round of it is open, and none is due of the model as it is."""
+    """Whether no round of the trailing group is open, and none is due."""
     group = tx.trailing
     return not due(tx) and (group is None or group.phase is Phase.WAITING)
 
@@ -76,7 +76,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
 
 
 def hold_back(tx: Transaction) -> Wait | None:
-    """What a round of the model that could open waits for, unless a version is skipped instead."""
+    """Says what the model's next round must wait for; else skips a version that is due: None."""
     at, keep, own = due(tx), unkept(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")

@@ -673,11 +673,11 @@ class HolderLedger:
             Unsigned, UnknownParty: nobody on the roster signed it.
             NotReady: its author is too new on the roster.
         """
-        # Whoever is revoked is in no cohort any more, also with a receipt that was verified before.
+        # Asked first: a client that was revoked since its receipt was verified is in no cohort.
         author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if (whole := receipt.digest) in self._verified:  # its signature is part of that
             return
-        if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
+        if receipt.run != run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
         if author.role != "client":
             raise Refused(f"{receipt.id.client} is not a client")

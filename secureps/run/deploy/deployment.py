@@ -68,7 +68,7 @@ class Request:
     def holders_terms(self) -> dict[str, int]:
         """What a key holder insists on: the plan's limits, or its site's where those are stricter.
 
-        Raises ConfigError if the site's file is none.
+        Raises ConfigError if the site's file does not parse.
         """
         site = NO_POLICY if self.site is None else read_site(self.site)
         own = site.terms.tightened(None, self.threshold, "")
@@ -79,7 +79,7 @@ class Request:
         }
 
     def options(self) -> list[str]:
-        """Of `secureps join`, but the site's; ConfigError for a setting that is not KEY=VALUE."""
+        """Options of `secureps join` but `--site`; ConfigError unless settings are KEY=VALUE."""
         read_settings(self.settings)
         own = {"budget": self.budget, "threshold": self.threshold}
         given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]

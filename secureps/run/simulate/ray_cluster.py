@@ -95,8 +95,8 @@ class RayCluster:
 def ray_cluster() -> Iterator[RayCluster]:
     """The cluster that RAY_ADDRESS names, or that runs on this machine, while the `with` lasts.
 
-    None is started (ConfigError): Ray listens on every address of its machine, and its operator is
-    to know.
+    Raises ConfigError if there is none. None is started here: Ray listens on every address of its
+    machine, and the machine's operator should decide that.
     """
     with from_extras():
         import ray

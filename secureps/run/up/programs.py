@@ -336,7 +336,7 @@ WITHIN = 60.0
 
 
 def demand_shard(root: Path, name: str) -> None:
-    """Refuses what is no name (Malformed), or another party's of a run (UnknownParty)."""
+    """Refuses text that is no name (Malformed), or that names another party (UnknownParty)."""
     check_name(name)
     if name in RESERVED:
         raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")

@@ -65,7 +65,7 @@ def listing(root: Path) -> Iterator[Text]:
 
 
 def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
-    """When a run began, in seconds since 1970, and how far it is."""
+    """Returns when a run began, in seconds since 1970, and the lines that describe it."""
     from secureps.run.report.terminal import folded  # with numpy, which `status` can do without
 
     origin, plan = Origin.read(folder), _plan(folder)

@@ -429,7 +429,7 @@ def noted(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def full_disk_named(root: Path, then: str) -> Iterator[None]:
-    """Says of a disk that is full that the run is not lost, and what to do `then`."""
+    """Turns the error of a full disk into one that says what to do `then`: the run is not lost."""
     try:
         yield
     except OSError as error:
