@@ -128,7 +128,8 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
     for kit in federation.kits:
         if kit.role == "observer" or (kit.role == "client" and federation.script is None):
             continue
-        home = SERVERS if kit.role in SERVING else names[sites.get(kit.name, kit.name)]
+        site = sites.get(kit.name, kit.name) if kit.role == "holder" else kit.name
+        home = SERVERS if kit.role in SERVING else names[site]
         folder = folders.setdefault(home, {})
         own = cluster.coordinators if kit.role == COORDINATOR else (names[kit.name],)
         for name in own:
