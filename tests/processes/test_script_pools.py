@@ -172,5 +172,5 @@ def test_on_machines_of_their_own(tmp_path: Path) -> None:
         processes.wait(processes.finished, "the end")
         for name in processes.clients:
             assert processes._running[name].wait(60.0) == 0, processes.log(name)
-            assert "versions are made" in processes.log(name)
+            assert "1 version is made" in processes.log(name)
         assert np.allclose(processes.model()[1]["w"], 0.5, atol=1e-3)
