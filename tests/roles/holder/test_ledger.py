@@ -231,6 +231,16 @@ def test_a_cohort_of_an_opened_ones_number_is_held_against_it_all_the_same() -> 
         assert "stands in cohort 1, which was opened" in each.gives(opening(renamed))
 
 
+def test_the_highest_number_is_told_whichever_was_opened_last() -> None:
+    """Else a coordinator would not find that its journal is older than what it had opened."""
+    ledger, asks = Ledger(), Coordinator()
+    first, second = asks.cohort(CLIENTS[:LEAST]), asks.cohort(CLIENTS[LEAST : 2 * LEAST])
+    for cohort in (second, first):
+        assert ledger.gives(opening(cohort)) == ""
+    for each in (ledger, ledger.restarted()):
+        assert [at.version for at in each.real.register().reached] == [second.number]
+
+
 def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory() -> None:
     ledger, asks = Ledger(), Coordinator()
     few = CLIENTS[:LEAST]

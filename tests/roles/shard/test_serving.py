@@ -72,5 +72,6 @@ def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Plan, "noisy_shards", True)
     with pytest.raises(NotReady, match="version 1 of all is not made yet"):
         ask(made, "c0", 1, block=0)
+    assert ask(made, PEER, 1, block=0) == pulled, "another shard makes the same version"
     made.order(orders.Commit(1, "all", 1, 0))
     assert ask(made, "c0", 1, block=0) == pulled
