@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_TAKEN: dict[Any, Any] = {float: Real, Path: os.PathLike, dict: Mapping}
-"""What is accepted, by the type that is declared."""
+_TAKEN: dict[Any, Any] = {int: Integral, float: Real, Path: os.PathLike, dict: Mapping}
+"""Maps a declared type to the wider type that is accepted for it."""
 
 _GENERIC = (dict, Mapping, Callable)
 """Types with parameters that are checked, though their parameters are not."""
@@ -52,8 +52,6 @@ def _suits(value: object, hint: Any) -> bool:
     kind = get_origin(hint) or hint
     if kind in (int, float) and isinstance(value, bool):
         return False
-    if kind is int:
-        return isinstance(value, Real) and value % 1 == 0
     if kind is not hint and kind not in _GENERIC:
         return True
     return not isinstance(kind, type) or isinstance(value, _TAKEN.get(kind, kind))

@@ -454,7 +454,7 @@ def told_of(what: str) -> None:
 
 
 TRAINING = ("fit", "what fit returned")
-"""What `blamed` is told of a training."""
+"""Places of `blamed` at which a value that is not finite means that a training diverged."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What the files at a party's own site may say, key by key.
+"""The sections of the files at a party's own site, key by key.
 
 A server's file names its kit, its address and its state. A data holder's file says what its site
 allows, whatever a plan says. A profile saves the options of a connection under a name.
@@ -68,7 +68,7 @@ class ServeSection(Table):
 
 
 Reveal = Literal["nothing", "keys", "values"]
-"""How much a coordinator hears of a refusal: that there is one, which keys, or the whole reason."""
+"""The part of a refusal that a coordinator hears: its existence, its keys, or its whole reason."""
 
 MESSAGE = r"^(train|query|(train|evaluate|query)\.[A-Za-z_][A-Za-z0-9_]*)$"
 """Types of messages to a client's app that are not the evaluation itself; "train" is no custom one,

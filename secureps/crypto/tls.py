@@ -111,25 +111,28 @@ def _public_key(public: bytes) -> ec.EllipticCurvePublicKey:
         raise Malformed("this public key of P-256 is no point of the curve") from None
 
 
+AUTHORITY_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""The uses of the key of a CA's certificate: it signs certificates, and lists of revoked ones."""
+
+
 def make_authority(ca: Identity) -> bytes:
     """The CA's own certificate, signed by itself: PEM."""
     key, name = Ed25519PrivateKey.from_private_bytes(ca.to_bytes()), _name("secureps CA")
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
     return (
         _builder(name, name, AUTHORITY_LIFETIME)
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(AUTHORITY_USAGE, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .sign(key, None)
         .public_bytes(_PEM)

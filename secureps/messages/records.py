@@ -65,7 +65,7 @@ class Dated:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """How many requests of one party were refused as one class of error, since the row before.
+    """Counts the requests of a party that were refused with one class of error since the last row.
 
     No machine reads it.
     """
@@ -87,7 +87,7 @@ class RunPinned:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSummary:
-    """What an archive keeps of a receipt: all that is ever told of it, and its digest.
+    """The part of a receipt that an archive keeps: the facts of the audit log, and the digest.
 
     `sealed`: its client sealed it (`Sealed`); else the coordinator accepted it (`Submit`).
     """

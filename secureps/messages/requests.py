@@ -363,13 +363,13 @@ class Telemetry:
 
 
 WAITED, ARRIVED = "waited_seconds", "arrived"
-"""What the coordinator tells of a client: seconds since the round opened; 1 if it came, else 0."""
+"""Figures of a client: seconds from the round's opening, and 1 if its update came, else 0."""
 
 UP = "bytes_up"
 """Bytes of a client's update that the coordinator accepted."""
 
 PUBLISHED = "published_seconds"
-"""What the coordinator tells of a version as itself: seconds of the run's clock."""
+"""The second of the run's clock at which the coordinator published a version."""
 
 SPENT = "epsilon"
 """The largest epsilon of all members when the version was published."""
@@ -546,7 +546,7 @@ class CopyPart:
 
     @property
     def end(self) -> int:
-        """How many bytes of the copy are there with this part."""
+        """Counts the bytes of the copy up to the end of this part."""
         return self.offset + len(self.part)
 
 

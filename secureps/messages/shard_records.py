@@ -46,4 +46,4 @@ class OpenedForgotten:
 ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
     Commit | Discarded | OpenedForgotten | RosterFollowed
 )
-"""What a shard writes; of a version that was committed the order itself."""
+"""The records of a shard; it journals an order to commit as it came."""

@@ -37,6 +37,7 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+from secureps.crypto.tls import AUTHORITY_USAGE
 from secureps.flower.aggregator import simulated_kit
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import load_plan
@@ -268,7 +269,7 @@ def certify(folder: Path) -> tuple[Path, Path, Path]:
     root = (
         _builder("Flower CA", authority)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_signs(), critical=True)
+        .add_extension(AUTHORITY_USAGE, critical=True)
         .add_extension(about, critical=False)
         .sign(authority, hashes.SHA256())
     )
@@ -310,20 +311,6 @@ def _builder(name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuil
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
         .not_valid_after(now + _DAY)
-    )
-
-
-def _signs() -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
     )
 
 

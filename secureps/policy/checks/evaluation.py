@@ -44,11 +44,11 @@ from secureps.wording import meant
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Which versions of the model a group that trails it is asked for: every k-th and the last.
+    """The versions of the model that a trailing group has a round for: every k-th and the last.
 
     Args:
         every: k; 0: of no version.
-        last: the last of all versions, which may be a thousand million.
+        last: the last of all versions.
     """
 
     every: int
@@ -72,7 +72,7 @@ class Schedule:
         return Base(version, -(-at // self.every) - 1 - version)
 
     def tries(self, at: int) -> int:
-        """How many rounds may be opened for version `at`: nothing waits behind the last one."""
+        """Returns how many rounds a version may have: two if it is the last, for nothing waits."""
         return 2 if at == self.last else 1
 
 

@@ -143,7 +143,8 @@ def serve(
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
     found, early = held.states.get(asked.version), asked.version > held.committed
-    # Should the cohort be burnt, its updates are summed again with other noise: two for one charge.
+    # Its cohort may still be burnt. Then its updates are summed again with other noise, and whoever
+    # pulled this version would have two noised sums of them for one charge.
     if found is None or (early and not shard and state.pinned.plan.noisy_shards):
         if early:
             raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
