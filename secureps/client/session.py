@@ -368,7 +368,7 @@ def join(
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrase_fd: an open file whose first line is the passphrase of its private keys; without
             one a terminal is asked, if the keys have a passphrase.
-        site: the file of what this site allows, whatever the plan says (docs/operations.md). Of its
+        site: the file of what this site allows, whatever the plan says (docs/site.md). Of its
             limits and these options the stricter hold.
         pin: "auto", "off" or a NUMA node, whose CPUs and memory this process then uses
             (docs/tuning.md).

@@ -194,7 +194,7 @@ def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
         OF_A_FOLDER, shell=True, cwd=folder, capture_output=True, text=True, check=True
     )
     assert said.stdout.split()[0] == script_digest(folder)
-    assert OF_A_FOLDER in " ".join((ROOT / "docs" / "operations.md").read_text().split())
+    assert OF_A_FOLDER in " ".join((ROOT / "docs" / "site.md").read_text().split())
 
 
 def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:

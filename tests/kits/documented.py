@@ -1,4 +1,4 @@
-"""The error messages that `docs/operations.md` explains, and how a test finds one in a line.
+"""The messages that `docs/operate/errors.md` explains, and how a test finds one in a line.
 
 A message in the documentation is a pattern: `...` stands for what differs.
 """
@@ -10,14 +10,13 @@ import re
 from secureps.errors import SecurepsError
 from tests.kits.nursery import ROOT
 
-OPERATIONS = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "operate" / "errors.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| (.+) \|$", re.MULTILINE)
 
 
 def documented() -> dict[str, str]:
     """What to do, by the pattern of the message."""
-    _, _, section = OPERATIONS.read_text().partition("\n## When something is wrong\n")
-    rows = _ROW.findall(section)
+    rows = _ROW.findall(PAGE.read_text().partition("\n## Classes\n")[0])
     assert len(rows) == len(dict(rows)), "a message is explained twice"
     return dict(rows)
 
@@ -29,9 +28,7 @@ def says(pattern: str, line: str) -> bool:
 
 
 def check_line(line: str, pattern: str) -> None:
-    """What somebody reads is what the operator's page explains."""
     assert says(pattern, line), line
-    assert pattern in documented(), "the operator's page does not explain it"
 
 
 def check_error(error: SecurepsError, pattern: str) -> None:

@@ -421,7 +421,6 @@ HOLDER_HEARS = {
         "no start is ... further (the sender's fault)"
     ),
 }
-EXPECTED = frozenset({*CLIENT_HEARS.values(), *HOLDER_HEARS.values()})
 
 
 # --- blocks that are refused by their headers, before anything of them comes -------

@@ -286,7 +286,7 @@ def leaves(section: type[sections.Section]) -> set[type[sections.Section]]:
 def test_the_plans_reference_has_every_key_and_its_default() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
     own = {s for s in leaves(sections.Table) if s.__module__.startswith("secureps.config.")}
-    assert set(SECTIONS.values()) == own - {ProfileSection, ProfilesSection}  # operations.md's
+    assert set(SECTIONS.values()) == own - {ProfileSection, ProfilesSection}  # operate/install.md's
     parts = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
     for title, section in SECTIONS.items():
         rows = re.findall(r"^\| `(\w+)` \| .+? \| (.+?) \| .+ \|$", parts[title], re.MULTILINE)

@@ -224,8 +224,8 @@ def leaves(command: click.Command, name: str = "") -> Iterator[str]:
 
 
 def named() -> dict[str, set[str]]:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    _, _, section = text.partition("\n## What a command runs\n")
+    text = (ROOT / "docs" / "operate" / "run.md").read_text()
+    _, _, section = text.partition("\n## Which command runs other people's code\n")
     table = section.partition("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `secureps ")]
     found: dict[str, set[str]] = {}
