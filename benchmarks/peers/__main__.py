@@ -1,7 +1,7 @@
 """`make bench-peers`: plays every peer with every size, one after another, and tells.
 
-Writes `peers.json`, `peers.md` and `peers.png` under benchmarks/results; with `--publish` the
-tables go into docs/benchmarks.md too, and the picture into docs/assets.
+Writes `peers.json`, `peers.md` and `peers.png` under benchmarks/results; with `--publish` also
+`peers.txt` there, which is kept, and the picture in docs/assets.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from benchmarks.peers import chart, environments, table
 from benchmarks.peers.catalogue import EVERY, PEERS, WIRE
 from benchmarks.peers.outcome import FAILED, SKIPPED, Figures, Outcome, PeerError
 from benchmarks.peers.stage import end_with_parent
-from benchmarks.report import RESULTS, filled
+from benchmarks.report import RESULTS
 from tests.kits.nursery import ROOT
 
 CLIENTS = 5
 SHARE = 0.85
 """Of the memory that is free at the start: what one peer may have."""
-PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "assets" / "peers.png"
 
 
@@ -80,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--memory", type=float, help="GB for one peer (default: 85%% of what is free)"
     )
     made.add_argument("--keep", action="store_true", help="keeps logs, and says where")
-    made.add_argument("--publish", action="store_true", help="changes the page and its picture")
+    made.add_argument("--publish", action="store_true", help="keeps the tables and the picture")
     return made
 
 
@@ -165,8 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     chart.draw(outcomes, RESULTS / "peers.png")
     print(f"written: {', '.join(str(RESULTS / f'peers.{end}') for end in ('json', 'md', 'png'))}")
     if options.publish:
-        text = (RESULTS / "peers.md").read_text().strip()
-        PAGE.write_text(filled(PAGE.read_text(), "peers", f"{text}\n\n![Peers](assets/peers.png)"))
+        shutil.copy(RESULTS / "peers.md", RESULTS / "peers.txt")
         PICTURE.parent.mkdir(exist_ok=True)
         shutil.copy(RESULTS / "peers.png", PICTURE)
 
