@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
+from secureps.config.sections import CLASS, MEMORY, NAME, Table, show_value
 from secureps.config.site_files import MESSAGE
 from secureps.wording import meant
 
@@ -51,7 +51,7 @@ def _stage(stage: Any) -> Any:
     table = {"name": stage} if isinstance(stage, str) else stage
     name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
     if name not in STAGES:
-        text = f"no such stage, {shown(name)}; {meant(name, STAGES)}"
+        text = f"no such stage, {show_value(name)}; {meant(name, STAGES)}"
         raise PydanticCustomError("stage", "{text}", {"text": text})
     return table
 
@@ -277,12 +277,12 @@ RuleSection = Annotated[
 ]
 
 
-def _spelled(rule: Any) -> Any:
+def _check_rule(rule: Any) -> Any:
     """`rule = "package.module:Class"` says no more than a name, which must be of a rule."""
     table = {"name": rule} if isinstance(rule, str) else rule
     if _rule(table) not in (*RULES, "own"):
         given = table.get("name") if isinstance(table, dict) else table
-        text = f"no such rule, {shown(given)}; {meant(given, RULES)}"
+        text = f"no such rule, {show_value(given)}; {meant(given, RULES)}"
         own = 'or your own as "package.module:Class"'
         raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
     return table
@@ -319,7 +319,7 @@ class SparseSection(Table):
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
 
-def _unstated(group: dict[str, Any]) -> bool:
+def _states_no_size(group: dict[str, Any]) -> bool:
     """Whether a group says nothing of how large updates may be; `round` asks for a clip."""
     stages = group.get("codec")
     named = stages if isinstance(stages, list | tuple) else ()
@@ -360,32 +360,32 @@ class GroupSection(Table):
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
     tier: Literal["resident", "mapped"] | None = None
-    rule: Annotated[RuleSection, BeforeValidator(_spelled)]
+    rule: Annotated[RuleSection, BeforeValidator(_check_rule)]
     optimizer: OptimizerSection = OptimizerSection()
 
-    def _stated(self, stage: str, key: str) -> Any | None:
+    def _stage_value(self, stage: str, key: str) -> Any | None:
         """Returns the value of a stage's key; None if the codec has no such stage."""
         return next((getattr(each, key) for each in self.codec if each.name == stage), None)
 
     @property
     def one_in(self) -> int | None:
         """Of how many values one is sent; None where all are."""
-        return self._stated("support", "one_in")
+        return self._stage_value("support", "one_in")
 
     @property
     def support_every(self) -> int | None:
         """For how many versions one support stays; None where each version has its own."""
-        return self._stated("support", "every")
+        return self._stage_value("support", "every")
 
     @property
     def rotates(self) -> bool:
         """Whether values are rotated."""
-        return self._stated("rotate", "name") is not None
+        return self._stage_value("rotate", "name") is not None
 
     @property
     def follows_norms(self) -> bool:
         """Whether the grid's range moves with the norms of updates."""
-        return self._stated("round", "length") == "mean_norm"
+        return self._stage_value("round", "length") == "mean_norm"
 
     @property
     def scaled(self) -> bool:
@@ -395,7 +395,7 @@ class GroupSection(Table):
     @property
     def deviations(self) -> float | None:
         """The grid's range, in standard deviations of a full update; None if it is stated."""
-        return self._stated("round", "deviations")
+        return self._stage_value("round", "deviations")
 
 
 class NoiseSection(Table):
@@ -502,14 +502,14 @@ class EvaluationSection(Table):
             for message, most in self.parts
             for name in (
                 f"share of {message}",
-                *(self.told_as(message, each) for each in sorted(most)),
+                *(self.title(message, each) for each in sorted(most)),
             )
         )
 
     @property
     def magnitudes(self) -> dict[str, float]:
         """The largest magnitude of everything that an evaluation shows, sorted by name."""
-        named = ((self.told_as(part, n), most) for part, of in self.parts for n, most in of.items())
+        named = ((self.title(part, n), most) for part, of in self.parts for n, most in of.items())
         return dict(sorted(named))
 
     @staticmethod
@@ -617,7 +617,7 @@ class PlanSection(Table):
         def complete(group: Any) -> Any:
             if not isinstance(group, dict):
                 return group
-            free = _unstated(group) and (client or group.get("outcome") != "sum")
+            free = _states_no_size(group) and (client or group.get("outcome") != "sum")
             return _counting(room | group if free else group, records)
 
         return values | {"group": tuple(map(complete, groups))}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from secureps.config.plan import RuleSection, Scalar, _spelled
+from secureps.config.plan import RuleSection, Scalar, _check_rule
 from secureps.config.sections import NAME, Table
 
 
@@ -19,7 +19,7 @@ class VariantSection(Table):
 
     name: str = Field(pattern=NAME)
     plan: str | None = None
-    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled)], ...] = ()
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_check_rule)], ...] = ()
     deadlines: tuple[Annotated[float, Field(gt=0)], ...] = ()
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 

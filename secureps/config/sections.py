@@ -115,17 +115,19 @@ _LITERAL = re.compile("'([^']*)'")
 def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """Checks `data` against a section; ConfigError names every key that is wrong."""
     try:
-        return kind.model_validate(_tupled(data))
+        return kind.model_validate(_to_tuples(data))
     except RecursionError:
         raise ConfigError(f"{where}: tables lie too deep in one another") from None
     except ValidationError as error:
         errors = error.errors()
         listed: set[type[Section]] = set()  # so that a section's keys are listed once
-        wrong = [_told(kind, each, data, listed) for each in errors if not _follows(each, errors)]
+        wrong = [
+            _say_error(kind, each, data, listed) for each in errors if not _is_echo(each, errors)
+        ]
         raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
 
 
-def placed(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def resolve_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A script's settings, in which texts that begin as paths do are absolute, from the folder.
 
     `.` alone stays: it may as well be a decimal point.
@@ -156,14 +158,14 @@ def refuse_misplaced(settings: Mapping[str, Any], file: Path) -> None:
             )
 
 
-def _tupled(value: Any) -> Any:
+def _to_tuples(value: Any) -> Any:
     """Makes lists tuples, as frozen sections have them."""
     if isinstance(value, Mapping):
-        return {key: _tupled(each) for key, each in value.items()}
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+        return {key: _to_tuples(each) for key, each in value.items()}
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
-def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+def _is_echo(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
     """Whether a table counts as absent only because something in it is wrong."""
     own = error["loc"]
     return error["type"] == "too_short" and any(
@@ -171,7 +173,7 @@ def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
     )
 
 
-def _told(
+def _say_error(
     kind: type[Section],
     error: ErrorDetails,
     data: Mapping[str, Any],
@@ -181,10 +183,10 @@ def _told(
     key, section, path = _place(kind, error["loc"])
     at = data.line(path) if isinstance(data, Tables) else None
     line = "" if at is None else f" (line {at})"
-    return f"{key or 'top level'}: {_wrong(section, error, listed)}{line}"
+    return f"{key or 'top level'}: {_say_fault(section, error, listed)}{line}"
 
 
-def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
+def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
         if gone := GONE.get((section.__name__, str(error["loc"][-1]))):
@@ -194,19 +196,19 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
         about = told(error["loc"][-1], section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
-        return f"unknown value {shown(given)}; {meant(given, names)}"
+        return f"unknown value {show_value(given)}; {meant(given, names)}"
     if kind == "missing":
         return "is missing" + FOUND.get(str(error["loc"][-1]), "")
     if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant
         return f"must be a list in brackets (of tables: [[{error['loc'][-1]}]]), and is a table"
     known = {
-        key: f"{value:g}" if isinstance(value, float) else shown(value)
+        key: f"{value:g}" if isinstance(value, float) else show_value(value)
         for key, value in error.get("ctx", {}).items()
     }
     wanted = PATTERNS.get(error["ctx"]["pattern"]) if kind == MISMATCH else WANTED.get(kind)
     if wanted is None:
         return error["msg"]
-    return f"must be {wanted.format(**known)}, and is {shown(given)}"
+    return f"must be {wanted.format(**known)}, and is {show_value(given)}"
 
 
 GONE = {
@@ -276,14 +278,14 @@ def memory_text(count: int) -> str:
     return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
-def memory_stated(count: int) -> str:
+def memory_exact(count: int) -> str:
     """A text of MEMORY that means exactly so many bytes, "4 MB"; if there is none, as above."""
     units = sorted(_UNITS.items(), key=lambda unit: -unit[1])
     exact = (f"{count // size} {name}" for name, size in units if count and count % size == 0)
     return next(exact, memory_text(count))
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as a TOML file has it, cut short."""
     match value:
         case bool() | int() | float() | str():
@@ -392,7 +394,7 @@ def _key(key: str) -> str:
 def read_toml(path: Path) -> Tables:
     """The tables of a TOML file; ConfigError when it is missing or does not parse."""
     try:
-        text = _decoded(path.read_bytes()).replace("\r\n", "\n")
+        text = _decode(path.read_bytes()).replace("\r\n", "\n")
         return Tables(tomllib.loads(text), text.split("\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
@@ -404,7 +406,7 @@ def read_toml(path: Path) -> Tables:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     """Decodes UTF-8, or what the byte order mark says that Windows puts before a file."""
     utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if utf16 else "utf-8-sig")

@@ -61,7 +61,7 @@ def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
     return Fraction(counted, bound(section))
 
 
-def by_public_number(section: PlanSection) -> bool:
+def counts_by_public_number(section: PlanSection) -> bool:
     """Tells whether clients count by a number of the site's or the plan's, not by their records.
 
     Then nothing that a client sends depends on how many records it has exactly.
@@ -70,9 +70,9 @@ def by_public_number(section: PlanSection) -> bool:
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
 
 
-def counts(section: PlanSection) -> bool:
+def publishes_exact_counts(section: PlanSection) -> bool:
     """Tells whether clients publish the exact number of their examples, in any group."""
-    return not by_public_number(section) and any(
+    return not counts_by_public_number(section) and any(
         group.weighting == "examples" for group in section.group
     )
 
@@ -85,7 +85,7 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     Raises:
         PlanRefused: its records may not be counted, and neither says a number.
     """
-    if own is not None or not by_public_number(section):
+    if own is not None or not counts_by_public_number(section):
         return own
     privacy = section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -99,13 +99,13 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     return privacy.records
 
 
-def publishes(section: PlanSection) -> bool:
+def publishes_counts(section: PlanSection) -> bool:
     """Tells whether receipts have the number that a client counts by."""
     groups = (*section.group, evaluation_group(section))
     return any(group is not None and group.weighting == "examples" for group in groups)
 
 
-def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
+def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
     """Tells a client which of its numbers is public, and to whom; nothing where all count alike.
 
     Args:
@@ -113,7 +113,7 @@ def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
     Raises:
         PlanRefused: as `public_number`.
     """
-    if not publishes(section):
+    if not publishes_counts(section):
         return ()
     number = public_number(section, own)
     how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
@@ -140,7 +140,7 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
             f"by the plan's most_examples{of}"
         )
     left = bits_left(section.bits, share * members, members)
-    if few(left, section.bits):
+    if is_few(left, section.bits):
         found.append(
             f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
             f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
@@ -149,7 +149,7 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def few(left: float, bits: int) -> bool:
+def is_few(left: float, bits: int) -> bool:
     """Tells whether weights leave few of the bits that a plan asks for."""
     return left < min(FEW_BITS, bits - 0.5)
 

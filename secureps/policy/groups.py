@@ -16,7 +16,7 @@ from secureps.policy.plan import Plan
 from secureps.privacy.client_level import AdaptiveClip
 
 
-def together(plan: Plan, group: str) -> tuple[str, ...]:
+def joint_groups(plan: Plan, group: str) -> tuple[str, ...]:
     """The groups that are trained for together with this one, in order; it is one of them."""
     if not joins_others(plan, group):
         return (group,)
@@ -26,7 +26,7 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
     )
 
 
-def beside(
+def digest_round_models(
     plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
 ) -> bytes:
     """Digests the models that all groups of a round were trained on; empty for a single group.
@@ -36,7 +36,7 @@ def beside(
     Args:
         blocks: digests of the published blocks of `model`, by group.
     """
-    groups = together(plan, group)
+    groups = joint_groups(plan, group)
     if len(groups) == 1:
         return b""
     at = {each.group: each.version for each in model}
@@ -49,7 +49,7 @@ def joins_others(plan: Plan, group: str) -> bool:
     return not apart and plan.bounds(group).rounds
 
 
-def moved(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
+def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
     """What moves the scale of a group, in whose units its updates travel; None if it has none.
 
     Args:

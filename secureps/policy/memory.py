@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secureps.config.sections import memory_stated, memory_text
+from secureps.config.sections import memory_exact, memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
@@ -188,7 +188,9 @@ def _checkpoints(plan: Plan) -> int:
     return min(most, section.keep + MORE_CHECKPOINTS + plan.keeps_best)
 
 
-def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse | None:
+def least_footprint(
+    plan: Plan, groups: Sequence[GroupLayout], service: Service
+) -> MemoryUse | None:
     """Predicts for the fewest shards that `[scaling]` leaves; None where they are never fewer.
 
     No shard goes where another one's limit would be too little for its part of the blocks.
@@ -222,7 +224,7 @@ def _resident(
     return held + longest
 
 
-def sealing(plan: Plan, group: GroupLayout) -> int:
+def sealing_memory(plan: Plan, group: GroupLayout) -> int:
     """Predicts what a client holds of a group at its peak while it makes an update: bytes.
 
     The pulled values and the trained ones, float32; under feedback what earlier updates left over,
@@ -278,7 +280,7 @@ def room_to_make(
     least = pinned + threads * largest
     if memory < least:
         raise ConfigError(
-            f'memory = "{memory_stated(memory)}" is too little for what this shard holds: it works '
+            f'memory = "{memory_exact(memory)}" is too little for what this shard holds: it works '
             f'with "{memory_text(least)}" or more, {pinned:,} bytes for {PINNED} versions of '
             f"groups whose tier is resident, and its longest block, {largest:,} bytes, for each of "
             f"its threads, {threads}"

@@ -20,7 +20,7 @@ from secureps.arguments import check_types
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import parse, placed, read_toml
+from secureps.config.sections import parse, read_toml, resolve_paths
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
@@ -202,17 +202,17 @@ class Plan:
         """The groups of the model, row-blocks one by one."""
         return tuple(self._groups)
 
-    def only(self, group: str) -> bool:
+    def is_alone(self, group: str) -> bool:
         """Whether it is all that versions are made of, so that its name goes without saying."""
         return self.groups == (group,)
 
     def of(self, group: str) -> str:
         """Ends a phrase with " of NAME", if the name has to be said."""
-        return "" if self.only(group) else f" of {group}"
+        return "" if self.is_alone(group) else f" of {group}"
 
     def head(self, group: str) -> str:
         """Begins a line about a group with its name, if that has to be said."""
-        return "" if self.only(group) else f"{group}: "
+        return "" if self.is_alone(group) else f"{group}: "
 
     @cached_property
     def _groups(self) -> dict[str, GroupSection]:
@@ -225,7 +225,7 @@ class Plan:
                 found[name] = group
         return found
 
-    def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    def touched_groups(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
         """The groups that a client contributes to whose data touches these rows of sparse tensors.
 
         Args:
@@ -301,7 +301,7 @@ class Plan:
     def _trailing(self) -> GroupSection | None:
         return evaluation_group(self.section)
 
-    def given(self, group: str) -> bool:
+    def is_given(self, group: str) -> bool:
         """Whether version 0 of a group follows from the plan, so that no client is asked for it."""
         return self.is_sum(group) or self.section.initial is not None
 
@@ -417,19 +417,19 @@ class Plan:
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
         return CipherParameters(own.name, own.capacity, most, heaviest, slots, own.security)
 
-    def fitted(self, group: GroupLayout) -> CipherParameters:
+    def fit_cipher(self, group: GroupLayout) -> CipherParameters:
         """Those that take the fewest bytes for the blocks of a model, by any of its groups."""
         own, slots = self.cipher_parameters, group.cipher_slots
         return own if slots is None else replace(own, slots=slots)
 
     def cipher_of(self, group: GroupLayout) -> Cipher:
-        return cipher(self.fitted(group))
+        return cipher(self.fit_cipher(group))
 
     def key_length(self, group: GroupLayout) -> int:
         """N, the coefficients of a one-time key of `rlwe` for one block of a group."""
-        return key_length(self.fitted(group))
+        return key_length(self.fit_cipher(group))
 
-    def sized(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
+    def lay_out_sizes(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
         """All groups of a model by how many values they have, in their blocks, without tensors."""
         whole = []
         for name, values in sizes.items():
@@ -549,7 +549,7 @@ class Plan:
         if self.opening is Opening.COMMITTEE:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]
-                refuse_small(each, own, self.fitted(own[0]), self.unnamed_committee)
+                refuse_small(each, own, self.fit_cipher(own[0]), self.unnamed_committee)
         return layout
 
 
@@ -595,7 +595,7 @@ def load_plan(
         values["privacy"] = {**lacking, **privacy}
     section = parse(PlanSection, values, str(path))
     if (federation := section.federation) is not None and federation.settings:
-        settings = {"settings": placed(federation.settings, base or path.parent)}
+        settings = {"settings": resolve_paths(federation.settings, base or path.parent)}
         section = section.model_copy(update={"federation": federation.model_copy(update=settings)})
     with naming(path):
         if section.initial is None:

@@ -34,7 +34,7 @@ def adjacency(plan: Plan) -> str:
     return f"one record {how}"
 
 
-def fact(
+def make_fact(
     plan: Plan, party: str, group: str, values: int, version: int, step: int = 0
 ) -> Fact | None:
     """Makes the privacy fact of one update from this base version; None if nothing is private.
@@ -57,7 +57,7 @@ def fact(
     return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, step)
 
 
-def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
+def total_epsilon(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     """Computes the epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
 
     Args:
@@ -84,7 +84,7 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     return client_epsilon(releases, delta) if client else epsilon(charges, delta)
 
 
-def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
+def plan_epsilon(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     """Computes the epsilon of a client that has a part in each of the first so many versions.
 
     The client counts in each of them: a rule that takes those who come first is no random sample,
@@ -98,11 +98,11 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     """
     sizes = {**sizes, plan.trailing: plan.metrics_count}
     facts = (
-        fact(plan, "client", group, sizes[group], version)
+        make_fact(plan, "client", group, sizes[group], version)
         for group in sorted(plan.all_groups, key=plan.trails)
         for version in range(_updates(plan, group, versions))
     )
-    return spent(plan, (each for each in facts if each is not None))
+    return total_epsilon(plan, (each for each in facts if each is not None))
 
 
 def _updates(plan: Plan, group: str, versions: int) -> int:
@@ -123,7 +123,7 @@ def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> N
     privacy = plan.section.privacy
     if privacy is None:
         return
-    cost = planned(plan, sizes or dict.fromkeys(plan.groups, 1), 1)
+    cost = plan_epsilon(plan, sizes or dict.fromkeys(plan.groups, 1), 1)
     if cost > privacy.budget:
         raise PlanRefused(
             f"privacy.budget: {privacy.budget:g} allows no version: the first spends epsilon "
@@ -132,13 +132,13 @@ def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> N
         )
 
 
-def after(
+def epsilon_after(
     plan: Plan, ledger: Ledger, party: str, ahead: Iterable[Fact], most_delta: float = 1.0
 ) -> float:
     """The epsilon of a party once it has spent these, too; facts on record cost nothing more."""
     facts = ledger.tally(party)
     facts.update(each for each in ahead if ledger.new(each))
-    return spent(plan, facts, most_delta)
+    return total_epsilon(plan, facts, most_delta)
 
 
 # --- privacy choice ----------------------------------------------------------------
@@ -182,7 +182,7 @@ def refuse_epsilon(epsilon: float, section: PlanSection) -> None:
         )
 
 
-def choose(
+def choose_noise(
     plan: Plan, sizes: Mapping[str, int], epsilon: float, noise_stated: bool
 ) -> tuple[Plan, Choice]:
     """Finds the least noise for the plan's versions, or where it states the noise, the versions.
@@ -198,7 +198,7 @@ def choose(
     asked, refused = plan.section.versions, ""
 
     def spends(made: Plan) -> float:
-        return planned(made, sizes, made.section.versions)
+        return plan_epsilon(made, sizes, made.section.versions)
 
     def with_noise(hundredths: int) -> Plan:
         return _change_plan(plan, epsilon, hundredths / HUNDREDTHS, asked)

@@ -235,7 +235,7 @@ def to_vector(
     if not section.reports:
         return np.array(_scaled(section.metrics, own.metrics), dtype=np.float32)
     said = {EVALUATED: own, **reports}
-    most, values = heaviest(own, reports), list[float]()
+    most, values = count_examples(own, reports), list[float]()
     for message, magnitudes in section.parts:
         part = said[message]
         share = part.examples / most
@@ -243,7 +243,7 @@ def to_vector(
     return np.array(values, dtype=np.float32)
 
 
-def heaviest(own: Said, reports: Mapping[str, Said]) -> int:
+def count_examples(own: Said, reports: Mapping[str, Said]) -> int:
     """The examples by which a client's contribution counts: the most of its parts."""
     return max(own.examples, *(each.examples for each in reports.values()), 1)
 
@@ -304,7 +304,7 @@ def from_vector(
                 ratio = 0.0
             else:
                 continue
-            found.append(Metric(section.told_as(message, name), ratio * most))
+            found.append(Metric(section.title(message, name), ratio * most))
     return tuple(sorted(found, key=lambda metric: metric.name))
 
 
@@ -327,7 +327,7 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
 # --- which evaluated version is the best, and when evaluations end a run -----------
 
 
-def best(
+def find_best(
     results: Sequence[VersionEvaluated], section: EvaluationSection | None
 ) -> VersionEvaluated | None:
     """The best evaluation, the earliest of equals; None if there is none, or the plan says none."""
@@ -336,7 +336,9 @@ def best(
     return max(results, key=partial(_worth, by=section.best), default=None)
 
 
-def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection | None) -> str | None:
+def why_stop(
+    evaluations: Sequence[VersionEvaluated], section: EvaluationSection | None
+) -> str | None:
     """Says why the run ends now, in words an operator understands; None if it goes on.
 
     With a patience p the run ends when the last p evaluations beat the mark by at most `least`. The

@@ -104,7 +104,7 @@ def leaves(
     return tuple(leaf for half in cut for leaf in leaves(run, group, version, half, least))
 
 
-def within(
+def is_within(
     run: bytes, group: str, version: int, whole: Set[str], part: Set[str], least: int
 ) -> bool:
     """Tells whether `part` is `whole`, or one of the sets that it is cut into."""
@@ -160,7 +160,7 @@ class Suspicion:
         return not self.chosen.isdisjoint(_union(self.burnt))
 
     @property
-    def alone(self) -> Clients:
+    def offenders(self) -> Clients:
         """The offenders: each is the only suspect of a burnt cohort."""
         return _union(suspects for suspects in self.suspect_sets if len(suspects) == 1)
 
@@ -168,15 +168,15 @@ class Suspicion:
         """A client's weight in this version: the same as in a burnt cohort."""
         return dict(self.weights).get(client, 1)
 
-    def opened_for(self, clients: Clients) -> Suspicion:
+    def start_round(self, clients: Clients) -> Suspicion:
         return dataclasses.replace(self, chosen=clients)
 
-    def given_up(self) -> Suspicion:
+    def give_up_round(self) -> Suspicion:
         """Notes that the open round ended without a cohort."""
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
-    def burns(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
+    def note_burnt(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
         """Notes that a cohort of these clients failed; `spoilt`: for what one of them sent."""
         clients = frozenset(weights)
         suspect_sets, cleared = self.suspect_sets, self.cleared
@@ -192,19 +192,19 @@ class Suspicion:
             chosen=frozenset(),
         )
 
-    def opens(self, clients: Clients) -> Suspicion:
+    def note_opened(self, clients: Clients) -> Suspicion:
         """Notes that a version was made of these clients' updates."""
         suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
         cleared = self.cleared | clients if suspect_sets else frozenset()
         return Suspicion(suspect_sets, cleared, self.flawed)
 
-    def without(self, client: str) -> Suspicion:
+    def remove_client(self, client: str) -> Suspicion:
         """Drops a client that left the run: what it is to blame for says nothing of others."""
         suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
         cleared = self.cleared - {client} if suspect_sets else frozenset()
         return dataclasses.replace(self, suspect_sets=suspect_sets, cleared=cleared)
 
-    def doubt(self, client: str) -> Suspicion:
+    def note_flaw(self, client: str) -> Suspicion:
         """Notes that a holder found a flaw in what a client sent, too late to leave it out."""
         return dataclasses.replace(self, flawed=self.flawed | {client})
 
@@ -291,7 +291,7 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
     return Choice(frozenset(sorted(live)[:most]), "too few for a test: all are invited")
 
 
-def closing(
+def close_with(
     state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
 ) -> Clients | None:
     """Chooses the clients of the open round's cohort now that these are here; None: none yet.
@@ -416,7 +416,7 @@ def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     if part.keys() == whole.keys():
         return True
     tree = (run, one.group, one.version, whole.keys())
-    if not within(*tree, part.keys(), least):
+    if not is_within(*tree, part.keys(), least):
         return False
     of_leaves = ([whole[client][0] for client in leaf] for leaf in leaves(*tree, least))
     return not any(uneven(weights, least) for weights in of_leaves)
@@ -431,12 +431,12 @@ Accused = Mapping[str, Set[str]]
 """Clients in whose envelopes flaws were found, ever, and the holders that found them."""
 
 
-def missable(left: int, holders: int, threshold: int) -> int:
+def count_spare(left: int, holders: int, threshold: int) -> int:
     """Counts the holders that are taken to be corrupt, of so many that are left of the plan's."""
     return max(left - threshold, min(1, holders - threshold))
 
 
-def unsupported(accused: Accused, spare: int) -> Counter[str]:
+def tally_doubts(accused: Accused, spare: int) -> Counter[str]:
     """Counts for each holder the clients that it accuses, and that at most `spare` accuse in all.
 
     Args:
@@ -446,19 +446,19 @@ def unsupported(accused: Accused, spare: int) -> Counter[str]:
     return Counter(holder for holders in few for holder in holders)
 
 
-def told(clients: int) -> str:
+def accusation(clients: int) -> str:
     """Says that a holder accuses so many clients without support."""
     return f"finds flaws in what {counted(clients, 'client')} sent, and too few others do"
 
 
-def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
+def find_doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
     """Finds the holders that accuse more than `most` clients without support.
 
     `most` is `BELIEVED`, or 0 where no client can be left out.
     """
-    return frozenset(h for h, count in unsupported(accused, spare).items() if count > most)
+    return frozenset(h for h, count in tally_doubts(accused, spare).items() if count > most)
 
 
-def believed(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
+def believes(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
     """Tells whether a client is left out because this holder accuses it (see `doubted`)."""
-    return len(accused[client]) > spare or holder not in doubted(accused, spare, most)
+    return len(accused[client]) > spare or holder not in find_doubted(accused, spare, most)

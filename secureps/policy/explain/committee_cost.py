@@ -24,7 +24,7 @@ from secureps.crypto.ring import (
 )
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.visibility import withstood
+from secureps.policy.explain.visibility import count_withstood
 from secureps.policy.plan import Plan, envelope_bytes, value_bytes
 
 RECEIPT_BYTES = 300
@@ -86,7 +86,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
-    parameters = plan.fitted(groups[0])
+    parameters = plan.fit_cipher(groups[0])
     own = choose(parameters)
     ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
     correction = ring.degree * COEFFICIENT_BYTES  # no holder gets it
@@ -95,7 +95,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     return CommitteeCost(
         holders=plan.holders,
         threshold=plan.threshold,
-        withstood=withstood(plan.threshold, plan.holders),
+        withstood=count_withstood(plan.threshold, plan.holders),
         degree=ring.degree,
         modulus_bits=ring.modulus.bit_length(),
         most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
@@ -116,7 +116,7 @@ def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says which bits, or which capacity, cost bytes that the plan could save."""
     if plan.opening is not Opening.COMMITTEE:
         return
-    own, part = plan.fitted(group), group.sent / group.size
+    own, part = plan.fit_cipher(group), group.sent / group.size
     now, bits = part * value_bytes(own), _bits(own.levels)
     largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
     tight = part * value_bytes(replace(own, capacity=largest))

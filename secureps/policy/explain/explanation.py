@@ -34,22 +34,22 @@ from secureps.crypto.suite import cipher
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
+from secureps.policy.counting import bits_left, bound, counts_by_public_number, is_few, shares_of
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
     advised_threshold,
     collusion,
+    count_withstood,
+    describe_opened,
     evaluation_words,
-    opened,
     sights,
-    withstood,
 )
-from secureps.policy.memory import MemoryUse, Service, fewest, footprint, sealing
+from secureps.policy.memory import MemoryUse, Service, footprint, least_footprint, sealing_memory
 from secureps.policy.plan import LARGE_BLOCK, Plan, bytes_up, one_envelope
 from secureps.policy.rules.rule import Bounds
-from secureps.policy.spending import Choice, adjacency, planned, refuse_unaffordable
+from secureps.policy.spending import Choice, adjacency, plan_epsilon, refuse_unaffordable
 from secureps.wording import counted, size
 
 
@@ -147,7 +147,7 @@ def _counted(plan: Plan, section: GroupSection) -> str:
     """Says by which number in its receipt a member's update counts, besides the rule's weight."""
     if section.weighting == "uniform":
         return ""
-    if by_public_number(plan.section):
+    if counts_by_public_number(plan.section):
         return "; besides, each counts by a public number, its own or privacy.records"
     return "; besides, each counts by its number of records, which is public then"
 
@@ -404,7 +404,7 @@ def explain(
     if sizes is not None:
         sizes = {**sizes, plan.trailing: plan.metrics_count}
         sizes = {name: sizes[name] for name in plan.all_groups}
-    layout = () if sizes is None else tuple(plan.sized(sizes))
+    layout = () if sizes is None else tuple(plan.lay_out_sizes(sizes))
     laid = {group.name: group for group in layout}
     numbers = _numbers(plan, examples)
     price = _price(plan, laid, numbers, lengths)
@@ -417,14 +417,14 @@ def explain(
         replicas=plan.section.replicas,
         sights=sights(plan),
         collusion=collusion(plan),
-        opened=opened(plan),
+        opened=describe_opened(plan),
         rules=rule_words(plan),
         price=price,
         groups=tuple(_cost(plan, name, laid.get(name), numbers, link) for name in plan.all_groups),
         link=link,
         committee=committee_cost(plan, layout) if layout else None,
         shard=footprint(plan, layout, service) if layout else None,
-        fewest=fewest(plan, layout, service) if layout else None,
+        fewest=least_footprint(plan, layout, service) if layout else None,
         remarks=_once(
             plan,
             (
@@ -462,7 +462,7 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
 def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
     """The numbers by which clients count, ascending; empty if they are not known."""
     privacy, federation = plan.section.privacy, plan.section.federation
-    if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+    if isinstance(privacy, RecordPrivacySection) and counts_by_public_number(plan.section):
         if federation is not None and federation.records:
             return tuple(sorted(federation.records))
         most = max(plan.bounds(name).minimum for name in plan.all_groups)
@@ -501,7 +501,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
                 f"and the largest has {numbers[-1]:,}"
             )
-        if left is not None and few(left, section.bits):
+        if left is not None and is_few(left, section.bits):
             yield (
                 f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
                 "a mean of the smallest clients: take a smaller most_examples, or more bits"
@@ -534,7 +534,7 @@ def _cost(
     cohort, left = (rule.minimum, rule.most), _left(plan, name, numbers)
     if group is None:
         return GroupCost(name, section.bits, cohort, left)
-    up, grid = bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
+    up, grid = bytes_up(plan.fit_cipher(group), group), plan.grid(name, group.sent)
     down, cipher = bytes_down(plan, group), plan.section.cipher.name
     return GroupCost(
         name=name,
@@ -553,7 +553,7 @@ def _cost(
         seconds_down=8e-6 * down / link.down,
         client_cpu=1e-9 * CLIENT_NANOSECONDS[cipher] * group.size,
         server_cpu=1e-9 * SERVER_NANOSECONDS[cipher] * group.size,
-        client_memory=sealing(plan, group),
+        client_memory=sealing_memory(plan, group),
     )
 
 
@@ -573,7 +573,7 @@ def _price(
     told = bool(laid) or not client  # a record's epsilon follows from no size
 
     def spends(versions: int) -> float:
-        return planned(plan, sent, versions)
+        return plan_epsilon(plan, sent, versions)
 
     refuse_unaffordable(plan, sent)
     last = _last(plan)
@@ -650,7 +650,7 @@ def _against(plan: Plan) -> str:
     if privacy.placement == "aggregator":
         return "everybody but the shards, which add the noise and know it"
     least = ", ".join(
-        f"{plan.honest(name)} of them" if plan.only(name) else f"{plan.honest(name)} in {name}"
+        f"{plan.honest(name)} of them" if plan.is_alone(name) else f"{plan.honest(name)} in {name}"
         for name in plan.groups
     )
     return (
@@ -778,7 +778,7 @@ def _of_holders(plan: Plan) -> Iterator[str]:
     if plan.opening is not Opening.COMMITTEE:
         return
     t, n = plan.threshold, plan.holders
-    few, better = withstood(t, n), advised_threshold(n)
+    few, better = count_withstood(t, n), advised_threshold(n)
     away = f"{n - t or 'none'} of {n} key holders may be away"
     if n == 1:
         away = "the one key holder may not be away"
@@ -797,7 +797,7 @@ def _of_holders(plan: Plan) -> Iterator[str]:
     )
     if not few and better > t:
         yield (
-            f"cipher.threshold = {better} withstands {withstood(better, n)} of the {n} key "
+            f"cipher.threshold = {better} withstands {count_withstood(better, n)} of the {n} key "
             f"holders, and {n - better or 'none'} may be away"
         )
 
@@ -871,7 +871,7 @@ def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
     cost = committee_cost(plan, tuple(laid.values())) if laid else None
     if cost is None:
         return
-    values = sum(bytes_up(plan.fitted(laid[name]), laid[name]) for name in plan.groups)
+    values = sum(bytes_up(plan.fit_cipher(laid[name]), laid[name]) for name in plan.groups)
     envelopes = cost.submission * len(plan.groups)
     if envelopes > values:
         yield (
@@ -896,8 +896,8 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    up = bytes_up(plan.fitted(group), group)
-    possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
+    up = bytes_up(plan.fit_cipher(group), group)
+    possible = replace(plan.fit_cipher(group), slots=LARGE_BLOCK)
     larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:

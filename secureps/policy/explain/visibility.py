@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
-from secureps.policy.counting import publishes
+from secureps.policy.counting import publishes_counts
 from secureps.policy.plan import Plan
 from secureps.wording import counted, named
 
@@ -21,7 +21,7 @@ class Sight:
     never: str
 
 
-def published(plan: Plan) -> str:
+def name_published(plan: Plan) -> str:
     """Names what the versions of a plan are: models, totals, or both."""
     if not plan.has_model:
         return "totals"
@@ -32,9 +32,9 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
-    made = published(plan)
+    made = name_published(plan)
     model = ", the model" if plan.has_model else ""  # a total is the sum of its cohort
-    if publishes(plan.section):
+    if publishes_counts(plan.section):
         more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
@@ -63,7 +63,7 @@ ONE_HOLDER = (
 )
 
 
-def withstood(threshold: int, holders: int) -> int:
+def count_withstood(threshold: int, holders: int) -> int:
     """Counts the corrupt key holders that do not help a malicious aggregator: 2t - n - 1.
 
     With one more it shows two cohorts that differ in one client to two groups of honest holders
@@ -99,7 +99,7 @@ def _committees(plan: Plan) -> Iterator[str]:
     t, n = plan.threshold, plan.holders
     quorum = f"any {t} of the {n} key holders" if t < n else f"all key holders, who are {n}"
     yield f"the aggregator (a shard suffices) together with {quorum}"
-    few = withstood(t, n) + 1
+    few = count_withstood(t, n) + 1
     if few < t:
         whom = "any one key holder" if few == 1 else f"any {few} key holders"
         yield (
@@ -117,7 +117,7 @@ def _issuers(plan: Plan) -> str:
     )
 
 
-def opened(plan: Plan) -> str:
+def describe_opened(plan: Plan) -> str:
     """Says what a party learns that opens a single update."""
     privacy = plan.section.privacy
     if privacy is None:

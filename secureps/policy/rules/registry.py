@@ -101,7 +101,7 @@ from secureps.policy.rules.rule import (
     renewed,
     too_stale,
 )
-from secureps.policy.rules.user_rule import Guarded, imported, own_rule
+from secureps.policy.rules.user_rule import Guarded, import_callable, own_rule
 from secureps.wording import counted, named
 
 
@@ -128,7 +128,7 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
-def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
+def apply_factors(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
     """Applies these factors to a rule's section; a user's own rule stays as it is.
 
     A buffer is never above the plan's, by which all parties bound a cohort, nor below the minimum.
@@ -163,7 +163,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
             return Buffered(section, own)
         case PrioritySection():
             known = SCORES.get(section.score)
-            score = known or cast(Score, imported("rule.score", section.score, SCORES))
+            score = known or cast(Score, import_callable("rule.score", section.score, SCORES))
             made = Priority(section, own, score)
             return made if known else Guarded(section.score, made, own.stale)
         case OwnRuleSection():
@@ -551,7 +551,7 @@ def magnitude(arrival: Arrival) -> float:
     return float(arrival.magnitude if arrival.magnitude is not None else 0)
 
 
-def declared(norm: float, most: float) -> int:
+def declare(norm: float, most: float) -> int:
     """Declares the size of an update of this L2 norm, 0 to 15; `most` is the largest norm.
 
     Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
@@ -583,7 +583,7 @@ class Priority(Buffered):
         """Closes with the best of a full pool, or at the deadline; drops stale and old ones."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
-        if older := superseded(arrivals):
+        if older := drop_older(arrivals):
             return older
         most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
         if len(ready) >= self.section.waiting:
@@ -601,7 +601,7 @@ class Priority(Buffered):
         return score - arrival.at / self.section.ageing, arrival.id.client
 
 
-def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
+def drop_older(arrivals: tuple[Arrival, ...]) -> Drop | None:
     """Drops older updates of clients that have sent newer ones."""
     newest = {arrival.id.client: arrival for arrival in arrivals}
     ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)

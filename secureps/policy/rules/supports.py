@@ -18,7 +18,7 @@ Period = Callable[[int], int]
 """The number of the period that a base version falls into; it never goes down."""
 
 
-def alike(
+def select_alike(
     period: Period | None,
     arrivals: Sequence[Arrival],
     pending: Mapping[SubmissionId, int],
@@ -43,7 +43,7 @@ def alike(
     return _stale(first, version)
 
 
-def not_for_ever(
+def end_hopeless_wait(
     period: Period | None,
     decision: Decision,
     seen: Sequence[Arrival],

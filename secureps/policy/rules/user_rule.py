@@ -51,15 +51,15 @@ class Guarded:
     stale: int
 
     def enter(self, state: RuleState) -> int:
-        clock = self._asked("enter", _frozen(state))
+        clock = self._call("enter", _freeze(state))
         if type(clock) is not int or clock < 0:
-            raise self._wrong("enter", clock, "a clock is a whole number from 0 on")
+            raise self._fault("enter", clock, "a clock is a whole number from 0 on")
         return clock
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        answer = self._asked("admit", now, member, _frozen(state))
+        answer = self._call("admit", now, member, _freeze(state))
         if not isinstance(answer, Admit | Wait | Refuse):
-            raise self._wrong("admit", answer, "Admit, Wait or Refuse is wanted")
+            raise self._fault("admit", answer, "Admit, Wait or Refuse is wanted")
         self._check_reason("admit", answer)
         return answer
 
@@ -67,39 +67,39 @@ class Guarded:
         """Drops stale updates, then asks the class; RuleFailed if no rule may answer so."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
-        answer = self._asked("decide", now, arrivals, _frozen(state))
+        answer = self._call("decide", now, arrivals, _freeze(state))
         if not isinstance(answer, Close | Wait | Drop):
-            raise self._wrong("decide", answer, "Close, Wait or Drop is wanted")
+            raise self._fault("decide", answer, "Close, Wait or Drop is wanted")
         self._check_reason("decide", answer)
         match answer:
             case Wait(until, _):
-                if until is not None and not _after(until, now):
-                    raise self._wrong("decide", answer, f"it is {now:g} s, and until is later")
+                if until is not None and not _is_later(until, now):
+                    raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
                 if answer.arrivals:
                     return replace(answer, arrivals=0)  # it is asked at each of them
             case Drop(ids, _):
                 here = {arrival.id for arrival in arrivals}
                 if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
-                    raise self._wrong("decide", answer, "ids are some of those that arrived")
+                    raise self._fault("decide", answer, "ids are some of those that arrived")
             case Close(members, reason):
-                return Close(self._checked(members, arrivals), reason)
+                return Close(self._check_members(members, arrivals), reason)
         return answer
 
-    def _checked(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
+    def _check_members(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
         here = {arrival.id: (arrival.version, arrival.step) for arrival in arrivals}
         if not isinstance(members, tuple):
-            raise self._wrong("decide", members, "the members of Close are a tuple")
+            raise self._fault("decide", members, "the members of Close are a tuple")
         for member in members:
             if not isinstance(member, Member) or member.id not in here:
-                raise self._wrong("decide", member, "a member has the id of one that arrived")
+                raise self._fault("decide", member, "a member has the id of one that arrived")
             if (member.version, member.step) != here[member.id]:
-                raise self._wrong("decide", member, "its version and step are the arrival's")
+                raise self._fault("decide", member, "its version and step are the arrival's")
             if type(member.weight) is not int or member.weight not in WEIGHTS:
                 known = ", ".join(map(str, WEIGHTS))
-                raise self._wrong("decide", member, f"a weight is one of {known}")
+                raise self._fault("decide", member, f"a weight is one of {known}")
         return tuple(sorted(members, key=lambda member: member.id))
 
-    def _asked(self, method: str, *arguments: object) -> object:
+    def _call(self, method: str, *arguments: object) -> object:
         try:
             return getattr(self.rule, method)(*arguments)
         except SecurepsError as error:
@@ -112,9 +112,9 @@ class Guarded:
 
     def _check_reason(self, method: str, answer: Admission | Decision) -> None:
         if not isinstance(answer.reason, str) or not answer.reason:
-            raise self._wrong(method, answer, "every answer has its reason, in words")
+            raise self._fault(method, answer, "every answer has its reason, in words")
 
-    def _wrong(self, method: str, answer: object, wanted: str) -> RuleFailed:
+    def _fault(self, method: str, answer: object, wanted: str) -> RuleFailed:
         return RuleFailed(f"{self.name}: {method} answered {answer!r:.200}: {wanted}")
 
 
@@ -124,7 +124,7 @@ def own_rule(section: OwnRuleSection) -> Guarded:
     Raises:
         PlanRefused: it cannot be imported or made, or it is no rule without rounds.
     """
-    make = imported("rule", section.name)
+    make = import_callable("rule", section.name)
     try:
         made = make(minimum=section.minimum, **section.settings)
     except Exception as error:  # it is code of somebody else's
@@ -145,7 +145,7 @@ def own_rule(section: OwnRuleSection) -> Guarded:
     return Guarded(section.name, cast(Rule, made), section.max_staleness)
 
 
-def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
     """Imports "package.module:name"; PlanRefused if there is no such thing."""
     module, colon, attribute = name.partition(":")
     if not colon:
@@ -163,7 +163,7 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
     return cast(Callable[..., Any], found)
 
 
-def _frozen(state: RuleState) -> RuleState:
+def _freeze(state: RuleState) -> RuleState:
     """Makes a copy of the state that nobody can write into."""
     return replace(
         state,
@@ -176,5 +176,5 @@ def _frozen(state: RuleState) -> RuleState:
     )
 
 
-def _after(until: object, now: float) -> bool:
+def _is_later(until: object, now: float) -> bool:
     return isinstance(until, int | float) and math.isfinite(until) and until > now

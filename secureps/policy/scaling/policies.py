@@ -168,7 +168,7 @@ def stay(seen: Observation, reason: str) -> Action:
     return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
 
 
-def within(action: Action, seen: Observation, limits: Limits) -> Action:
+def clamp_action(action: Action, seen: Observation, limits: Limits) -> Action:
     """Clips an action to the limits: one shard at a time, and none that is not there.
 
     Where an operator has made them more or fewer than the limits, no limit makes one come or go.
@@ -187,7 +187,7 @@ def buffer_of(limits: Limits, factor: float) -> int:
     return max(limits.minimum, round(limits.buffer * factor))
 
 
-def deed(action: Action, seen: Observation) -> tuple[str, str]:
+def choose_deed(action: Action, seen: Observation) -> tuple[str, str]:
     """The `ShardDeed` that an action asks for, and the shard: ("", "") for none.
 
     The first spare shard comes, and the last that came goes.
@@ -240,7 +240,7 @@ def decide_by_thresholds(
         buffer /= STEP
         why.append("versions wait long for a full buffer")
     reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
-    return within(Action(shards, deadline, buffer, reason), seen, limits)
+    return clamp_action(Action(shards, deadline, buffer, reason), seen, limits)
 
 
 def _last_arrival(seen: Observation) -> float:
@@ -300,7 +300,7 @@ def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int
         for factor in factors if goal == shards else [1.0]:
             own = (factor, 1.0) if seen.rounds else (1.0, factor)
             wanted = Action(goal, seen.deadline * own[0], seen.buffer * own[1], "")
-            to = within(wanted, seen, limits)
+            to = clamp_action(wanted, seen, limits)
             end = goal if to.shards > shards else to.shards
             key = (end, round(to.deadline, 6), round(to.buffer, 6))
             if key in found or to == stay(seen, ""):
