@@ -167,9 +167,7 @@ class Plan:
 
     @property
     def has_digest(self) -> bool:
-        """Whether the digest is known: the file of version 0, which it covers, may not have been
-        read.
-        """
+        """Whether the digest is known: it covers version 0's file, which may be unread."""
         return self.section.initial is None or self.initial_digest != ""
 
     @property
@@ -420,9 +418,7 @@ class Plan:
         return CipherParameters(own.name, own.capacity, most, heaviest, slots, own.security)
 
     def fit_cipher(self, group: GroupLayout) -> CipherParameters:
-        """Returns the parameters with the fewest bytes for a model's blocks, given any of its
-        groups.
-        """
+        """Returns the parameters with the fewest bytes for the blocks of a group's model."""
         own, slots = self.cipher_parameters, group.cipher_slots
         return own if slots is None else replace(own, slots=slots)
 

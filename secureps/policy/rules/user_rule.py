@@ -1,7 +1,7 @@
-"""A rule of the user's: imported at the coordinator, and never believed.
+"""A user's rule, which is imported at the coordinator and checked at every answer.
 
-Whatever its class does, what comes out is an answer of `policy.rules.rule` or a `RuleFailed` that
-says what is wrong with it, on which the run ends in order.
+Whatever the class does, the coordinator gets a valid answer of `policy.rules.rule` or a
+`RuleFailed` that says what is wrong, on which the run ends in order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Guarded:
     """Wraps another rule, and checks each of its answers.
 
     Args:
-        name: of the user's class or function; rule: what it made.
-        stale: versions that a base may be behind; older updates are dropped before it is asked.
+        name: of the user's class or function.
+        stale: how many versions a base may be behind; older updates never reach the rule.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Guarded:
         return answer
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Drops stale updates, then asks the class; RuleFailed if no rule may answer so."""
+        """Drops stale updates, then asks the rule; RuleFailed for an invalid answer."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
         answer = self._call("decide", now, arrivals, _freeze(state))
@@ -76,7 +76,7 @@ class Guarded:
                 if until is not None and not _is_later(until, now):
                     raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
                 if answer.arrivals:
-                    return replace(answer, arrivals=0)  # it is asked at each of them
+                    return replace(answer, arrivals=0)  # a user's rule is asked at each arrival
             case Drop(ids, _):
                 here = {arrival.id for arrival in arrivals}
                 if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
@@ -104,8 +104,8 @@ class Guarded:
             return getattr(self.rule, method)(*arguments)
         except SecurepsError as error:
             raise RuleFailed(f"{self.name}: {error}") from None
-        except Exception as error:  # it is code of somebody else's
-            log.error("%s: %s failed", self.name, method, exc_info=error)  # for who wrote it
+        except Exception as error:  # the user's code may raise anything
+            log.error("%s: %s failed", self.name, method, exc_info=error)  # for its author
             raise RuleFailed(
                 f"{self.name}: {method} raised {told(error)} ({where(error)})"
             ) from None
@@ -119,15 +119,15 @@ class Guarded:
 
 
 def own_rule(section: OwnRuleSection) -> Guarded:
-    """Makes the rule of a user's class.
+    """Builds the rule of a user's class.
 
     Raises:
-        PlanRefused: it cannot be imported or made, or it is no rule without rounds.
+        PlanRefused: it cannot be imported or built, or it is no rule without rounds.
     """
     make = import_callable("rule", section.name)
     try:
         made = make(minimum=section.minimum, **section.settings)
-    except Exception as error:  # it is code of somebody else's
+    except Exception as error:  # the user's code may raise anything
         given = ", ".join(("minimum", *section.settings))
         raise PlanRefused(
             f"rule: {section.name} cannot be made with {given}: {told(error)}"
@@ -146,14 +146,14 @@ def own_rule(section: OwnRuleSection) -> Guarded:
 
 
 def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
-    """Imports "package.module:name"; PlanRefused if there is no such thing."""
+    """Imports "package.module:name"; PlanRefused if that fails."""
     module, colon, attribute = name.partition(":")
     if not colon:
         hint = f'{meant(name, known)}, or your own as "package.module:name"'
         raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module may do anything when it is imported
+    except Exception as error:  # importing a module may raise anything
         raise PlanRefused(
             f"{key}: {name} cannot be imported ({told(error)}): install its package where the "
             "coordinator runs, or name its folder in PYTHONPATH there"
@@ -164,7 +164,7 @@ def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[
 
 
 def _freeze(state: RuleState) -> RuleState:
-    """Makes a copy of the state that nobody can write into."""
+    """Copies the state so that the rule cannot write into it."""
     return replace(
         state,
         live=frozenset(state.live),
