@@ -78,7 +78,7 @@ def bytes_a_value(name: str) -> Callable[[], float]:
 def bytes_of_an_update(plan: str) -> float:
     """Of the digits' model under a plan."""
     made = load_plan(ROOT / "policies" / plan)
-    (group,) = made.sized({"all": DEMO_VALUES})
+    (group,) = made.lay_out_sizes({"all": DEMO_VALUES})
     adder = made.cipher_of(group).adder()
     return float(sum(adder.block_bytes(group.slots(block)) for block in range(group.blocks)))
 

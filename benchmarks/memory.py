@@ -81,7 +81,7 @@ def shard_peaks(
 
 def predict(plan: Plan, clients: int, values: int) -> MemoryUse:
     """What `secureps check` would say with so many clients."""
-    groups = plan.sized({plan.groups[0]: values})
+    groups = plan.lay_out_sizes({plan.groups[0]: values})
     return footprint(plan, groups, service(plan, clients))
 
 

@@ -50,7 +50,7 @@ from secureps.messages.submission import (
     cohort_digest,
 )
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, spent
+from secureps.policy.spending import Fact, total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.store.journal_rows import UNTOLD, Record, Row
 from secureps.wording import finite
@@ -338,7 +338,7 @@ class Spending:
             tally = self._ledger.tally(party)
             facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
             if facts not in alike:
-                alike[facts] = finite(round(spent(plan, tally), DIGITS))
+                alike[facts] = finite(round(total_epsilon(plan, tally), DIGITS))
             found.append(Spent(party, alike[facts]))
         return tuple(found)
 

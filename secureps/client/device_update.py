@@ -49,7 +49,7 @@ from secureps.device.encoding import (
 )
 from secureps.errors import NotFinite
 from secureps.model.layout import SCALE
-from secureps.policy.groups import moved
+from secureps.policy.groups import scale_mover
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE
 from secureps.service.logs import tell
@@ -217,7 +217,7 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
 
 def _clipped(made: Trained, values: Tensor) -> Update:
     party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
-    mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
+    mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
     vector = DeviceVector(party, where, values)
     if isinstance(mover, AdaptiveClip) and scale is not None:

@@ -46,8 +46,8 @@ from secureps.errors import (
 from secureps.extras import from_extras
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
-from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
-from secureps.policy.counting import by_public_number, public_number
+from secureps.policy.checks.evaluation import Said, check_metrics, count_examples, to_vector
+from secureps.policy.counting import counts_by_public_number, public_number
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.tracebacks import told, where
@@ -141,7 +141,7 @@ def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | No
         privacy.max_grad_norm,
         privacy.sample_rate,
         privacy.delta,
-        public_number(plan.section, records) if by_public_number(plan.section) else None,
+        public_number(plan.section, records) if counts_by_public_number(plan.section) else None,
     )
 
 
@@ -639,7 +639,7 @@ def judge(
         vector = to_vector(section, own, reports)
         metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
         check_metrics(section, metrics)
-    return Judgement(metrics, vector, heaviest(own, reports))
+    return Judgement(metrics, vector, count_examples(own, reports))
 
 
 def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:

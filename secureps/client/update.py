@@ -34,9 +34,9 @@ from secureps.errors import NotFinite
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
 from secureps.messages.run import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
-from secureps.policy.groups import moved
+from secureps.policy.groups import scale_mover
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import declared
+from secureps.policy.rules.registry import declare
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
@@ -278,7 +278,7 @@ def clip_update(
     weights' part to nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`),
     so no privacy depends on their length. Raises NotFinite if a value is not finite.
     """
-    mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
+    mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
         joint = mover.clipped(delta(0, layout.size), scale)
         return Update.of(joint, mover.norm)
@@ -333,7 +333,7 @@ def magnitude(plan: Plan, group: str, update: Update) -> int | None:
     section = plan.group(group)
     if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
         return None
-    return declared(update.norm, section.clip)
+    return declare(update.norm, section.clip)
 
 
 def tell_cuts(

@@ -92,14 +92,14 @@ from secureps.policy.block_deltas import block_codes, block_delta
 from secureps.policy.checks.sums import check_addends
 from secureps.policy.counting import (
     bound,
-    by_public_number,
     check_counted,
+    counts_by_public_number,
     public_number,
     remarks,
 )
-from secureps.policy.groups import beside, moved
+from secureps.policy.groups import digest_round_models, scale_mover
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, fact
+from secureps.policy.spending import Fact, make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.machine import Done, Leave, Prune, Sweep
@@ -364,7 +364,7 @@ class ClientWorker(Worker):
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._load_staying(task)
         result, training = self._train(task, staying)
-        if not result.examples and not by_public_number(pinned.plan.section):
+        if not result.examples and not counts_by_public_number(pinned.plan.section):
             return Contributed((), (), dict.fromkeys(task.aims, NO_EXAMPLES))
         trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
@@ -558,7 +558,7 @@ class ClientWorker(Worker):
             except NotFinite as error:
                 raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._count(aim, result.examples)
-            spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
+            spends = make_fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
             if isinstance(spends, Charge) and result.steps != spends.steps:
                 raise Malformed(
@@ -570,7 +570,7 @@ class ClientWorker(Worker):
         """Rounds an update and adds the plan's noise, ready to be sealed if it may leave."""
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        spends = fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
+        spends = make_fact(plan, site.name, aim.group, layout.sent, aim.version, aim.step)
         pulled = self._blocks(task)
         codes = block_codes(plan, layout, aim.version, pulled.get(aim.group, ()))
         integers = UpdateIntegers(site.name, plan, layout, aim, self._stream)
@@ -583,7 +583,7 @@ class ClientWorker(Worker):
             step=aim.step,
             magnitude=magnitude(plan, aim.group, update),
             update=self._name(aim, own),
-            beside=beside(plan, aim.group, task.model, pulled),
+            beside=digest_round_models(plan, aim.group, task.model, pulled),
             examples=examples,
         )
 
@@ -624,7 +624,7 @@ class ClientWorker(Worker):
 
     def _scale(self, group: str, last: bytes) -> float | None:
         """A group's scale, which ends the last pulled block, if it has one; Malformed if wrong."""
-        mover = moved(self._machine.pinned.plan, group)
+        mover = scale_mover(self._machine.pinned.plan, group)
         return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
 
     # --- evaluating ---------------------------------------------------------------

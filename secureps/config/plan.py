@@ -1,4 +1,4 @@
-"""The sections of a plan's file, key by key; `policy.plan` decides whether the whole is sound."""
+"""The sections of a plan's file, key by key; `policy.plan` checks the plan as a whole."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
+from secureps.config.sections import CLASS, MEMORY, NAME, Table, show_value
 from secureps.config.site_files import MESSAGE
 from secureps.wording import meant
 
 
 class SupportSection(Table):
-    """Of every `one_in` values one is sent, the same for all members, drawn anew each version.
+    """Sends one of every `one_in` values, the same for all members, drawn anew for each version.
 
-    Without rounds they are drawn anew `every` so many versions.
+    Without rounds they are drawn anew every `every` versions.
     """
 
     name: Literal["support"]
@@ -31,10 +31,10 @@ class RotateSection(Table):
 
 
 class RoundSection(Table):
-    """The grid's range is so many standard deviations of a rotated update of one length.
+    """Rounds rotated values to a grid whose range is a number of standard deviations of an update.
 
-    `length` is which: the clip, or the mean norm of the updates of the cohort before, which moves
-    the range (`codec.grid`).
+    `length` is the update's length: the clip, or the mean norm of the last cohort's updates, which
+    makes the range move (`codec.grid`).
     """
 
     name: Literal["round"]
@@ -43,15 +43,15 @@ class RoundSection(Table):
 
 
 STAGES = ("support", "rotate", "round")
-"""In their order: what is not sent is not rotated, and what is rounded is not changed again."""
+"""The codec's stages in their order: values are selected, then rotated, then rounded."""
 
 
 def _stage(stage: Any) -> Any:
-    """`"rotate"` says no more than a name, which must be of a stage."""
+    """Turns a bare stage name into a table, and checks the name."""
     table = {"name": stage} if isinstance(stage, str) else stage
     name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
     if name not in STAGES:
-        text = f"no such stage, {shown(name)}; {meant(name, STAGES)}"
+        text = f"no such stage, {show_value(name)}; {meant(name, STAGES)}"
         raise PydanticCustomError("stage", "{text}", {"text": text})
     return table
 
@@ -66,7 +66,7 @@ class WorkSection(Table):
     """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
 
     `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
-    groups); `least` the smallest part of the work, a power of two.
+    groups). `least` is the smallest part of the work, a power of two.
     """
 
     target_seconds: float | None = Field(default=None, gt=0)
@@ -74,13 +74,13 @@ class WorkSection(Table):
 
 
 class ScalingSection(Table):
-    """How the servers follow the load while a run trains (`policy.scaling`).
+    """How the servers follow the load during a run (`policy.scaling`).
 
-    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds; with
-    `balance` row-blocks move from shards that have too much to do. Shards are never fewer than
-    `least_shards` and never more than `most_shards` (default: the plan's `shards`). Deadlines and
-    buffers are the plan's times a factor: from `least_deadline` to `most_deadline`, and from
-    `least_buffer` to 1; a buffer is never below the minimum cohort.
+    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds. With
+    `balance` row-blocks move away from overloaded shards. The number of shards stays between
+    `least_shards` and `most_shards` (default: the plan's `shards`). Deadlines are the plan's times
+    a factor from `least_deadline` to `most_deadline`, buffers times a factor from `least_buffer` to
+    1; a buffer is never below the minimum cohort.
     """
 
     policy: Literal["fixed", "rule", "fitted"] = "fixed"
@@ -115,7 +115,7 @@ class OptimizerSection(Table):
 
 
 def _scalar(value: Any) -> Any:
-    """One complaint for what is none of the four, instead of one for each."""
+    """Gives one complaint about a value that is no scalar, instead of one per scalar type."""
     huge = isinstance(value, float) and not math.isfinite(value)
     if huge or not isinstance(value, bool | int | float | str):
         raise PydanticCustomError("scalar", "no scalar")
@@ -130,12 +130,13 @@ MOST_CAPACITY = 4096
 
 
 class CipherSection(Table):
-    """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
+    """How updates are sealed.
 
-    `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
-    `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4). `security` is of
-    the ring (rlwe alone): "conservative" withstands 128 bits of core-SVP too. A holder's envelope
-    key (rlwe alone) serves `envelope_versions` cohorts or `envelope_seconds`, and no more.
+    `capacity` is W, the largest total weight of a cohort. The run has `holders` key holders
+    (default: 4 under rlwe, 1 under bfv), of which `threshold` must agree (rlwe only; default: more
+    than half, 3 of 4). `security` is the ring's (rlwe only): "conservative" also withstands 128
+    bits of core-SVP. A holder's envelope key (rlwe only) serves at most `envelope_versions` cohorts
+    or `envelope_seconds`.
     """
 
     name: str = "rlwe"
@@ -154,21 +155,21 @@ class TimedSection(Table):
 
 
 class GatheredSection(TimedSection):
-    """Keys of the rules that never open fewer than `minimum` members together."""
+    """Keys of the rules that open `minimum` members together or more."""
 
     minimum: int = Field(default=5, ge=1)
 
 
 class CohortSection(GatheredSection):
-    """Keys of the rules that bound a cohort: `most` members (default: what the capacity holds)."""
+    """Keys of the rules that bound a cohort by `most` (default: what the capacity allows)."""
 
     most: int | None = Field(default=None, ge=1)
 
 
 class StreamSection(TimedSection):
-    """Keys of the rules whose clients train without rounds.
+    """Keys of the rules without rounds.
 
-    An update of a model more than `max_staleness` versions old is refused. At most `concurrency`
+    An update whose base is more than `max_staleness` versions old is refused. At most `concurrency`
     clients train at a time (default: all).
     """
 
@@ -177,11 +178,10 @@ class StreamSection(TimedSection):
 
 
 class SyncSection(CohortSection):
-    """Rounds: who is invited together is summed together (`policy.rules.registry`).
+    """Rounds: members that are invited together are summed together (`policy.rules.registry`).
 
-    `start` members must be live before a round opens (default: the quorum). Invited are the
-    `fraction` of those who are live, at least the quorum and at most `most`; every version draws
-    them anew.
+    `start` members must be live before a round opens (default: the quorum). A `fraction` of the
+    live members is invited, at least the quorum and at most `most`, drawn anew for every version.
     """
 
     name: Literal["sync"] = "sync"
@@ -192,7 +192,7 @@ class SyncSection(CohortSection):
 
 
 class SspSection(CohortSection):
-    """Stale synchronous parallel (`policy.rules.registry`); `slack` is s, `deadline` D."""
+    """Stale synchronous parallel (`policy.rules.registry`); `slack` is s."""
 
     name: Literal["ssp"]
     slack: int = Field(ge=0, le=64)
@@ -213,7 +213,7 @@ class BufferedSection(QueueSection):
 
 
 class AsyncSection(StreamSection):
-    """The classical parameter server: every update is a version (`rules.buffered`, K = 1)."""
+    """The classical parameter server: every update makes a version (FedBuff with K = 1)."""
 
     name: Literal["async"]
     max_staleness: int = Field(default=100, ge=0, le=1000)
@@ -248,9 +248,9 @@ class PrioritySection(QueueSection):
 
 
 class OwnRuleSection(CohortSection):
-    """A rule of the user's, `name` = "package.module:Class" (`policy.rules.registry`).
+    """A user's rule, `name` = "package.module:Class" (`policy.rules.registry`).
 
-    A member weighs at most `most_weight`; `settings` is what the class is made from.
+    A member weighs at most `most_weight`. The class is built from `settings`.
     """
 
     name: str = Field(pattern=CLASS)
@@ -277,24 +277,23 @@ RuleSection = Annotated[
 ]
 
 
-def _spelled(rule: Any) -> Any:
-    """`rule = "package.module:Class"` says no more than a name, which must be of a rule."""
+def _check_rule(rule: Any) -> Any:
+    """Turns a bare rule name into a table, and checks the name."""
     table = {"name": rule} if isinstance(rule, str) else rule
     if _rule(table) not in (*RULES, "own"):
         given = table.get("name") if isinstance(table, dict) else table
-        text = f"no such rule, {shown(given)}; {meant(given, RULES)}"
+        text = f"no such rule, {show_value(given)}; {meant(given, RULES)}"
         own = 'or your own as "package.module:Class"'
         raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
     return table
 
 
 class AdaptiveSection(Table):
-    """A clip that follows the updates' norms (`privacy.client_level`); `clip` is the first.
+    """A clip that follows the updates' norms, beginning at `clip` (`privacy.client_level`).
 
-    `quantile` is the share of updates that shall be shorter than the clip; `rate` how fast the
-    clip follows, 0 for never; `weight` how large the count of short updates is in the sum, in
-    clips: more counts more exactly, and costs noise; `least` and `most` bound the clip, in
-    units of the first.
+    `quantile` of the updates shall be shorter than the clip. `rate` is how fast the clip follows;
+    0: never. `weight`, in clips, is how large the count of short updates is in the sum: more makes
+    the count more exact and costs noise. `least` and `most` bound the clip, in units of the first.
     """
 
     quantile: float = Field(default=0.5, gt=0, lt=1)
@@ -307,8 +306,8 @@ class AdaptiveSection(Table):
 class SparseSection(Table):
     """A table of which each client touches few rows, cut into row-blocks of `block` rows.
 
-    Every tensor of the group has `rows` rows. Each row-block is a group of its own, named
-    "NAME.0", "NAME.1", ...: it has versions, cohorts and keys of its own, under the group's rule.
+    Every tensor of the group has `rows` rows. Each row-block is a group, "NAME.0", "NAME.1", ...,
+    with its own versions, cohorts and keys, under the group's rule.
     """
 
     rows: int = Field(ge=1, le=1 << 32)
@@ -319,8 +318,8 @@ class SparseSection(Table):
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
 
-def _unstated(group: dict[str, Any]) -> bool:
-    """Whether a group says nothing of how large updates may be; `round` asks for a clip."""
+def _states_no_size(group: dict[str, Any]) -> bool:
+    """Tells whether a group has neither clip nor range; a stage `round` demands a clip."""
     stages = group.get("codec")
     named = stages if isinstance(stages, list | tuple) else ()
     rounds = (
@@ -332,17 +331,17 @@ def _unstated(group: dict[str, Any]) -> bool:
 class GroupSection(Table):
     """Parameters that share one rule, grid and clip.
 
-    `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
-    where that is not stated either). By `weighting` a client counts by its number of examples,
-    which is public then, or all alike (default: by examples where a bound is stated);
-    `most_examples` is that bound, the most that one counts by (default: `records` of the privacy).
-    `versions` is how many are made of it (default: the plan's). `codec` makes updates small before
-    they are rounded; with `feedback` a client sends later what it did not send. Clients pull
-    differences of `pull_bits` bits a value (default: whole blocks). `tier` is where shards have its
-    values and optimizer state (default: in memory, and in files where a shard's memory is limited).
+    `pattern` is a shell pattern over tensor names. `range` is the grid's (default: the clip, or 1
+    without one). By `weighting` all clients count alike, or by their public number of examples, up
+    to `most_examples` (default: `records` of the privacy; weighting by examples is the default
+    where there is a bound). `versions` is how many the group makes (default: the plan's). `codec`
+    shortens updates before they are rounded; with `feedback` a client sends the rest later. Clients
+    pull differences of `pull_bits` bits per value (default: whole blocks). `tier` is where shards
+    keep values and optimizer state (default: in memory, and in files where a shard's memory is
+    limited).
 
-    The `outcome` of a cohort is a step of the model, or the sum of what its members send: whole
-    numbers of `bits` bits with their sign, whose total is the next version (`policy.checks.sums`).
+    A cohort's `outcome` is a step of the model, or a total: clients then send whole numbers of
+    `bits` bits including the sign, and their total is the next version (`policy.checks.sums`).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -360,48 +359,49 @@ class GroupSection(Table):
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
     tier: Literal["resident", "mapped"] | None = None
-    rule: Annotated[RuleSection, BeforeValidator(_spelled)]
+    rule: Annotated[RuleSection, BeforeValidator(_check_rule)]
     optimizer: OptimizerSection = OptimizerSection()
 
-    def _stated(self, stage: str, key: str) -> Any | None:
-        """Returns the value of a stage's key; None if the codec has no such stage."""
+    def _stage_value(self, stage: str, key: str) -> Any | None:
+        """Returns the value of a stage's key; None without this stage."""
         return next((getattr(each, key) for each in self.codec if each.name == stage), None)
 
     @property
     def one_in(self) -> int | None:
-        """Of how many values one is sent; None where all are."""
-        return self._stated("support", "one_in")
+        """One of so many values is sent; None if all are."""
+        return self._stage_value("support", "one_in")
 
     @property
     def support_every(self) -> int | None:
-        """For how many versions one support stays; None where each version has its own."""
-        return self._stated("support", "every")
+        """How many versions one support is kept for; None if each version has its own."""
+        return self._stage_value("support", "every")
 
     @property
     def rotates(self) -> bool:
         """Whether values are rotated."""
-        return self._stated("rotate", "name") is not None
+        return self._stage_value("rotate", "name") is not None
 
     @property
     def follows_norms(self) -> bool:
         """Whether the grid's range moves with the norms of updates."""
-        return self._stated("round", "length") == "mean_norm"
+        return self._stage_value("round", "length") == "mean_norm"
 
     @property
     def scaled(self) -> bool:
-        """Whether updates travel in units of a scale that moves."""
+        """Whether updates travel in units of a moving scale."""
         return self.adaptive is not None or self.follows_norms
 
     @property
     def deviations(self) -> float | None:
-        """The grid's range, in standard deviations of a full update; None if it is stated."""
-        return self._stated("round", "deviations")
+        """The grid's range, in standard deviations of a full update; None without `round`."""
+        return self._stage_value("round", "deviations")
 
 
 class NoiseSection(Table):
-    """Keys of every unit of privacy: the noise, and the epsilon, `budget`, at which a client stops.
+    """Keys of every unit of privacy.
 
-    `delta` is the probability with which epsilon may fail to hold.
+    A client stops when its epsilon reaches `budget`. `delta` is the probability with which epsilon
+    may fail to hold.
     """
 
     noise_multiplier: float = Field(gt=0)
@@ -412,9 +412,9 @@ class NoiseSection(Table):
 class RecordPrivacySection(NoiseSection):
     """Record-level DP-SGD inside the clients.
 
-    `adjacency` is what epsilon is about: a record added or removed, where a client counts by the
-    public number `records` or by one of its own; or a record replaced by nothing, where it counts
-    by how many it has, which is public then.
+    `adjacency` says what epsilon is about: adding or removing a record, and then a client counts by
+    the public number `records` or by one of its own; or replacing a record by nothing, and then it
+    counts by its number of records, which is public.
     """
 
     unit: Literal["record"] = "record"
@@ -427,8 +427,8 @@ class RecordPrivacySection(NoiseSection):
 class ClientPrivacySection(NoiseSection):
     """Client-level privacy: noise on whole updates, clipped to each group's `clip`.
 
-    `placement` is where the noise is added (see `privacy.client_level`); `honest` is how many
-    members of a cohort are trusted to add their share, for "distributed" alone.
+    `placement` is where the noise is added (`privacy.client_level`). `honest` is how many members
+    of a cohort are trusted to add their share ("distributed" only).
     """
 
     unit: Literal["client"]
@@ -437,17 +437,17 @@ class ClientPrivacySection(NoiseSection):
 
 
 class BestSection(Table):
-    """Which evaluated version is the best one: the most or the least of a metric."""
+    """Which evaluated version is the best: the one with the most or the least of a metric."""
 
     metric: str
     goal: Literal["max", "min"]
 
 
 class StopSection(Table):
-    """When evaluations end a run early; `best` says by which metric.
+    """When evaluations end a run early, by the metric of `best`.
 
-    `patience` is how many evaluations in a row may fail to improve on the best one before
-    them by more than `least`; `target` is a value at which the run is good enough.
+    `patience` is how many consecutive evaluations may fail to improve on the best one before them
+    by more than `least`. The run also ends when the metric reaches `target`.
     """
 
     patience: int | None = Field(default=None, ge=1)
@@ -456,7 +456,7 @@ class StopSection(Table):
 
 
 EVALUATED = "evaluation"
-"""The part of a contribution that is no report."""
+"""The name of the part of a contribution that is the evaluation itself."""
 
 Magnitudes = Annotated[
     dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=256)
@@ -467,11 +467,10 @@ Magnitudes = Annotated[
 class EvaluationSection(Table):
     """Clients, or one named `evaluator`, judge published versions on held-out records.
 
-    `metrics` has the largest magnitude of each: values are clipped to it, and travel as
-    integers of `bits` bits (default: the most of any group) of that range. `reports` has the same
-    of what else each client says beside its evaluation, by the message that asks for it: "train" is
-    what its last training said. `most_examples` is as in a group, and so is `rule`, of rounds
-    (default: the first group's).
+    `metrics` has each metric's largest magnitude: values are clipped to it, and travel as integers
+    of `bits` bits (default: the most of any group) of that range. `reports` has the same for the
+    metrics of other messages: "train" are those of a client's last training. `most_examples` and
+    `rule` (of rounds; default: the first group's) are as in a group.
     """
 
     every: int = Field(ge=1)
@@ -486,14 +485,14 @@ class EvaluationSection(Table):
 
     @property
     def parts(self) -> tuple[tuple[str, dict[str, float]], ...]:
-        """What clients say, by message: the evaluation first, then the reports, sorted."""
+        """The metrics by message: the evaluation first, then the reports, sorted."""
         return (EVALUATED, self.metrics), *sorted(self.reports.items())
 
     @property
     def contributed(self) -> tuple[str, ...]:
-        """The names of the values that a client contributes, in their order.
+        """The names of the values that a client contributes, in order.
 
-        The metrics, sorted; with reports each part's, after that part's share.
+        These are the metrics, sorted; with reports, each part's share and then its metrics.
         """
         if not self.reports:
             return tuple(sorted(self.metrics))
@@ -502,19 +501,19 @@ class EvaluationSection(Table):
             for message, most in self.parts
             for name in (
                 f"share of {message}",
-                *(self.told_as(message, each) for each in sorted(most)),
+                *(self.title(message, each) for each in sorted(most)),
             )
         )
 
     @property
     def magnitudes(self) -> dict[str, float]:
-        """The largest magnitude of everything that an evaluation shows, sorted by name."""
-        named = ((self.told_as(part, n), most) for part, of in self.parts for n, most in of.items())
+        """The largest magnitude of every metric, sorted by name."""
+        named = ((self.title(part, n), most) for part, of in self.parts for n, most in of.items())
         return dict(sorted(named))
 
     @staticmethod
     def told_as(message: str, metric: str) -> str:
-        """What everybody calls a metric: "accuracy", or "train.accuracy" of a report."""
+        """Returns a metric's public name: "accuracy", or "train.accuracy" of a report."""
         return metric if message == EVALUATED else f"{message}.{metric}"
 
 
@@ -535,12 +534,12 @@ PrivacySection = Annotated[
 
 
 class FederationSection(Table):
-    """Who takes part when one machine plays all parties (`up`): script, count and settings.
+    """The script, clients and settings when one machine plays all parties (`up`).
 
-    `baselines` says whether the run is compared with training alone and centrally. `site` is the
-    policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
-    each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
-    `records` has one public number per client, by which it counts instead of `privacy.records`.
+    With `baselines` the run is compared with training alone and centrally. `site` is the policy of
+    all data holders' sites, a file beside the plan. `checkpoint_copies` is a URL below which each
+    run has a folder of its name. `memory` is each shard's, as in its own file. `records` has one
+    public number per client, by which it counts instead of `privacy.records`.
     """
 
     script: str
@@ -581,29 +580,28 @@ class PlanSection(Table):
 
     @property
     def most_shards(self) -> int:
-        """The shards that a run has at most: as many as its `[scaling]` allows, else `shards`."""
+        """The most shards of a run: those of `[scaling]`, or else `shards`."""
         own = self.scaling
         return self.shards if own is None or own.most_shards is None else own.most_shards
 
     @property
     def shard_memory(self) -> dict[str, str]:
-        """What of it stands in the files of shards; nothing if they have no limit."""
+        """The keys about memory in the files of shards; empty without a limit."""
         memory = None if self.federation is None else self.federation.memory
         return {} if memory is None else {"memory": memory}
 
     @property
     def tables(self) -> dict[str, tuple[str, ...]]:
-        """The row-blocks of the groups that are cut into any, by the group's name."""
+        """The row-blocks of every group that is cut, by the group's name."""
         return {g.name: g.sparse.names(g.name) for g in self.group if g.sparse is not None}
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Fills in what a group does not state of how large updates are, and by what clients count.
+        """Fills in the size of updates and the weighting of clients, where a group leaves them out.
 
-        Where it states neither clip nor range, ordinary updates have room. Under client-level
-        privacy noise is in proportion to the clip, which is small then. A sum without noise has
-        neither: its integers are what clients send.
+        The default range has room for ordinary updates. Under client-level privacy, where noise is
+        proportional to the clip, there is a small clip instead. A sum without noise has neither.
         """
         groups = values.get("group") if isinstance(values, dict) else None
         if not isinstance(groups, list | tuple):
@@ -617,20 +615,20 @@ class PlanSection(Table):
         def complete(group: Any) -> Any:
             if not isinstance(group, dict):
                 return group
-            free = _unstated(group) and (client or group.get("outcome") != "sum")
+            free = _states_no_size(group) and (client or group.get("outcome") != "sum")
             return _counting(room | group if free else group, records)
 
         return values | {"group": tuple(map(complete, groups))}
 
 
 def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
-    """Fills in by what clients count: by examples where there is a bound, else all alike.
+    """Fills in the weighting: by examples where there is a bound, else uniform.
 
-    Checkpoints of 0.2.0 hold plans with `most_examples` null, whose clients agreed on a bound. They
-    are read as plans by which all count alike.
+    Checkpoints of 0.2.0 have plans whose `most_examples` is null, whose clients agreed on a bound.
+    They are read as uniform.
 
     Args:
-        records: the bound that the privacy has.
+        records: the bound of the privacy section.
     """
     if group.get("weighting", "examples") != "examples":
         return group

@@ -1,4 +1,4 @@
-"""The sections of a scenario and of a study: a plan, and who plays it when, how fast, how often."""
+"""The sections of a scenario and of a study: a plan, its players, their times and their faults."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from secureps.config.plan import RuleSection, Scalar, _spelled
+from secureps.config.plan import RuleSection, Scalar, _check_rule
 from secureps.config.sections import NAME, Table
 
 
 class VariantSection(Table):
-    """A plan in a study (default: the scenario's), with what tuning chooses for all its groups.
+    """A plan in a study (default: the scenario's), and the choices of tuning for all its groups.
 
-    Each of `rules`, with each of `deadlines`, at each of the server's `rates`: where there is
-    none, the plan's own.
+    Tuning tries each of `rules` with each of `deadlines` at each of the server's learning `rates`;
+    an empty list means the plan's own.
     """
 
     name: str = Field(pattern=NAME)
     plan: str | None = None
-    rules: tuple[Annotated[RuleSection, BeforeValidator(_spelled)], ...] = ()
+    rules: tuple[Annotated[RuleSection, BeforeValidator(_check_rule)], ...] = ()
     deadlines: tuple[Annotated[float, Field(gt=0)], ...] = ()
     rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
 
@@ -27,11 +27,11 @@ class VariantSection(Table):
 class StudySection(Table):
     """Rules compared by the virtual time after which the model is good enough (`run.study`).
 
-    That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
-    `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;
-    the soonest is judged under `seeds`. `sealed` versions are made both in the clear and under the
+    That is the first time from which `hold` consecutive judgements, `every` seconds apart, have a
+    `measure` of at least `target`. Every candidate of a variant is tried with the seed `tuning`;
+    the fastest is judged with `seeds`. `sealed` versions are made both in the clear and under the
     plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), those of the plan's
-    cipher do; trials are played under it too, if none are compared.
+    cipher count; trials run under it too if no versions are compared.
     """
 
     measure: str = "accuracy"
@@ -47,10 +47,10 @@ class StudySection(Table):
 
 
 class StaySection(Table):
-    """Clients that do not stay from beginning to end.
+    """Clients that come late or leave early.
 
-    `count` of them, from number `first` on, come at `comes` seconds and are gone for good, without
-    a word, at `leaves` (default: they stay).
+    `count` of them, from number `first` on, come at `comes` seconds and leave without a word at
+    `leaves` (default: never).
     """
 
     first: int = Field(ge=0)
@@ -60,10 +60,10 @@ class StaySection(Table):
 
 
 class ShardsSection(Table):
-    """What shards take in a simulation (default: no time at all).
+    """What shards take in a simulation (default: no time).
 
-    `bandwidth` is of each shard's link, in bytes a second each way; a shard adds up
-    a block of an update in `block_seconds`; `slow` has factors on both, by shard.
+    `bandwidth` is of each shard's link, in bytes per second each way. A shard adds one block of an
+    update in `block_seconds`. `slow` has factors on both, by shard.
     """
 
     bandwidth: float | None = Field(default=None, ge=1)
@@ -74,9 +74,8 @@ class ShardsSection(Table):
 class ScenarioSection(Table):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
-    `delays` is read by `scenario.delays`; a client that drops out of a version is gone
-    for `downtime` seconds and then starts again from its journal. `stay` is for those that come
-    late or leave.
+    `scenario.delays` reads `delays`. A client that drops out of a version is gone for `downtime`
+    seconds, then restarts from its journal. `stay` is for clients that come late or leave.
     """
 
     name: str = Field(pattern=NAME)

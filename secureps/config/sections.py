@@ -1,6 +1,6 @@
-"""Reads tables of TOML files, checks them against a section, and says what is wrong and where.
+"""Reads TOML files, checks them against sections, and says what is wrong and where.
 
-Single values travel as text, on a command line or in a file that is written here.
+It also converts single values to and from text, for command lines and for files written here.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from secureps.wording import hint, meant
 
 
 class Section(BaseModel):
-    """A table of settings; its numbers are finite, and a text that is a number is one."""
+    """A table of settings with finite numbers; a text that is a number counts as one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """The keys that this section alone has, then those that it shares with others."""
+        """Returns the keys: first those of this section alone, then inherited ones."""
         own = [key for key in vars(cls).get("__annotations__", {}) if key in cls.model_fields]
         return [*own, *(key for key in cls.model_fields if key not in own)]
 
 
 class Table(Section):
-    """A table of a TOML file, where every value has the type that its key wants."""
+    """A table of a TOML file, in which every value has exactly the type of its key."""
 
     model_config = ConfigDict(strict=True)
 
 
 KeyPath = tuple[str | int, ...]
-"""Keys and, in lists, numbers from 0."""
+"""A path to a value: keys, and in lists indices from 0."""
 
 _MAY_END = re.compile(r"""[]}"']\s*(#|$)""")
-"""In the last line of a statement of several lines."""
+"""Matches the last line of a statement that has several."""
 
 
 class Tables(dict[str, Any]):
@@ -57,19 +57,13 @@ class Tables(dict[str, Any]):
         self.lines = lines
 
     def line(self, path: KeyPath) -> int | None:
-        """The line, from 1, of the statement that writes a key, a table, or a list with its items.
-
-        Of a key that is not there, the line of the table that it is missing from.
-        """
+        """Returns the line, from 1, that writes a key, a table or a list; else its table's line."""
         known = (path[:length] for length in range(len(path), 0, -1))
         return next((self._places[each] for each in known if each in self._places), None)
 
     @cached_property
     def _places(self) -> dict[KeyPath, int]:
-        """The line of the first statement that writes each key or table.
-
-        `tomllib` tells no lines: it reads the statements one by one.
-        """
+        """The line of the first statement that writes each key or table; `tomllib` tells none."""
         found, newest, table = dict[KeyPath, int](), dict[KeyPath, int](), KeyPath()
 
         def note(path: KeyPath, value: Any, line: int) -> None:
@@ -95,7 +89,7 @@ class Tables(dict[str, Any]):
         return found
 
     def _statements(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yields line, text and tables of each statement; an empty line is one."""
+        """Yields line, text and tables of each statement; an empty line counts as one."""
         begin = 0
         for end, last in enumerate(self.lines, 1):
             if begin + 1 < end and not _MAY_END.search(last):
@@ -113,22 +107,24 @@ _LITERAL = re.compile("'([^']*)'")
 
 
 def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
-    """Checks `data` against a section; ConfigError names every key that is wrong."""
+    """Checks `data` against a section; ConfigError names every wrong key."""
     try:
-        return kind.model_validate(_tupled(data))
+        return kind.model_validate(_to_tuples(data))
     except RecursionError:
         raise ConfigError(f"{where}: tables lie too deep in one another") from None
     except ValidationError as error:
         errors = error.errors()
-        listed: set[type[Section]] = set()  # so that a section's keys are listed once
-        wrong = [_told(kind, each, data, listed) for each in errors if not _follows(each, errors)]
+        listed: set[type[Section]] = set()  # sections whose keys were listed already
+        wrong = [
+            _say_error(kind, each, data, listed) for each in errors if not _is_echo(each, errors)
+        ]
         raise ConfigError(f"{where}: {'; '.join(wrong)}") from None
 
 
-def placed(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A script's settings, in which texts that begin as paths do are absolute, from the folder.
+def resolve_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Makes the relative paths "..", "./x" and "../x" in a script's settings absolute.
 
-    `.` alone stays: it may as well be a decimal point.
+    A single "." stays: it may be a decimal point.
     """
     return {
         key: os.path.normpath(folder.absolute() / value)
@@ -139,16 +135,16 @@ def placed(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def refuse_misplaced(settings: Mapping[str, Any], file: Path) -> None:
-    """Raises ConfigError for a text that names something beside the settings' file, not here.
+    """Refuses a text that names something beside the settings' file but not in the current folder.
 
-    As it stands a script takes it from wherever the command is typed, and finds it in one folder
-    alone. Whether a text is a path is not guessed at: a model may be called like a folder.
+    The script would take it from whatever folder the command runs in. Whether a text is a path
+    cannot be guessed: a model may have the same name as a folder.
     """
     for key, value in settings.items():
         if not isinstance(value, str) or not value or os.path.exists(value):
             continue
         there = file.parent.absolute() / value
-        # Path's own `is_file` raises where a text is too long for a name
+        # Path.is_file raises for a text that is too long for a name
         if os.path.isfile(there) or ("/" in value and os.path.exists(there)):
             raise ConfigError(
                 f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
@@ -156,35 +152,34 @@ def refuse_misplaced(settings: Mapping[str, Any], file: Path) -> None:
             )
 
 
-def _tupled(value: Any) -> Any:
-    """Makes lists tuples, as frozen sections have them."""
+def _to_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _tupled(each) for key, each in value.items()}
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+        return {key: _to_tuples(each) for key, each in value.items()}
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
-def _follows(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
-    """Whether a table counts as absent only because something in it is wrong."""
+def _is_echo(error: ErrorDetails, errors: list[ErrorDetails]) -> bool:
+    """Tells whether a table counts as too short only because something in it is wrong."""
     own = error["loc"]
     return error["type"] == "too_short" and any(
         len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in errors
     )
 
 
-def _told(
+def _say_error(
     kind: type[Section],
     error: ErrorDetails,
     data: Mapping[str, Any],
     listed: set[type[Section]],
 ) -> str:
-    """A key, as the file spells it, its line, and what is wrong; which are known, if it is not."""
+    """Describes an error: the key as the file spells it, what is wrong, and the line."""
     key, section, path = _place(kind, error["loc"])
     at = data.line(path) if isinstance(data, Tables) else None
     line = "" if at is None else f" (line {at})"
-    return f"{key or 'top level'}: {_wrong(section, error, listed)}{line}"
+    return f"{key or 'top level'}: {_say_fault(section, error, listed)}{line}"
 
 
-def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
+def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Section]]) -> str:
     kind, given = error["type"], error["input"]
     if kind == "extra_forbidden":
         if gone := GONE.get((section.__name__, str(error["loc"][-1]))):
@@ -194,19 +189,19 @@ def _wrong(section: type[Section], error: ErrorDetails, listed: set[type[Section
         about = told(error["loc"][-1], section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
-        return f"unknown value {shown(given)}; {meant(given, names)}"
+        return f"unknown value {show_value(given)}; {meant(given, names)}"
     if kind == "missing":
         return "is missing" + FOUND.get(str(error["loc"][-1]), "")
     if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant
         return f"must be a list in brackets (of tables: [[{error['loc'][-1]}]]), and is a table"
     known = {
-        key: f"{value:g}" if isinstance(value, float) else shown(value)
+        key: f"{value:g}" if isinstance(value, float) else show_value(value)
         for key, value in error.get("ctx", {}).items()
     }
     wanted = PATTERNS.get(error["ctx"]["pattern"]) if kind == MISMATCH else WANTED.get(kind)
     if wanted is None:
         return error["msg"]
-    return f"must be {wanted.format(**known)}, and is {shown(given)}"
+    return f"must be {wanted.format(**known)}, and is {show_value(given)}"
 
 
 GONE = {
@@ -241,7 +236,7 @@ WANTED = {
     "too_short": "a list or table of {min_length} or more",
     "too_long": "a list or table of {max_length} or fewer",
 }
-"""What a value must be, by the kind of pydantic's complaint; whatever else is said in its words."""
+"""What a value must be, by pydantic's type of error; other errors keep pydantic's text."""
 
 MISMATCH = "string_pattern_mismatch"
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -256,7 +251,7 @@ PATTERNS = {
     PIN: "auto, off, or the number of a NUMA node in quotes",
     MEMORY: 'a number with kB, MB, GB, TB or KiB, MiB, GiB, TiB, as "2 GiB"',
 }
-"""What texts are wanted that have to fit one of these."""
+"""Descriptions of the patterns above."""
 
 _UNITS = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
@@ -265,26 +260,26 @@ _UNITS = {
 
 
 def memory_bytes(text: str) -> int:
-    """How many bytes a text that fits MEMORY means: "2 GiB" is 2147483648."""
+    """Parses a text of pattern MEMORY: "2 GiB" is 2147483648 bytes."""
     digits = text.rstrip("kKMGTiB")
     return int(float(digits) * _UNITS[text[len(digits) :]])
 
 
 def memory_text(count: int) -> str:
-    """The shortest text of MEMORY that means so many bytes or a little more: "12 MiB"."""
+    """Returns the shortest text that means so many bytes or a little more: "12 MiB"."""
     power = max((p for p in range(1, 5) if 1024**p <= count), default=1)
     return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
-def memory_stated(count: int) -> str:
-    """A text of MEMORY that means exactly so many bytes, "4 MB"; if there is none, as above."""
+def memory_exact(count: int) -> str:
+    """Returns a text that means exactly so many bytes, such as "4 MB", else `memory_text`."""
     units = sorted(_UNITS.items(), key=lambda unit: -unit[1])
     exact = (f"{count // size} {name}" for name, size in units if count and count % size == 0)
     return next(exact, memory_text(count))
 
 
-def shown(value: Any) -> str:
-    """A value as a TOML file has it, cut short."""
+def show_value(value: Any) -> str:
+    """Formats a value as in a TOML file, shortened for an error."""
     match value:
         case bool() | int() | float() | str():
             text = toml_text(value)
@@ -298,11 +293,11 @@ def shown(value: Any) -> str:
 
 
 SHOWN = 80
-"""Characters of a value in an error."""
+"""The most characters of a value in an error."""
 
 
 def _place(kind: type[Section], location: KeyPath) -> tuple[str, type[Section], KeyPath]:
-    """The key at a pydantic location, tables counted from 1, its section, and its path."""
+    """Returns the key at a pydantic location (list items from 1), its section, and its path."""
     key, section, inside = "", kind, [kind]
     path: KeyPath = ()
     for part in location:
@@ -336,7 +331,7 @@ def _tag(section: type[Section]) -> str:
 
 
 def toml_value(text: str) -> bool | int | float | str:
-    """What `text` means as a TOML value: a finite number, true, false; anything else is text."""
+    """Parses `text` as a TOML number or boolean; anything else stays text."""
     try:
         values = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -348,14 +343,14 @@ def toml_value(text: str) -> bool | int | float | str:
 
 
 def toml_text(value: bool | int | float | str) -> str:
-    """A value as TOML: `toml_value` gives it back, of the same type."""
-    if isinstance(value, str):  # a JSON string is a basic string, but for one character
+    """Formats a value as TOML, so that `toml_value` gives it back."""
+    if isinstance(value, str):  # a JSON string is a TOML basic string, but for one character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def toml_tables(tables: Mapping[str, Any]) -> str:
-    """A TOML file of plain values, lists and tables; what is None is left out."""
+    """Formats plain values, lists and tables as a TOML file; None is left out."""
     plain = {key: value for key, value in tables.items() if not _is_table(value)}
     lines = [f"{key} = {_inline(value)}\n" for key, value in plain.items() if value is not None]
     for key, value in tables.items():
@@ -390,9 +385,9 @@ def _key(key: str) -> str:
 
 
 def read_toml(path: Path) -> Tables:
-    """The tables of a TOML file; ConfigError when it is missing or does not parse."""
+    """Reads a TOML file; ConfigError if it is missing or does not parse."""
     try:
-        text = _decoded(path.read_bytes()).replace("\r\n", "\n")
+        text = _decode(path.read_bytes()).replace("\r\n", "\n")
         return Tables(tomllib.loads(text), text.split("\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
@@ -404,7 +399,7 @@ def read_toml(path: Path) -> Tables:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _decoded(data: bytes) -> str:
-    """Decodes UTF-8, or what the byte order mark says that Windows puts before a file."""
+def _decode(data: bytes) -> str:
+    """Decodes UTF-8, or UTF-16 by the byte order mark that Windows writes."""
     utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return data.decode("utf-16" if utf16 else "utf-8-sig")

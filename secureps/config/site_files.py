@@ -1,7 +1,7 @@
 """The sections of the files at a party's own site, key by key.
 
-A server's file names its kit, its address and its state. A data holder's file says what its site
-allows, whatever a plan says. A profile saves the options of a connection under a name.
+A server's file has its kit, address and state. A data holder's site policy limits what any plan may
+do there. A profile saves the options of a connection under a name.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from secureps.wording import meant
 
 
 class ServeSection(Table):
-    """One server process; which keys it needs depends on its role (`run.serve`).
+    """One server process; its role decides which keys it needs (`run.serve`).
 
-    Paths are relative to the file. `listen` is where it binds, `advertise` what others dial
-    (default: the same). `coordinator` is HOST:PORT of the coordinator, or of it and its standby,
-    HOST:PORT,HOST:PORT; a coordinator's own file names its standby's as `standby`. By any plan that
-    a holder takes part in, `minimum` is the smallest cohort, and `threshold` how many holders must
-    agree (default: as many as the plan says). `initial` is where a coordinator, standby or shard
-    has the plan's file of version 0, a path or URL (default: the plan's). `plan_base` is the folder
-    that the plan's own paths are relative to (default: the plan's). `checkpoint_copies` is the URL
-    of an object store to which its checkpoints are copied. `socket` is a path at which a key holder
-    hears its waves inside Flower's engine, from the app of its node, which another user runs (but
-    under `insecure_for_tests`); then it dials nobody. `metrics` is HOST:PORT to read Prometheus
-    metrics from (port 0: a free one; default: none). `threads` is how many add and open a shard's
-    blocks. `memory` is how much of its values and optimizer state a shard's process holds, at most;
-    the rest lies in files (default: all). `pin` is the NUMA node whose CPUs and memory the process
-    takes. Under `insecure` its connections have no TLS; all their ends are on loopback.
-    `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
-    privacy. A kit that is signed by another CA than `ca_fingerprint`, if there is one, is refused.
+    Paths are relative to the file.
+
+        listen, advertise   address to bind, and the one that others dial (default: the same)
+        coordinator         HOST:PORT of the coordinator, or HOST:PORT,HOST:PORT with its standby
+        standby             the standby's address, in the coordinator's file
+        minimum, threshold  a holder's own limits: smallest cohort, holders that must agree
+        initial             path or URL of version 0 on this server (default: the plan's)
+        plan_base           folder that the plan's paths are relative to (default: the plan's)
+        checkpoint_copies   URL of an object store that checkpoints are copied to
+        socket              path at which a holder inside Flower's engine gets its messages from its
+                            node's app, which another user runs (unless `insecure_for_tests`); the
+                            holder dials no other party then
+        metrics             HOST:PORT for Prometheus (port 0: any free port; default: none)
+        threads             that add and open a shard's blocks
+        memory              most values and optimizer state in a shard process; the rest is in files
+        pin                 the NUMA node whose CPUs and memory the process takes
+        insecure            connections without TLS, on loopback only
+        unsafe_seed         repeats a shard's noise, so there is no privacy; on loopback only, and
+                            with `insecure_for_tests`
+        ca_fingerprint      a kit that another CA has signed is refused
     """
 
     name: str = Field(pattern=NAME)
@@ -68,27 +72,27 @@ class ServeSection(Table):
 
 
 Reveal = Literal["nothing", "keys", "values"]
-"""The part of a refusal that a coordinator hears: its existence, its keys, or its whole reason."""
+"""What a coordinator learns of a refusal: that there is one, its keys, or the whole reason."""
 
 MESSAGE = r"^(train|query|(train|evaluate|query)\.[A-Za-z_][A-Za-z0-9_]*)$"
-"""Types of messages to a client's app that are not the evaluation itself; "train" is no custom one,
-for every plan has it."""
+"""Types of messages to a client's app other than evaluation. "train" is no custom type, because
+every plan uses it."""
 
 Digests = Annotated[tuple[Annotated[str, Field(pattern=DIGEST)], ...], Field(min_length=1)]
 
 
 class SiteSection(Table):
-    """One site's policy; without a key it has no word in the matter.
+    """One site's policy; a missing key sets no limit.
 
-    `minimum` is the smallest cohort, and `threshold` how few key holders may open a sum, by any
-    plan that this site takes part in. `budget` is the largest epsilon of all runs together, counted
-    in `ledger` (a path relative to the file; default: beside the kit), and
-    `updates_per_hour` how many trainings may begin in any hour, of all runs too. `plans` are
-    digests of plans as `secureps check` shows them, and `scripts` SHA-256 digests of files. Under
-    `evaluation = false` no record is used to judge a model, and under `network = false` the script
-    runs in a process of its own that has no network. A client counts as `records`, and publishes
-    this number in place of how many examples it has. `messages` are types of an app's own that
-    a run may use: none by default. `reveal` is what the coordinator hears of a refusal.
+    `minimum` is the smallest cohort and `threshold` the fewest key holders that may open a sum, in
+    any plan that this site takes part in. `budget` is the largest epsilon of all runs together,
+    counted in `ledger` (a path relative to the file; default: beside the kit). `updates_per_hour`
+    limits how many trainings of all runs begin in any hour. `plans` are digests that `secureps
+    check` shows, `scripts` SHA-256 digests of files. With `evaluation = false` no record is used to
+    judge a model; with `network = false` the script runs in a process without network. A client
+    counts as `records` examples, and publishes that number instead of its own. `messages` are the
+    custom message types that a run may use (default: none). `reveal` is what the coordinator learns
+    of a refusal.
     """
 
     minimum: int | None = Field(default=None, ge=1)
@@ -137,11 +141,11 @@ def profile_file() -> Path:
 
 
 def read_profile(name: str) -> dict[str, str]:
-    """The options that a profile gives, by name; ConfigError if there is none of this name."""
+    """Returns the options of a profile by name; ConfigError if there is none of this name."""
     path = profile_file()
     told = read_toml(path)
     profiles = told.get("profile")
-    if isinstance(profiles, Mapping) and name in profiles:  # a fault in another is for who uses it
+    if isinstance(profiles, Mapping) and name in profiles:  # ignore faults in other profiles
         told = Tables({**told, "profile": {name: profiles[name]}}, told.lines)
     profiles = parse(ProfilesSection, told, str(path)).profile
     if name not in profiles:

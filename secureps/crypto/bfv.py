@@ -45,7 +45,7 @@ from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
     Payload,
-    untagged,
+    strip_tag,
 )
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, PlanRefused
@@ -202,7 +202,7 @@ _PRIMES = np.array([DATA_PRIME, KEY_PRIME], np.uint64)[:, None]
 
 def _key_coefficients(what: str, data: bytes, tag: bytes, polynomials: int) -> bytes:
     """The key's coefficients, uint64 (polynomials, 2 primes, N) in NTT form, range-checked."""
-    body = untagged(what, data, tag, polynomials * 2 * DEGREE * 8)
+    body = strip_tag(what, data, tag, polynomials * 2 * DEGREE * 8)
     coefficients = np.frombuffer(body, _COEFFICIENT)
     if bool((coefficients.reshape(polynomials, 2, DEGREE) >= _PRIMES).any()):
         raise Malformed(f"{what} has a coefficient that is not below its modulus")

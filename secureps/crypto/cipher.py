@@ -344,7 +344,7 @@ def check_values(values: npt.NDArray[np.integer[Any]], levels: int) -> None:
         raise Malformed(f"a value lies outside [0, {levels}]")
 
 
-def untagged(what: str, data: bytes, tag: bytes, size: int) -> bytes:
+def strip_tag(what: str, data: bytes, tag: bytes, size: int) -> bytes:
     """The `size` bytes that follow a key's tag; Oversized or Malformed if it is not such a key."""
     size += len(tag)
     if len(data) > size:

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
-from secureps.crypto.cipher import check_length, untagged
+from secureps.crypto.cipher import check_length, strip_tag
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed
 from secureps.messages.encoding import digest
@@ -78,7 +78,7 @@ class EnvelopePublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
-        return cls(untagged("an envelope public key", data, _PUBLIC_TAG, PUBLIC_BYTES))
+        return cls(strip_tag("an envelope public key", data, _PUBLIC_TAG, PUBLIC_BYTES))
 
     def to_bytes(self) -> bytes:
         """1247 bytes: a tag, then the key."""
@@ -138,7 +138,7 @@ class EnvelopeKey(Secret):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopeKey:
-        return cls(untagged("an envelope secret key", data, _SECRET_TAG, SECRET_BYTES))
+        return cls(strip_tag("an envelope secret key", data, _SECRET_TAG, SECRET_BYTES))
 
     def to_bytes(self) -> bytes:
         """127 secret bytes: a tag, then the key."""

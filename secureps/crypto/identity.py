@@ -38,7 +38,7 @@ prime order of the base point."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def framed(domain: bytes, message: bytes) -> bytes:
+def frame(domain: bytes, message: bytes) -> bytes:
     """What is signed: no message of one domain is a message of another."""
     return len(domain).to_bytes(8, "little") + domain + message
 
@@ -81,7 +81,7 @@ class PublicIdentity:
 
     def verify(self, domain: bytes, message: bytes, signature: bytes) -> None:
         try:
-            self._public.verify(signature, framed(domain, message))
+            self._public.verify(signature, frame(domain, message))
         except InvalidSignature:
             raise Unsigned(f"a signature in {domain.decode(errors='replace')} is wrong") from None
 
@@ -109,7 +109,7 @@ class Identity(Secret):
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """64 bytes; the domain says what kind of message it is, and is part of it."""
-        return self._secret.sign(framed(domain, message))
+        return self._secret.sign(frame(domain, message))
 
 
 def check_party(name: str, role: Role) -> None:

@@ -70,7 +70,7 @@ def root_of_unity(degree: int, prime: int) -> int:
     raise ValueError(f"{prime} has no root of unity of order {2 * degree}")
 
 
-def paired(ws: list[int], prime: int) -> U32:
+def pair_constants(ws: list[int], prime: int) -> U32:
     """Constants and their companions: uint32 (2, n)."""
     return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
 
@@ -91,15 +91,15 @@ def tables(degree: int, prime: int) -> Tables:
                 first = rows * groups + group
                 lines += ws[first : first + (rows - 1) * groups + 1 : groups]
             groups *= 2
-        return paired(lines, prime).reshape(2, WIDTH - 1, rows)
+        return pair_constants(lines, prime).reshape(2, WIDTH - 1, rows)
 
     return Tables(
         prime=np.array([prime, companion(1, prime)], np.uint32),
-        head=paired(forth[:rows], prime),
+        head=pair_constants(forth[:rows], prime),
         tail=tail(forth),
-        back_head=paired(back[:rows], prime),
+        back_head=pair_constants(back[:rows], prime),
         back_tail=tail(back),
-        last=paired([pow(degree, -1, prime)], prime).reshape(2),
+        last=pair_constants([pow(degree, -1, prime)], prime).reshape(2),
     )
 
 

@@ -116,16 +116,16 @@ def pack_words(words: U64, out: U64) -> None:
 
 def add_words(packed: U64, weight: np.uint64, sums: U64) -> None:
     rows = sums.reshape(-1, RUN)
-    for start, words in _unpacked(packed):
+    for start, words in _unpack(packed):
         words *= weight
         rows[start : start + TOGETHER] += words.T
 
 
 def greatest_word(packed: U64) -> np.uint64:
-    return _u64(max((int(words.max()) for _, words in _unpacked(packed)), default=0))
+    return _u64(max((int(words.max()) for _, words in _unpack(packed)), default=0))
 
 
-def _unpacked(packed: U64) -> Iterator[tuple[int, U64]]:
+def _unpack(packed: U64) -> Iterator[tuple[int, U64]]:
     """The first run of some, and their words: uint64 (RUN, runs)."""
     runs = packed.reshape(-1, WORD_BITS)
     for start in range(0, runs.shape[0], TOGETHER):
@@ -167,7 +167,7 @@ _LIMB = _f64(1 << 64)
 def open_narrow(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    first, second = _without_key(words, a, key, ring)
+    first, second = _remove_key(words, a, key, ring)
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0]
     delta, by_base = scale.places[0, 0], 1.0 / _f64(scale.base)
@@ -175,15 +175,13 @@ def open_narrow(
     apart = once(second + high - first, high)
     upper = once(shoup(apart, inverse, inverse2, high), high)
     value = np.multiply(upper, low, dtype=_u64) + first + half
-    messages, rests = _divided(
-        np.minimum(value, value - scale.modulus[0]), delta, 1.0 / _f64(delta)
-    )
+    messages, rests = _divide(np.minimum(value, value - scale.modulus[0]), delta, 1.0 / _f64(delta))
     total = 0.0
     for element in (rests - half).view(np.int64).astype(_f64) ** 2:
         lanes = np.cumsum(element.reshape(-1, 4), axis=0)[-1]  # in the order of the kernel
         total += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
     for part in range(out.shape[1]):
-        messages, digit = _divided(messages, scale.base, by_base)
+        messages, digit = _divide(messages, scale.base, by_base)
         out[:, part] = digit.view(np.int64)
     return float(total), not messages.any()
 
@@ -192,20 +190,20 @@ def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
     total, sound = 0.0, True
-    for residues, element in zip(np.stack(_without_key(words, a, key, ring), 1), out):
+    for residues, element in zip(np.stack(_remove_key(words, a, key, ring), 1), out):
         squares, whole = decode_wide(residues, ring, scale, element)
         total += squares
         sound &= whole
     return total, sound
 
 
-def _without_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
+def _remove_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
     """C - a S modulo every prime, transformed back: uint32 (count, N) each."""
     found = []
     for index, prime in enumerate(ring.primes):
         p = prime[0]
         twice = _u32(2 * p)
-        rest = _divided(words[:, index >> 1], _u64(p), 1.0 / _f64(p))[1].astype(_u32)
+        rest = _divide(words[:, index >> 1], _u64(p), 1.0 / _f64(p))[1].astype(_u32)
         rest += twice
         rest -= shoup(a[:, index], key[index, 0], key[index, 1], p)
         work, out = once(rest, twice), np.empty_like(rest)
@@ -215,7 +213,7 @@ def _without_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
     return found
 
 
-def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
+def _divide(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
     quotient = (value.astype(_f64) * inverse).astype(_u64)
     rest = value - quotient * by
     less = rest >> _SIGN
@@ -228,7 +226,7 @@ def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
 
 
 def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
-    value = _composed(residues, ring, scale)
+    value = _compose(residues, ring, scale)
     ones = np.ones(value.shape[1], _u64)
     digits, end, delta = out.view(_u64), out.shape[0], scale.places[0]
     digits[:] = 0
@@ -243,7 +241,7 @@ def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple
     for part in range(out.shape[0]):
         if part % scale.together == 0:
             carry += digits[part]
-        carry, digits[part] = _divided(carry, scale.base, by_base)
+        carry, digits[part] = _divide(carry, scale.base, by_base)
     below = _subtract(value, scale.places[out.shape[0]], ones)
     turned = _u64(0) - below  # an error below zero has all bits turned, and one more
     low, high = (value[0] ^ turned).astype(_f64), (value[1] ^ turned).astype(_f64)
@@ -251,7 +249,7 @@ def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple
     return float(np.cumsum(squares)[-1]), not carry.any()
 
 
-def _composed(residues: U32, ring: Constants, scale: Scale) -> U64:
+def _compose(residues: U32, ring: Constants, scale: Scale) -> U64:
     """v + Delta / 2 modulo q, by Garner's formula: uint64 (limbs, n)."""
     mixed, at = list[U32](), 0
     for row, prime in zip(residues, ring.primes):
@@ -334,7 +332,7 @@ def binomial(words: U32, out: I32) -> None:
 
 def transform_small(small: I32, ring: Constants, out: U32) -> None:
     for index, (p, whole) in enumerate(ring.primes):
-        first, made, wide = _lifted(small, p), np.empty(small.size, _u32), _u64(p)
+        first, made, wide = _lift(small, p), np.empty(small.size, _u32), _u64(p)
         forward(first, made, ring.head[index], ring.tail[index], ring.primes[index])
         value = once(shoup(made, _ONE32, whole, p), p)
         high = value * ring.inverses[index]
@@ -354,8 +352,7 @@ def seal_elements(
     binomial(noise, errors)
     for word, (w, w2) in enumerate(ring.garner):
         lower, upper = (
-            _sealed(values, a, errors, key, digits, ring, index)
-            for index in (2 * word, 2 * word + 1)
+            _seal(values, a, errors, key, digits, ring, index) for index in (2 * word, 2 * word + 1)
         )
         low, high = ring.primes[2 * word, 0], ring.primes[2 * word + 1, 0]
         upper += high
@@ -366,12 +363,12 @@ def seal_elements(
         out[:, word] = row
 
 
-def _sealed(
+def _seal(
     values: U32, a: U32, errors: I32, key: U32, digits: U32, ring: Constants, index: int
 ) -> U32:
     """a s + e + Delta m modulo one prime, transformed: uint32 (count, N)."""
     p, whole = ring.primes[index]
-    coefficients, twice = _lifted(errors, p), _u32(2 * p)
+    coefficients, twice = _lift(errors, p), _u32(2 * p)
     for part in range(values.shape[1]):
         w, w2 = digits[index, :, part]
         coefficients += shoup(values[:, part], w, w2, p)
@@ -382,6 +379,6 @@ def _sealed(
     return once(shoup(made, _ONE32, whole, p), p)
 
 
-def _lifted(small: I32, p: np.uint32) -> U32:
+def _lift(small: I32, p: np.uint32) -> U32:
     """Small integers plus p, which makes them positive."""
     return (small + np.int64(p)).astype(_u32)

@@ -98,18 +98,18 @@ class RlweAdder(Adder):
         return self._encoding.total_bytes(slots)
 
     def _check_block(self, payload: Payload) -> None:
-        for packed, modulus in self._rows(_frozen(payload), self._degree * WORD_BITS // 64):
+        for packed, modulus in self._rows(_read_words(payload), self._degree * WORD_BITS // 64):
             most = int(rlwe_kernels.greatest_word(packed))
             if most >= modulus:  # sums of such words overflow, unseen
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def _check_total(self, total: Payload) -> None:
-        for words, modulus in self._rows(_frozen(total), self._degree):
+        for words, modulus in self._rows(_read_words(total), self._degree):
             if int(words.max()) >= modulus:
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
     def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
-        rlwe_kernels.add_words(_frozen(payload), np.uint64(weight), sums)
+        rlwe_kernels.add_words(_read_words(payload), np.uint64(weight), sums)
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         for words, modulus in self._rows(sums, self._degree):
@@ -126,7 +126,7 @@ class RlweAdder(Adder):
         return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
 
 
-def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+def transform_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
     """A key, or a sum of keys, as the kernels take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
     rlwe_kernels.transform_small(small, constants(ring), out)
@@ -221,7 +221,7 @@ class RlweSealing(Secret, RlweClear):
         small = np.empty(ring.degree, np.int32)
         rlwe_kernels.binomial(Stream(self._seed).words(3 * ring.degree).reshape(3, -1), small)
         self.key = OneTimeKey(small)
-        self._key = transformed_key(ring, small)
+        self._key = transform_key(ring, small)
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         _check_block(block, slots, self._slots)
@@ -236,7 +236,7 @@ class RlweSealing(Secret, RlweClear):
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
         words = 3 * self._encoding.ring.degree
         noise = Stream(self._seed, 1 + block, first * words).words(count * words)
-        return self._public.transformed(block * self._elements + first, count), noise
+        return self._public.derive(block * self._elements + first, count), noise
 
 
 class RlweOpener(Opener):
@@ -271,7 +271,7 @@ class RlweOpener(Opener):
             )
         self._elements = self._encoding.elements(place.slots)
         self._public = PublicPolynomials(ring, place)
-        self._key = transformed_key(ring, key.astype(np.int32))
+        self._key = transform_key(ring, key.astype(np.int32))
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
         """Raises Refused after the last piece if the residual is that of another key sum."""
@@ -279,7 +279,7 @@ class RlweOpener(Opener):
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
         elements, together = enc.elements(slots), TOGETHER // degree
-        words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
+        words = _read_words(total).reshape(elements, len(enc.ring.words), degree)
         narrow = len(enc.ring.words) == 1
         open_elements = rlwe_kernels.open_narrow if narrow else rlwe_kernels.open_wide
         out = np.empty((min(together, elements), enc.digits, degree), np.int64)
@@ -288,7 +288,7 @@ class RlweOpener(Opener):
             count = min(together, elements - first)
             found, whole = open_elements(
                 words[first : first + count],
-                self._public.transformed(block * self._elements + first, count),
+                self._public.derive(block * self._elements + first, count),
                 self._key,
                 constants(enc.ring),
                 scale(enc),
@@ -312,7 +312,7 @@ def _check_block(block: int, size: int, slots: int) -> None:
         )
 
 
-def _frozen(data: Payload) -> npt.NDArray[np.uint64]:
+def _read_words(data: Payload) -> npt.NDArray[np.uint64]:
     """Words of what came off the wire; never writable, so that a kernel has one signature."""
     words = np.frombuffer(data, _WORD).astype(np.uint64, copy=False)
     words.flags.writeable = False
@@ -341,7 +341,7 @@ class PublicPolynomials:
         name, group = ring.name.encode(), place.group.encode()
         self._key = digest("secureps-a", place.run, name, group, place.layout)
 
-    def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
+    def derive(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
 
         Any number of threads may ask at once; nobody writes to what they get.
@@ -355,11 +355,11 @@ class PublicPolynomials:
         if (first + count) * size >= 1 << 32:
             raise PlanRefused("a group of so many values has no public polynomials: split it")
         end = (first + count) * len(ring.primes) * ring.degree * 4
-        made = _kept if end <= KEPT else _made
+        made = _polynomials if end <= KEPT else _make_polynomials
         return made(ring, self._key, first * size, count * size)
 
 
-def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
+def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
     nonce = start.to_bytes(4, "little") + bytes(12)
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
     words = np.empty(blocks * BLOCK_WORDS, np.dtype("<u4"))
@@ -371,7 +371,7 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     return out
 
 
-class _Kept:
+class _PolynomialCache:
     """The polynomials that were asked for last, in the pieces that they were asked for in.
 
     Args:
@@ -388,7 +388,7 @@ class _Kept:
             if (found := self._found.get(asked)) is not None:
                 self._found.move_to_end(asked)
                 return found
-        made = _made(*asked)
+        made = _make_polynomials(*asked)
         with self._lock:
             made = self._found.setdefault(asked, made)  # another thread may have been sooner
             while self.size > self._most:
@@ -400,4 +400,4 @@ class _Kept:
         return sum(each.nbytes for each in self._found.values())
 
 
-_kept = _Kept(2 * KEPT)
+_polynomials = _PolynomialCache(2 * KEPT)

@@ -305,7 +305,7 @@ def open_narrow(
         for part in range(out.shape[1]):
             row = out[element, part]
             for k in range(row.size):
-                messages[k], digit = divided(messages[k], scale.base, by_base)
+                messages[k], digit = divide(messages[k], scale.base, by_base)
                 row[k] = np.int64(digit)
         for k in range(messages.size):
             beyond |= messages[k]
@@ -324,7 +324,7 @@ def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, r
         apart = once(_u32(_u32(second[k] + high) - first[k]), high)
         upper = once(shoup(apart, inverse, inverse2, high), high)
         value = _u64(_u64(first[k]) + _u64(low) * _u64(upper) + half)
-        messages[k], rests[k] = divided(min(value, _u64(value - modulus)), delta, by_delta)
+        messages[k], rests[k] = divide(min(value, _u64(value - modulus)), delta, by_delta)
 
 
 @kernel
@@ -370,7 +370,7 @@ def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
         p, row_a, s, s2 = ring.primes[index, 0], a[index], key[index, 0], key[index, 1]
         inverse, row, wide, twice = 1.0 / np.float64(p), words[index >> 1], _u64(p), _u32(p + p)
         for k in range(work.size):
-            _, rest = divided(row[k], wide, inverse)
+            _, rest = divide(row[k], wide, inverse)
             z = shoup(row_a[k], s[k], s2[k], p)
             work[k] = once(_u32(_u32(_u32(rest) + twice) - z), twice)
         backward(
@@ -384,7 +384,7 @@ def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
 
 
 @inlined
-def divided(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uint64, np.uint64]:
+def divide(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uint64, np.uint64]:
     """Quotient and rest of value < 2^54, by a float64 reciprocal that is off by one at most."""
     quotient = _u64(np.float64(value) * inverse)
     rest = _u64(value - quotient * by)
@@ -444,7 +444,7 @@ def decode_wide(
                 for k in range(SOME):
                     carry[k] += _u64(row[k])
             for k in range(SOME):
-                carry[k], digit = divided(carry[k], scale.base, by_base)
+                carry[k], digit = divide(carry[k], scale.base, by_base)
                 row[k] = np.int64(digit)
         for k in range(SOME):
             beyond |= carry[k]

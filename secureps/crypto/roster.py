@@ -35,7 +35,7 @@ from secureps.crypto.identity import (
     Role,
     check_identity_key,
     check_party,
-    framed,
+    frame,
 )
 from secureps.crypto.tls import TlsKey, check_public_key, verify_tls
 from secureps.errors import Malformed, Refused, UnknownParty, Unsigned
@@ -207,7 +207,7 @@ class Roster:
         return "" if self.epoch is None else self.epoch.host or ""
 
     @property
-    def holds(self) -> str:
+    def lifetime(self) -> str:
         """How long, in words."""
         if not self.expires:
             return "which holds for ever"
@@ -303,7 +303,7 @@ class Roster:
         """Unsigned unless the CA signed the roster and every certificate."""
         if self.epoch is not None and self.epoch.issuer != ca_public.key:
             raise Unsigned("the roster is another CA's")
-        ca_public.verify(*_signed(self), self.signature)
+        ca_public.verify(*_signed_message(self), self.signature)
         for certificate in self.certificates:
             certificate.verify(ca_public)
 
@@ -354,7 +354,7 @@ def sign_roster(
 ) -> Roster:
     """The roster of these certificates in order, signed; Malformed if a name comes twice."""
     bare = Roster(tuple(sorted(certificates, key=_place)), b"", epoch)
-    return dataclasses.replace(bare, signature=ca.sign(*_signed(bare)))
+    return dataclasses.replace(bare, signature=ca.sign(*_signed_message(bare)))
 
 
 def first_roster(ca: Identity, expires: int, host: str = "") -> Roster:
@@ -390,7 +390,7 @@ def _place(certificate: Certificate) -> tuple[str, str]:
     return certificate.role, certificate.name
 
 
-def _signed(roster: Roster) -> tuple[bytes, bytes]:
+def _signed_message(roster: Roster) -> tuple[bytes, bytes]:
     """Domain and message of what the CA signs."""
     if roster.epoch is None:
         return _ROSTER, roster.digest
@@ -472,7 +472,7 @@ class KeyRequest:
             replaced: the roster's identity of this name; None: it has none.
         """
         self.identity.verify(_REQUEST, signed_part(self), self.signature)
-        verify_tls(self.tls_key, framed(_TLS, self.core), self.tls_proof)
+        verify_tls(self.tls_key, frame(_TLS, self.core), self.tls_proof)
         if replaced is None:
             if self.old_proof:
                 raise Unsigned("it replaces keys, and the roster has none of this name")
@@ -509,7 +509,7 @@ def sign_request(
     bare = KeyRequest(name, role, identity.public.key, tls.public, cipher_key, b"", b"", b"")
     proven = dataclasses.replace(
         bare,
-        tls_proof=tls.sign(framed(_TLS, bare.core)),
+        tls_proof=tls.sign(frame(_TLS, bare.core)),
         old_proof=b"" if old is None else old.sign(_ROTATION, bare.core),
     )
     return dataclasses.replace(proven, signature=identity.sign(_REQUEST, signed_part(proven)))

@@ -84,15 +84,15 @@ def lagrange(points: tuple[int, ...], at: int) -> tuple[int, ...]:
     return tuple(basis(x, tuple(o for o in points if o != x), at) for x in points)
 
 
-def _folded(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _fold(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """The same modulo P, below 2^34; below 2^32 when the values were below 2^62."""
     low: npt.NDArray[np.uint64] = values & _P
     return low + (values >> _BITS)
 
 
-def reduced(values: npt.NDArray[np.uint64]) -> Vector:
+def reduce(values: npt.NDArray[np.uint64]) -> Vector:
     """The same modulo P, below P, for any uint64."""
-    small = _folded(_folded(values))
+    small = _fold(_fold(values))
     below: npt.NDArray[np.uint64] = np.minimum(small, small - _P)
     return below.astype(np.uint32)
 
@@ -101,8 +101,8 @@ def combination(factors: Iterable[int], vectors: Iterable[Vector]) -> Vector:
     """sum_i factor_i vector_i modulo P, factors in [0, P); at least one, at most 2^32."""
     total = np.zeros(1, np.uint64)
     for factor, vector in zip(factors, vectors, strict=True):
-        total = total + _folded(vector * np.uint64(factor))
-    return reduced(total)
+        total = total + _fold(vector * np.uint64(factor))
+    return reduce(total)
 
 
 def vector_bytes(vector: Vector) -> bytes:
@@ -270,7 +270,7 @@ def share(id: bytes, key: npt.NDArray[np.int32], committee: Committee) -> Shared
     for subset, seed in zip(committee.key_subsets, seeds):
         correction += np.uint64(P) - _pseudorandom(id, subset, seed, key.size)
     commitments = tuple(_commitment(id, a, seed) for a, seed in zip(committee.subsets, seeds))
-    return SharedKey(committee, seeds, commitments, reduced(correction))
+    return SharedKey(committee, seeds, commitments, reduce(correction))
 
 
 # --- holder -----------------------------------------------------------------------
@@ -454,7 +454,7 @@ def judge(
     everybody = frozenset(answers)
     if len(values) == t:
         return Verdict(everybody, frozenset(), f"{t} answers of {t} leave nothing to compare")
-    agreeing = _agreeing(values, certain, t)
+    agreeing = _find_agreeing(values, certain, t)
     if len(agreeing) != 1:
         many = "no" if not agreeing else "more than one set of"
         reason = f"{many} {t + 1} values fit together: somebody lies, and nothing shows who"
@@ -467,7 +467,7 @@ def judge(
     return Verdict(consistent, liars, reason)
 
 
-def _agreeing(
+def _find_agreeing(
     values: Mapping[int, Vector], certain: tuple[int, ...], t: int
 ) -> list[frozenset[int]]:
     """Every largest set of over t points, `certain` among them, on one polynomial below degree t.

@@ -156,7 +156,7 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
     # Strict verifiers want it (RFC 5280, 4.2.1.1): those of Python are, from 3.13 on.
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return (
-        _builder(_name(name), _certificate(authority).subject, LIFETIME)
+        _builder(_name(name), _read_certificate(authority).subject, LIFETIME)
         .public_key(subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(tls_name(name))]), False)
@@ -171,25 +171,25 @@ def public_key_of(ca: PublicIdentity, name: str, certificate: bytes) -> bytes:
     """The key, DER, that the CA has certified as a party's; raises as `check_certificate` does,
     but not because it is over.
     """
-    return _spki(_certified(ca, name, certificate).public_key())
+    return _spki(_read_certified(ca, name, certificate).public_key())
 
 
 def expiry_of(certificate: bytes) -> datetime:
     """When a certificate in PEM ends; Malformed if it is none."""
     try:
-        return _certificate(certificate).not_valid_after_utc
+        return _read_certificate(certificate).not_valid_after_utc
     except ValueError:
         raise Malformed("this certificate ends at no time") from None
 
 
 def check_time(certificate: bytes) -> None:
     """Unsigned unless a certificate in PEM is good now; Malformed if it is none."""
-    _check_time(_certificate(certificate))
+    _check_time(_read_certificate(certificate))
 
 
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:
     """Raises Malformed, or Unsigned unless it is the certificate of this CA's key, and good now."""
-    read = _certificate(authority)
+    read = _read_certificate(authority)
     if not _signed_by(ca, read):
         raise Unsigned("it is another CA's")
     key = read.public_key()
@@ -205,11 +205,11 @@ def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None
         Malformed: it is none.
         Unsigned: it is another party's, signed by somebody else, or over.
     """
-    _check_time(_certified(ca, name, certificate))
+    _check_time(_read_certified(ca, name, certificate))
 
 
-def _certified(ca: PublicIdentity, name: str, certificate: bytes) -> x509.Certificate:
-    read = _certificate(certificate)
+def _read_certified(ca: PublicIdentity, name: str, certificate: bytes) -> x509.Certificate:
+    read = _read_certificate(certificate)
     if not _signed_by(ca, read):
         raise Unsigned("another CA has signed it")
     if read.subject != _name(name):
@@ -237,7 +237,7 @@ def _check_time(read: x509.Certificate) -> None:
         raise Unsigned(f"it begins on {read.not_valid_before_utc:%Y-%m-%d}, {told}")
 
 
-def _certificate(pem: bytes) -> x509.Certificate:
+def _read_certificate(pem: bytes) -> x509.Certificate:
     try:
         read = x509.load_pem_x509_certificate(pem)
     except (ValueError, x509.InvalidVersion):

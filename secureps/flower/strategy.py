@@ -50,7 +50,7 @@ from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, TRAIN_METRICS, other_run
-from secureps.policy.groups import together
+from secureps.policy.groups import joint_groups
 from secureps.policy.plan import Plan, load_plan
 from secureps.store.keyring import demand_host
 from secureps.wire.waves.batch import (
@@ -774,7 +774,7 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
     """
     return isinstance(order, Invite) and any(
         versions[group] < min(order.version, plan.versions(group))
-        for group in together(plan, order.group)
+        for group in joint_groups(plan, order.group)
     )
 
 

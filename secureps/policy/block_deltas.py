@@ -1,17 +1,17 @@
-"""What clients pull of a block in place of it: differences from one version to the next.
+"""Differences from one version of a block to the next, which clients pull instead of the block.
 
-Which values are in a difference, and so its length, follows from the plan and from the published
-block before it: the block's shard and all clients know it. The last value of an adaptive clip's
-group, its scale, goes as it is.
+The plan and the published block before determine which values a difference has, and so its length:
+the block's shard and all clients compute the same. The last value of a group with a moving scale
+is that scale, which is sent whole.
 
-The public state of a codec for one block is the same at the clients and at the block's shard:
+The codec's public draws for one block are the same at the clients and at the block's shard:
 
-    rotation  follows from the group and the block, so that updates of any versions add up
-    support   follows from the published block that updates are made from, too; without rounds
-              it stays for some versions, and follows from which: a cohort has updates of several
+    rotation  depends on the group and the block, so that updates of any versions add up
+    support   depends on the published base block too; without rounds, on the number of the period
+              instead, because a cohort has updates of several versions
 
-Nothing else is drawn from: two runs of the same models send the same parts of them, encrypted or
-not. With rounds nobody can tell a later version's part before its model is there.
+Nothing else enters the draws, so two runs of the same models send the same values, encrypted or
+not. With rounds nobody can predict the support of a later version before that version exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from secureps.policy.plan import Plan
 def block_codes(
     plan: Plan, layout: GroupLayout, version: int, base: Sequence[bytes]
 ) -> Callable[[int], BlockCode]:
-    """Draws the code of each block when it is asked for: together they may be large.
+    """Returns a function that draws the code of one block; all codes at once may be large.
 
     Args:
         base: the digests of all blocks; empty for metrics.
@@ -46,10 +46,10 @@ def block_codes(
 
 
 def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: bytes) -> BlockCode:
-    """The code of a block in updates of one version.
+    """Draws the code of a block for updates with this base version.
 
     Args:
-        version: that updates are made from; base: digest of the block, as it was published in it.
+        base: digest of the block as published in that version.
     """
     every = plan.group(layout.name).support_every
     support: tuple[Label, ...] = (version, base) if every is None else (version // every,)
@@ -68,13 +68,14 @@ Codes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class BlockDelta:
-    """The difference of one block from a version to the next: pure.
+    """Encodes and applies the difference of one block from a version to the next.
 
     Args:
-        values: of the block; bits: of each that is in the difference.
-        one_in: one of so many is; 1: all are.
-        scaled: whether the last value is a scale, and goes as it is.
-        code: of updates of a version, by its number and by the digest of the block in it.
+        values: number of values in the block.
+        bits: per value of the difference.
+        one_in: a difference has one of so many values; 1: all of them.
+        scaled: whether the last value is a scale, which is sent whole.
+        code: returns the code of updates, by base version and the block's digest in it.
     """
 
     values: int
@@ -91,7 +92,7 @@ class BlockDelta:
 
     @property
     def behind(self) -> int:
-        """The most differences in a row that are shorter than the block."""
+        """The most consecutive differences that are shorter than the block together."""
         return (FLOAT_BYTES * self.values - 1) // self.length
 
     def publish(
@@ -100,14 +101,15 @@ class BlockDelta:
         before: Values,
         code: BlockCode | None,
     ) -> Codes:
-        """Moves exact values, in place, to what is published of them; returns the difference.
+        """Rounds exact values, in place, to the values that are published; returns the difference.
 
         Args:
-            values, before: float32 (values,), of a version and as published of the one before.
-            code: of updates of the one before, where they have one.
+            values: float32 (values,), of the new version.
+            before: float32 (values,), as published of the version before.
+            code: of updates with the version before as their base, where they have one.
         """
         here, last = self._places(code), values[values.size - self.scaled :]
-        # A kernel would be compiled anew for a block that nobody may write to: one of a file.
+        # A read-only block, such as one of a mapped file, would have numba compile another kernel.
         coded = delta.encode(values[here], np.require(before[here], requirements="W"), self.bits)
         codes = np.concatenate([coded, last.astype("<f4").view(np.uint8)])
         values[:] = before
@@ -115,10 +117,10 @@ class BlockDelta:
         return codes
 
     def follow(self, before: Values, payload: bytes | memoryview, version: int) -> Values:
-        """The block of a version, by differences from one before it, one after another.
+        """Applies consecutive differences to an older block; returns the block of `version`.
 
         Raises:
-            Malformed: these are no differences, or not shorter than the block.
+            Malformed: the payload is no sequence of differences that is shorter than the block.
         """
         count, rest = divmod(len(payload), self.length)
         if rest or not 0 < count <= min(self.behind, version):
@@ -133,13 +135,13 @@ class BlockDelta:
 
     def _add(self, values: Values, codes: Codes, code: BlockCode | None) -> None:
         here, end = self._places(code), codes.size - FLOAT_BYTES * self.scaled
-        part = values[here]  # a view of them, or a copy of scattered ones
+        part = values[here]  # a view, or a copy if the places are scattered
         delta.add(part, codes[:end], self.bits)
         values[here] = part
         values[values.size - self.scaled :] = codes[end:].view("<f4")
 
     def _places(self, code: BlockCode | None) -> slice | NDArray[np.int64]:
-        """The places in the block of the values that a difference has."""
+        """Returns where in the block the values of a difference lie."""
         if self.one_in == 1:
             return slice(0, self.values - self.scaled)
         assert code is not None
@@ -148,12 +150,12 @@ class BlockDelta:
 
 
 def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | None:
-    """Describes the differences of one block; None where blocks are pulled whole."""
+    """Returns the encoder of one block's differences; None where blocks are pulled whole."""
     section, (start, stop) = plan.group(layout.name), layout.span(block)
     if section.pull_bits is None:
         return None
-    # A step without memory moves nothing but what was sent: of the last version's support, which
-    # where it stays for some versions may be an older one.
+    # A stateless optimizer moves only the values that were sent, those of the last version's
+    # support. A support that is kept for several versions may be an older one: send all values.
     moves_sent = section.optimizer.name in STATELESS and section.support_every is None
     one_in = plan.chain(layout.name).one_in if moves_sent else 1
     code = partial(block_code, plan, layout, block)
@@ -162,7 +164,7 @@ def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | Non
 
 
 def bytes_down(plan: Plan, layout: GroupLayout) -> int:
-    """Bounds the bytes of a version that a client pulls who has the version before."""
+    """Bounds the bytes that a client with the version before pulls of the next one."""
     deltas = (block_delta(plan, layout, block) for block in range(layout.blocks))
     spans = (layout.span(block) for block in range(layout.blocks))
     return sum(

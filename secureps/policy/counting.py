@@ -1,8 +1,8 @@
-"""How much a client counts: by which public number, up to which bound, how precisely.
+"""How much a client's update counts: by which public number, up to which bound, how precisely.
 
-The number stands in the client's signed receipt. An update is scaled by its share, the number over
-the bound, before it is rounded, so the bound must be one for all: it is the plan's, and without one
-all count alike.
+The number stands in the client's signed receipt. Before an update is rounded it is scaled by the
+client's share, which is the number divided by a bound. The bound is the plan's, because all clients
+must divide by the same one; without a bound all clients count alike.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from secureps.messages.submission import Cohort
 from secureps.policy.checks.evaluation import evaluation_group
 
 MOST_EXAMPLES = 1 << 40
-"""Beyond this no bound is stated: whoever has more is mistaken."""
+"""The largest bound that a plan may state."""
 
 FEW_BITS = 8
-"""Of a cohort's mean: fewer are warned of, where weights have taken some."""
+"""`check` warns of a cohort's mean that has fewer bits left than this."""
 
 
 def refuse_unbounded(section: GroupSection) -> None:
-    """Refuses clients that count by their examples where the plan has no bound (PlanRefused)."""
+    """Refuses weighting by examples without a bound (PlanRefused)."""
     if section.weighting == "examples" and section.most_examples is None:
         raise PlanRefused(
             'weighting = "examples" needs most_examples: about how many examples the largest '
@@ -38,14 +38,14 @@ def refuse_unbounded(section: GroupSection) -> None:
 
 
 def bound(section: GroupSection) -> int:
-    """The most that a client of a group counts by; 1 where all count alike."""
+    """Returns the most that a client of a group counts by; 1 where all count alike."""
     return 1 if section.weighting == "uniform" else section.most_examples or 1
 
 
 def check_counted(section: GroupSection, whose: object, examples: int) -> None:
-    """Refuses a public number beyond the bound, or below 1 (Malformed).
+    """Refuses a public number below 1 or above the bound (Malformed).
 
-    It would make its client's update stand out of the mean. `whose` begins the refusal.
+    With such a number a client's update would stand out of the mean. `whose` begins the refusal.
     """
     most = bound(section)
     if not 1 <= examples <= most:
@@ -56,36 +56,36 @@ def check_counted(section: GroupSection, whose: object, examples: int) -> None:
 
 
 def shares_in(section: GroupSection, cohort: Cohort) -> Fraction:
-    """Computes exactly what a cohort's sum is divided by: members' shares times their weights."""
+    """Computes exactly the divisor of a cohort's sum: its members' shares times their weights."""
     counted = sum(member.weight * member.examples for member in cohort.members)
     return Fraction(counted, bound(section))
 
 
-def by_public_number(section: PlanSection) -> bool:
-    """Tells whether clients count by a number of the site's or the plan's, not by their records.
+def counts_by_public_number(section: PlanSection) -> bool:
+    """Tells whether clients count by a stated number instead of the number of their records.
 
-    Then nothing that a client sends depends on how many records it has exactly.
+    Then nothing that a client sends depends on exactly how many records it has.
     """
     privacy = section.privacy
     return isinstance(privacy, RecordPrivacySection) and privacy.adjacency == "add-or-remove"
 
 
-def counts(section: PlanSection) -> bool:
+def publishes_exact_counts(section: PlanSection) -> bool:
     """Tells whether clients publish the exact number of their examples, in any group."""
-    return not by_public_number(section) and any(
+    return not counts_by_public_number(section) and any(
         group.weighting == "examples" for group in section.group
     )
 
 
 def public_number(section: PlanSection, own: int | None) -> int | None:
-    """The number of records that a client counts by; None where it counts what it has.
+    """Returns the stated number that a client counts by; None where it counts its own examples.
 
     Args:
-        own: that of the client's own settings, which goes before the plan's.
+        own: of the client's own settings, which override the plan's.
     Raises:
-        PlanRefused: its records may not be counted, and neither says a number.
+        PlanRefused: its records may not be counted, and neither states a number.
     """
-    if own is not None or not by_public_number(section):
+    if own is not None or not counts_by_public_number(section):
         return own
     privacy = section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -99,21 +99,21 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     return privacy.records
 
 
-def publishes(section: PlanSection) -> bool:
+def publishes_counts(section: PlanSection) -> bool:
     """Tells whether receipts have the number that a client counts by."""
     groups = (*section.group, evaluation_group(section))
     return any(group is not None and group.weighting == "examples" for group in groups)
 
 
-def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
-    """Tells a client which of its numbers is public, and to whom; nothing where all count alike.
+def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
+    """Tells a client which of its numbers is public, and to whom; empty where all count alike.
 
     Args:
-        own: that of the client's own settings.
+        own: of the client's own settings.
     Raises:
-        PlanRefused: as `public_number`.
+        PlanRefused: see `public_number`.
     """
-    if not publishes(section):
+    if not publishes_counts(section):
         return ()
     number = public_number(section, own)
     how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
@@ -126,11 +126,11 @@ def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
 
 
 def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
-    """Says what a client should know of how it counts.
+    """Returns warnings for a client about how it counts.
 
     Args:
-        of: ends a phrase with the group's name, or nothing.
-        number: what the client counts by.
+        of: ends a phrase with the group's name, or is empty.
+        number: by which the client counts.
     """
     most, members = bound(section), section.rule.minimum
     share, found = min(number, most) / most, []
@@ -140,7 +140,7 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
             f"by the plan's most_examples{of}"
         )
     left = bits_left(section.bits, share * members, members)
-    if few(left, section.bits):
+    if is_few(left, section.bits):
         found.append(
             f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
             f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
@@ -149,13 +149,13 @@ def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def few(left: float, bits: int) -> bool:
-    """Tells whether weights leave few of the bits that a plan asks for."""
+def is_few(left: float, bits: int) -> bool:
+    """Tells whether weights leave too few of the bits that a plan asks for."""
     return left < min(FEW_BITS, bits - 0.5)
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """Divides these clients' numbers, 1 or more, by the bound of their group."""
+    """Returns the shares of clients with these numbers, each 1 or more."""
     most = bound(section)
     return [min(number, most) / most for number in numbers]
 
@@ -163,10 +163,10 @@ def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
 def bits_left(bits: int, shares: float, members: int) -> float:
     """Computes how many bits of a group's integers are left in a cohort's mean.
 
-    Every member's rounding is an independent error of about a step; the mean divides their sum by
+    Every member's rounding adds an independent error of about a step. The mean divides their sum by
     the sum of weights.
 
     Args:
-        shares: the sum of the shares of so many members.
+        shares: sum of the shares of all members.
     """
     return bits + math.log2(shares) - math.log2(members) / 2

@@ -1,7 +1,7 @@
-"""Which groups of a plan are trained for together, and what moves the scale of one.
+"""Which groups of a plan are trained together, and which of them have a moving scale.
 
-Groups of one rule with rounds move together, or not at all; row-blocks have rounds of their own,
-for each has other members.
+Groups with rounds and the same rule move together. Row-blocks have rounds of their own, because
+each has other members.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from secureps.policy.plan import Plan
 from secureps.privacy.client_level import AdaptiveClip
 
 
-def together(plan: Plan, group: str) -> tuple[str, ...]:
-    """The groups that are trained for together with this one, in order; it is one of them."""
+def joint_groups(plan: Plan, group: str) -> tuple[str, ...]:
+    """Returns the groups that train together with this one, itself included, in order."""
     if not joins_others(plan, group):
         return (group,)
     rule = plan.group(group).rule
@@ -26,17 +26,17 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
     )
 
 
-def beside(
+def digest_round_models(
     plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
 ) -> bytes:
     """Digests the models that all groups of a round were trained on; empty for a single group.
 
-    A group that trails the model has none: its base covers the digests of the whole model.
+    A trailing group is always single: its base covers the digests of the whole model.
 
     Args:
         blocks: digests of the published blocks of `model`, by group.
     """
-    groups = together(plan, group)
+    groups = joint_groups(plan, group)
     if len(groups) == 1:
         return b""
     at = {each.group: each.version for each in model}
@@ -44,16 +44,16 @@ def beside(
 
 
 def joins_others(plan: Plan, group: str) -> bool:
-    """Tells whether a group trains with others of its rule: with rounds, without row-blocks."""
+    """Tells whether a group has rounds that other groups of the same rule may join."""
     apart = plan.trails(group) or plan.group(group).sparse is not None
     return not apart and plan.bounds(group).rounds
 
 
-def moved(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
-    """What moves the scale of a group, in whose units its updates travel; None if it has none.
+def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
+    """Builds the mover of a group's scale, in whose units its updates travel; None without one.
 
     Args:
-        sent: how many values are sent of an update; whoever but checks a scale need not know.
+        sent: how many values of an update are sent; checking a scale does not need it.
     """
     section = plan.group(group)
     if not section.follows_norms:

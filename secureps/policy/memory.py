@@ -1,24 +1,22 @@
-"""How much memory a client and a shard take, and how much disk a shard, from the plan.
+"""Predictions of a client's memory, and of a shard's memory and disk, from the plan.
 
-Of a client `sealing` says what is covered. Of a shard it is what is resident in its process at its
-worst moment, as it is served:
+`sealing_memory` says what it covers of a client. Of a shard the prediction is what is resident in
+its process at the worst moment:
 
-    program       Python and what a server imports, before the first block
-    state         three versions (the last, the newest, and the one being made) of the values and
-                  of the optimizer's vectors, float32, of the blocks that lie on the busiest shard,
-                  and differences between as many versions as are shorter than a block; where a
-                  shard has a limit, or a group's tier is mapped, what of it is in the process
-    work          on one block: its sum with a member's ciphertext; it is opened and stepped in
-                  pieces that are next to nothing; under a codec the mean is decoded as a whole
-    uploads       as many blocks, and pieces of them, as threads take in at once; and those that
-                  are passed on to other shards
-    connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
+    program       Python and a server's imports, before the first block
+    state         three versions (the last, the newest, the one being made) of the values and of the
+                  optimizer's vectors, float32, of the busiest shard's blocks, and differences
+                  between as many versions as are shorter than a block; where the shard has a
+                  limit or a group is mapped, only the part that is in the process
+    work          one block's sum and a member's ciphertext, or under a codec its decoded mean;
+                  opening and stepping go piece by piece and take next to nothing
+    uploads       the blocks and pieces that threads take in at once or pass on to other shards
+    connections   gRPC's buffers for every client's uploads
 
-An estimate: not all of it falls together, and allocators keep some of what was freed. Not
-covered: the page cache of files, the operating system, other processes, and shards of unequal
-weight. `benchmarks.memory` sets it beside what is measured;
-`tests/processes/test_shard_memory.py` asserts that they agree within half, and for a client
-`tests/federation/test_sealing_memory.py` within a quarter.
+It is an estimate: the parts do not peak at the same time, and allocators keep some freed memory.
+The page cache, the operating system, other processes and shards of unequal weight are not covered.
+`benchmarks.memory` compares it with measurements. `tests/processes/test_shard_memory.py` asserts
+that they agree within half, `tests/federation/test_sealing_memory.py` within a quarter.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secureps.config.sections import memory_stated, memory_text
+from secureps.config.sections import memory_exact, memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_groups
@@ -37,27 +35,27 @@ from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 
 PINNED = 2
-"""Versions in memory of a group whose tier is resident: the newest, and the one being made."""
+"""Versions in memory of a resident group: the newest, and the one being made."""
 VERSIONS = 3
 FILED = 3
-"""Versions of a group whose state files are kept: the newest, the one before it, and what the
-checkpoint before has, or the one being made."""
+"""Versions of a group with state files: the newest, the one before it, and either the one being
+made or that of the checkpoint before."""
 MORE_CHECKPOINTS = 2
-"""Beside those that the plan keeps: the first one, and the one being made."""
+"""Checkpoints beside those that the plan keeps: the first, and the one being made."""
 SHARD_THREADS = 1
 """Threads that step a shard's blocks, unless its file says otherwise."""
 CODE_BYTES = 40
-"""Of a value that is sent, while the mean of a block is decoded: its place, its factor, two
-float64, and the words that are drawn for it."""
+"""Bytes per sent value while the mean of a block is decoded: its place, its factor, two float64,
+and the words that are drawn for it."""
 ENCODING_BYTES = 28
-"""Of a value that is sent, while a client encodes a block: its sign, two float64 of it, and what is
-left of the block before."""
+"""Bytes per sent value while a client encodes a block: its sign, two float64, and the part of the
+block that is left."""
 PLACE_BYTES = 28
-"""And while its place is drawn: words, and the run that they lie in."""
+"""The same while its place is drawn: the words, and the run that they lie in."""
 DECODING_BYTES = 12
-"""And while it is told what rounding left over."""
+"""The same while the client computes what rounding left over."""
 NOISED_BYTES = 20
-"""Of a value with noise: a float32, and its integers before the noise and after."""
+"""Bytes per value with noise: a float32, and the integers before and after the noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +64,16 @@ class Service:
 
     Args:
         shards: names, for placement; all of the same weight.
-        clients: connected to each of them at once.
-        program: bytes of a shard's process that has no model yet.
-        connection: bytes of buffers of one client's connection, and `stream` of each of its
-            uploads, if it sends as much.
-        threads: that take uploads in, on a shard; `streams`: that one client sends by.
-        piece: bytes of an upload that are on their way into a block.
-        in_flight: bytes of blocks that are taken in at once, at most; or `shares` of the largest.
-        memory: bytes of values and optimizer state that a shard has resident, at most; None: all.
+        clients: connected to each shard at once.
+        program: bytes of a shard's process without a model.
+        connection: bytes of buffers per client connection.
+        stream: bytes of buffers per upload, if the upload is as long.
+        threads: of a shard that take uploads in.
+        streams: by which one client sends.
+        piece: bytes of an upload on their way into a block.
+        in_flight, shares: blocks taken in at once have at most so many bytes, or so many times the
+            largest block's.
+        memory: most bytes of values and optimizer state resident on a shard; None: all.
     """
 
     shards: tuple[str, ...]
@@ -91,16 +91,16 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of the shard that needs most; see the module's docstring.
+    """Bytes of the shard that needs most; the module's docstring describes the parts.
 
     Args:
         shards: that the blocks lie on.
         clients: that are connected.
-        memory: resident at the peak: the sum of the five that follow.
+        memory: resident at the peak: the sum of the next five.
         disk: of updates in its spool, while the largest cohort of every group is open.
-        files: of the state files of its groups: each has FILED versions.
-        checkpoints: of its parts of the checkpoints that stay.
-        limit: of `state`; None if there is none.
+        files: of its state files: each group has FILED versions.
+        checkpoints: of its parts of the checkpoints that are kept.
+        limit: of `state`; None without one.
     """
 
     shards: int
@@ -118,10 +118,10 @@ class MemoryUse:
 
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts what the shard needs that needs most, for the groups of a model's layout.
+    """Predicts the memory and disk of the shard that needs most.
 
     Raises:
-        ConfigError: a shard's limit is too little.
+        ConfigError: a shard's memory limit is too small.
     """
     kind = plan.cipher_of(groups[0])
     nodes = dict.fromkeys(service.shards, 1.0)
@@ -180,7 +180,6 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
 
 
 def _checkpoints(plan: Plan) -> int:
-    """The most checkpoints that lie on a disk at once."""
     section = plan.section
     most = 2 + sum(plan.versions(group) // section.checkpoint_every for group in plan.groups)
     if not section.keep:
@@ -188,10 +187,12 @@ def _checkpoints(plan: Plan) -> int:
     return min(most, section.keep + MORE_CHECKPOINTS + plan.keeps_best)
 
 
-def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse | None:
-    """Predicts for the fewest shards that `[scaling]` leaves; None where they are never fewer.
+def least_footprint(
+    plan: Plan, groups: Sequence[GroupLayout], service: Service
+) -> MemoryUse | None:
+    """Predicts the same for the fewest shards that `[scaling]` may leave; None without fewer.
 
-    No shard goes where another one's limit would be too little for its part of the blocks.
+    A shard is never drained if its blocks would exceed another shard's memory limit.
     """
     own = plan.section.scaling
     if own is None or own.policy == "fixed":
@@ -205,9 +206,9 @@ def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Memor
 def _resident(
     plan: Plan, groups: Sequence[GroupLayout], own: Mapping[str, list[int]], service: Service
 ) -> int:
-    """Bytes of versions in a shard's process within its limit: resident ones, and one being made.
+    """Counts a shard's resident bytes within its limit: resident groups, and the next version.
 
-    A version that is longer than the room for it is made in a file.
+    A version that is longer than the remaining room is made in a file.
     """
     assert service.memory is not None
     blocks = {group.name: own.get(group.name, []) for group in groups}
@@ -222,14 +223,13 @@ def _resident(
     return held + longest
 
 
-def sealing(plan: Plan, group: GroupLayout) -> int:
-    """Predicts what a client holds of a group at its peak while it makes an update: bytes.
+def sealing_memory(plan: Plan, group: GroupLayout) -> int:
+    """Predicts a client's peak memory, in bytes, while it makes an update of a group.
 
-    The pulled values and the trained ones, float32; under feedback what earlier updates left over,
-    and what this one will. The integers, in as few bytes a value as their grid needs; under
-    client-level privacy with their noise. Then what is worked on of one block: without a codec
-    next to nothing. Not covered: the program, what the script takes to train, and ciphertexts,
-    which leave memory piece by piece.
+    It covers the pulled and the trained values, float32; with feedback, the rest of earlier updates
+    and of this one; the integers, in as few bytes as their grid needs, with their noise under
+    client-level privacy; and the codec's work on one block. It does not cover the program, the
+    script's training, or ciphertexts, which leave memory piece by piece.
     """
     section, chain = plan.group(group.name), plan.chain(group.name)
     held = FLOAT_BYTES * group.size * (4 if section.feedback else 2)
@@ -242,7 +242,7 @@ def sealing(plan: Plan, group: GroupLayout) -> int:
 
 
 def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
-    """Counts the bytes of these blocks in one version: values, optimizer state, differences."""
+    """Counts the bytes of these blocks in one version: values, optimizer state and differences."""
     slots = len(plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots)
     found = 0
     for block in blocks:
@@ -260,14 +260,14 @@ def room_to_make(
     memory: int,
     threads: int,
 ) -> int:
-    """Bytes of a shard's memory for the version that a step makes; a longer one is made in a file.
+    """Returns the bytes left for the version being made; a longer version is made in a file.
 
     Args:
         own: the blocks that are placed on the shard, by group.
-        memory: bytes; threads: that step blocks side by side.
+        memory: limit of the shard, in bytes.
+        threads: that step blocks in parallel.
     Raises:
-        ConfigError: it is less than what resident groups and the blocks in work take; says how
-            much would do.
+        ConfigError: the limit is less than resident groups and the blocks in work take.
     """
     pinned = largest = 0
     for group in groups:
@@ -278,7 +278,7 @@ def room_to_make(
     least = pinned + threads * largest
     if memory < least:
         raise ConfigError(
-            f'memory = "{memory_stated(memory)}" is too little for what this shard holds: it works '
+            f'memory = "{memory_exact(memory)}" is too little for what this shard holds: it works '
             f'with "{memory_text(least)}" or more, {pinned:,} bytes for {PINNED} versions of '
             f"groups whose tier is resident, and its longest block, {largest:,} bytes, for each of "
             f"its threads, {threads}"

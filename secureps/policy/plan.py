@@ -1,7 +1,7 @@
-"""The plan: the validated whole of rule, privacy, codec, cipher and placement.
+"""The plan: rule, privacy, codec, cipher and placement, validated as a whole.
 
-A plan that is unsound as a whole is refused with its reason. Everything that a party computes from
-a plan follows from its canonical text alone, so that all parties agree.
+Everything that a party computes from a plan depends on its canonical text alone, so all parties
+agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from secureps.arguments import check_types
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import parse, placed, read_toml
+from secureps.config.sections import parse, read_toml, resolve_paths
 from secureps.crypto import envelope
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
@@ -62,15 +62,15 @@ def refuse_small(
     parameters: CipherParameters,
     committee: Committee,
 ) -> None:
-    """Refuses row-blocks whose sealed values are fewer bytes than what their keys cost.
+    """Refuses row-blocks that are shorter, when sealed, than the envelopes of their keys.
 
-    Under a committee each of them is a submission with a key and envelopes of its own. The last
-    row-block has what rows are left, and may be smaller.
+    Under a committee each row-block is a submission with its own key and envelopes. The last
+    row-block has the remaining rows and may be smaller.
 
     Args:
         groups: the row-blocks of the section.
     Raises:
-        PlanRefused: says how many rows suffice.
+        PlanRefused: says how many rows are enough.
     """
     cut = section.sparse
     assert cut is not None
@@ -90,7 +90,7 @@ def refuse_small(
 
 
 def refuse_replicas(section: PlanSection) -> None:
-    """PlanRefused for more copies than shards, or a wait for shards that nobody has copies of."""
+    """Refuses more copies than shards, or `shards_wait` without copies (PlanRefused)."""
     copies = section.replicas
     if copies > section.shards:
         raise PlanRefused(
@@ -104,7 +104,7 @@ def refuse_replicas(section: PlanSection) -> None:
 
 
 def refuse_unsound_scaling(section: PlanSection) -> None:
-    """PlanRefused if the shards that a run begins with are not between the least and the most."""
+    """Refuses a first number of shards outside the range of `[scaling]` (PlanRefused)."""
     own = section.scaling
     if own is None:
         return
@@ -124,7 +124,7 @@ def refuse_unsound_scaling(section: PlanSection) -> None:
 
 
 def refuse_holders(section: CipherSection, opening: Opening) -> None:
-    """PlanRefused for holders, or a threshold, where no committee opens sums."""
+    """Refuses holders or a threshold that the cipher cannot have (PlanRefused)."""
     if opening is Opening.HOLDER and section.holders not in (None, 1):
         raise PlanRefused(
             f"cipher.holders: {section.name} has one holder of the whole secret key; "
@@ -137,7 +137,7 @@ def refuse_holders(section: CipherSection, opening: Opening) -> None:
 
 
 def refuse_crowded(committee: Committee, bounds: Mapping[str, Bounds]) -> None:
-    """PlanRefused for cohorts of which a holder could not be told all members in one message."""
+    """Refuses cohorts whose order to a holder would exceed the message limit (PlanRefused)."""
     for group, own in bounds.items():
         size, none = (order_bytes(committee, count, group) for count in (own.most, 0))
         if size > MESSAGE_LIMIT:
@@ -162,19 +162,19 @@ class Plan:
 
     @property
     def text(self) -> str:
-        """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
+        """Canonical JSON, which the run id covers; [federation] is left out."""
         return canonical(self.section, self.initial_digest)
 
     @property
     def has_digest(self) -> bool:
-        """Whether the digest is known: it covers the file of version 0, which may not be read."""
+        """Whether the digest is known: it covers version 0's file, which may be unread."""
         return self.section.initial is None or self.initial_digest != ""
 
     @property
     def digest(self) -> str:
-        """Of the text, hex: by it a site's policy allows a plan.
+        """Digest of the text, hex, by which a site's policy allows a plan.
 
-        It leaves out where this machine has the file of version 0.
+        It does not depend on where this machine has the file of version 0.
         """
         section = self.section
         if section.initial is not None:
@@ -184,7 +184,7 @@ class Plan:
     @staticmethod
     @lru_cache(maxsize=8)
     def from_text(text: str) -> Plan:
-        """The plan of `text`, shared in a process; ConfigError or PlanRefused if it is none."""
+        """Parses a canonical text; the plan is shared in the process (ConfigError, PlanRefused)."""
         try:
             json.dumps(body := json.loads(text), ensure_ascii=False).encode()  # whole characters
             section, digest = body["plan"], str(body["initial_digest"])
@@ -193,26 +193,26 @@ class Plan:
         return Plan(parse(PlanSection, section, "the coordinator's plan"), digest)
 
     def group(self, name: str) -> GroupSection:
-        """One group's section; KeyError if there is none."""
+        """Returns a group's section; KeyError if there is none."""
         trailing = self._trailing
         return trailing if trailing is not None and self.trails(name) else self._groups[name]
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups of the model, row-blocks one by one."""
+        """The groups of the model, each row-block as its own."""
         return tuple(self._groups)
 
-    def only(self, group: str) -> bool:
-        """Whether it is all that versions are made of, so that its name goes without saying."""
+    def is_alone(self, group: str) -> bool:
+        """Whether the group is the only one, so that texts need not name it."""
         return self.groups == (group,)
 
     def of(self, group: str) -> str:
-        """Ends a phrase with " of NAME", if the name has to be said."""
-        return "" if self.only(group) else f" of {group}"
+        """Ends a phrase with " of NAME"; empty for the only group."""
+        return "" if self.is_alone(group) else f" of {group}"
 
     def head(self, group: str) -> str:
-        """Begins a line about a group with its name, if that has to be said."""
-        return "" if self.only(group) else f"{group}: "
+        """Begins a line with the group's name; empty for the only group."""
+        return "" if self.is_alone(group) else f"{group}: "
 
     @cached_property
     def _groups(self) -> dict[str, GroupSection]:
@@ -225,13 +225,13 @@ class Plan:
                 found[name] = group
         return found
 
-    def touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-        """The groups that a client contributes to whose data touches these rows of sparse tensors.
+    def touched_groups(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+        """Returns the groups that a client contributes to if its data touches these rows.
 
         Args:
-            rows: by the tensor's name; of a sparse tensor that is not there it touches all.
+            rows: by sparse tensor; a client touches all rows of a tensor that is not named.
         Raises:
-            Malformed: a sparse tensor has no such row, or none is left of the model.
+            Malformed: a tensor has no such row, or no group is left.
         """
         sections, found = self.section.group, list[str]()
         patterns = [section.pattern for section in sections]
@@ -258,42 +258,42 @@ class Plan:
 
     @property
     def all_groups(self) -> tuple[str, ...]:
-        """Every group that clients contribute to: first the one that trails the model, if any."""
+        """Every group that clients contribute to; the one that trails the model comes first."""
         return (self.trailing, *self.groups) if self.trailing else self.groups
 
     def trails(self, group: str) -> bool:
         """Whether each round of a group follows a version of the model, by the `schedule`.
 
-        A round of it that too few take part in, or that fails, is skipped.
+        A round without enough members, or that fails, is skipped.
         """
         return self._trailing is not None and group == self._trailing.name
 
     @property
     def trailing(self) -> str:
-        """The name of the group that trails the model; empty if none does."""
+        """The name of the group that trails the model; empty without one."""
         return "" if self._trailing is None else self._trailing.name
 
     @property
     def metrics_count(self) -> int:
-        """How many values an evaluation has; 0 if there is none."""
+        """The number of values of an evaluation; 0 without one."""
         evaluation = self.section.evaluation
         return 0 if evaluation is None else len(evaluation.contributed)
 
     @property
     def evaluator(self) -> str:
-        """The designated evaluator, who does not train; empty if there is none."""
+        """The designated evaluator, which does not train; empty without one."""
         evaluation = self.section.evaluation
         return (evaluation.evaluator or "") if evaluation is not None else ""
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the plan says which of the evaluated versions is the best, and keeps it."""
+        """Whether checkpoints keep the best of the evaluated versions."""
         evaluation = self.section.evaluation
         return evaluation is not None and evaluation.best is not None
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The versions of the model that clients, or the evaluator, are asked to evaluate."""
+        """The versions of the model that clients or the evaluator judge."""
         own = self.section.evaluation
         return Schedule(0 if own is None else own.every, self.section.versions)
 
@@ -301,8 +301,8 @@ class Plan:
     def _trailing(self) -> GroupSection | None:
         return evaluation_group(self.section)
 
-    def given(self, group: str) -> bool:
-        """Whether version 0 of a group follows from the plan, so that no client is asked for it."""
+    def is_given(self, group: str) -> bool:
+        """Whether the plan itself determines version 0 of a group, so that no client sends it."""
         return self.is_sum(group) or self.section.initial is not None
 
     def is_sum(self, group: str) -> bool:
@@ -311,16 +311,16 @@ class Plan:
 
     @property
     def has_model(self) -> bool:
-        """Whether a group is trained; without one the plan only adds up."""
+        """Whether any group is trained, rather than only summed."""
         return not all(map(self.is_sum, self.groups))
 
     def is_exact(self, group: str) -> bool:
-        """Whether clients send whole numbers to a group, and nothing adds noise to their total."""
-        stated = self.group(group).range is not None  # metrics are within 1, and no whole numbers
+        """Whether clients send whole numbers to a group, and no noise is added to their total."""
+        stated = self.group(group).range is not None  # of metrics: within 1, not whole numbers
         return self.is_sum(group) and not stated and self.section.privacy is None
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
-        """What protects whole updates of which so many values are sent; None in another unit.
+        """Returns the mechanism of client-level privacy for updates of so many values; else None.
 
         Under adaptive clipping the indicator is one of the values, and within the norm.
         """
@@ -338,28 +338,28 @@ class Plan:
         )
 
     def adaptive(self, group: str) -> AdaptiveClip | None:
-        """How the group's clip moves; None where it stays."""
+        """Returns how the group's clip moves; None if it is fixed."""
         section = self.group(group)
         if section.adaptive is None:
             return None
         return AdaptiveClip(clip=section.clip, **section.adaptive.model_dump())
 
     def honest(self, group: str) -> int:
-        """How many members of a cohort are trusted to have added noise; 1 if nobody need."""
+        """Returns how many members of a cohort are trusted to add noise; 1 if none need be."""
         privacy = self.section.privacy
         if not isinstance(privacy, ClientPrivacySection) or privacy.placement != "distributed":
             return 1
         return privacy.honest if privacy.honest is not None else self.group(group).rule.minimum
 
     def deviation(self, group: str, values: int) -> float:
-        """Standard deviation of the noise on a coordinate of the smallest cohort's mean.
+        """Returns the noise's standard deviation on a coordinate of the smallest cohort's mean.
 
-        sigma^2 is one party's share times the parties that add one: each member (local,
-        distributed), or the shards alone. In the units in which updates travel: the model's, as
-        long as an adaptive clip has not moved. 0 unless clients are protected as a whole.
+        The variance is one party's share times the parties that add one: each member (local,
+        distributed), or the shards alone. The unit is that of updates, which is the model's until
+        an adaptive clip has moved. It is 0 without client-level privacy.
 
         Args:
-            values: that are sent of an update (`GroupLayout.sent`).
+            values: number of values that are sent of an update (`GroupLayout.sent`).
         """
         mechanism = self.mechanism(group, values)
         if mechanism is None:
@@ -372,9 +372,9 @@ class Plan:
 
     @property
     def metric_noise(self) -> dict[str, float]:
-        """Standard deviation of the noise on each metric of the smallest cohort, in its units.
+        """The noise's standard deviation on each metric of the smallest cohort, by name, sorted.
 
-        Sorted by name; empty where evaluations have no noise.
+        It is in the metric's unit; empty where evaluations have no noise.
         """
         evaluation = self.section.evaluation
         if evaluation is None or not self.trailing:
@@ -383,10 +383,10 @@ class Plan:
         return {name: sigma * most for name, most in evaluation.magnitudes.items() if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
-        """The integers that a group's values become; PlanRefused if noise does not fit them.
+        """Returns the grid of a group's values; PlanRefused if the noise does not fit it.
 
         Args:
-            values: that are sent of an update (`GroupLayout.sent`).
+            values: number of values that are sent of an update (`GroupLayout.sent`).
         """
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
@@ -394,13 +394,13 @@ class Plan:
         if self.is_exact(group):
             return whole_grid(section)
         if section.deviations is not None:
-            # of a coordinate of a rotated update as long as the clip
+            # the deviation of a coordinate of a rotated update as long as the clip
             one = section.clip / math.sqrt(values * (section.one_in or 1))
             return Grid(section.bits, section.deviations * one)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
 
     def chain(self, group: str) -> Chain:
-        """What becomes of a group's updates before they are rounded."""
+        """Returns the codec chain that a group's updates pass before they are rounded."""
         section = self.group(group)
         return Chain(section.one_in or 1, section.rotates, not section.feedback)
 
@@ -411,26 +411,26 @@ class Plan:
 
     @cached_property
     def cipher_parameters(self) -> CipherParameters:
-        """One set for all groups: the most bits decide. Those of a model are `fitted` to it."""
+        """The parameters for all groups, by the most bits; see `fit_cipher`."""
         most = levels(max(self.group(name).bits for name in self.all_groups))
         own, slots = self.section.cipher, self.section.block_size or LARGE_BLOCK
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
         return CipherParameters(own.name, own.capacity, most, heaviest, slots, own.security)
 
-    def fitted(self, group: GroupLayout) -> CipherParameters:
-        """Those that take the fewest bytes for the blocks of a model, by any of its groups."""
+    def fit_cipher(self, group: GroupLayout) -> CipherParameters:
+        """Returns the parameters with the fewest bytes for the blocks of a group's model."""
         own, slots = self.cipher_parameters, group.cipher_slots
         return own if slots is None else replace(own, slots=slots)
 
     def cipher_of(self, group: GroupLayout) -> Cipher:
-        return cipher(self.fitted(group))
+        return cipher(self.fit_cipher(group))
 
     def key_length(self, group: GroupLayout) -> int:
-        """N, the coefficients of a one-time key of `rlwe` for one block of a group."""
-        return key_length(self.fitted(group))
+        """Returns N, the coefficients of a one-time key of `rlwe` for one block of a group."""
+        return key_length(self.fit_cipher(group))
 
-    def sized(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
-        """All groups of a model by how many values they have, in their blocks, without tensors."""
+    def lay_out_sizes(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
+        """Lays out all groups of a model by their numbers of values, without tensors."""
         whole = []
         for name, values in sizes.items():
             sparse = self.group(name).sparse
@@ -452,15 +452,15 @@ class Plan:
 
     @cached_property
     def threshold(self) -> int:
-        """How many of the holders must agree to open anything."""
+        """How many holders must agree to open a sum."""
         asked = self.section.cipher.threshold
         return self.holders // 2 + (self.holders > 0) if asked is None else asked
 
     def committee(self, names: Sequence[str]) -> Committee:
-        """The holders of the roster, by whom keys are shared.
+        """Returns the committee of the roster's holders.
 
         Raises:
-            PlanRefused: they are not as many as the plan says.
+            PlanRefused: their number is not the plan's.
         """
         if len(names) != self.holders:
             raise PlanRefused(
@@ -471,7 +471,7 @@ class Plan:
 
     @property
     def unnamed_committee(self) -> Committee:
-        """The plan's holders before a roster names them; PlanRefused for a bad threshold."""
+        """A committee with made-up names, for sizes; PlanRefused for a bad threshold."""
         return self.committee([f"holder-{number:02d}" for number in range(self.holders)])
 
     @cached_property
@@ -480,34 +480,34 @@ class Plan:
 
     @property
     def seals_again(self) -> bool:
-        """Whether the same updates, sealed anew, may follow a cohort that did not open."""
+        """Whether the same updates may be sealed again after a cohort failed to open."""
         return self.opening is Opening.COMMITTEE
 
     @property
     def room(self) -> int:
-        """The largest total weight of a cohort's members; the shards' noise weighs 1."""
+        """The largest total weight of a cohort's members; the shards' noise takes 1."""
         return self.section.cipher.capacity - self.noisy_shards
 
     def bounds(self, group: str) -> Bounds:
-        """What no cohort of the group exceeds, whatever its rule decides."""
+        """Returns the bounds of every cohort of the group, whatever its rule decides."""
         return self._bounds[group]
 
     @cached_property
     def _bounds(self) -> dict[str, Bounds]:
         found = {name: bounds(self.group(name).rule, self.room) for name in self.all_groups}
-        if name := self.trailing:  # each version on its schedule is a base of its own
+        if name := self.trailing:  # each version on its schedule has its own base
             last = self.schedule.count(self.section.versions) - 1
             found[name] = replace(found[name], ahead=last)
         return found
 
     def rule(self, group: str) -> Rule:
-        """The group's rule, for the coordinator: one of a user's is imported."""
+        """Returns the group's rule, for the coordinator alone: a user's rule is imported."""
         if group not in self._rules:
             self._rules[group] = build_rule(self.group(group).rule, self.room)
         return self._rules[group]
 
     def make_rules(self) -> None:
-        """Makes every group's rule, before anything begins; PlanRefused if one cannot be made."""
+        """Builds every group's rule before the run starts; PlanRefused if one cannot be built."""
         for name in self.groups:
             with naming(_part(self, name)):
                 self.rule(name)
@@ -523,11 +523,11 @@ class Plan:
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
-        """Groups and blocks of a model.
+        """Lays out the groups and blocks of a model.
 
         Raises:
-            PlanRefused: a tensor has no group, or cannot hold its totals, a group is too large for
-            its noise, or a row-block smaller than its envelopes.
+            PlanRefused: a tensor has no group or cannot hold its totals, a group is too large for
+                its noise, or a row-block is shorter than its envelopes.
         """
         if schema not in self._layouts:
             self._layouts[schema] = self._lay_out(schema)
@@ -549,17 +549,17 @@ class Plan:
         if self.opening is Opening.COMMITTEE:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]
-                refuse_small(each, own, self.fitted(own[0]), self.unnamed_committee)
+                refuse_small(each, own, self.fit_cipher(own[0]), self.unnamed_committee)
         return layout
 
 
 LARGE_BLOCK = 1 << 18
-"""Integers of a block that wastes nothing under any cipher."""
+"""Integers of a block that wastes no part of a ciphertext, under any cipher."""
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
-"""How many key holders a run has if its plan does not say."""
+"""The default number of key holders."""
 
 _mechanism = lru_cache(maxsize=64)(ClientMechanism)
-"""Finding the step takes a while, and every party asks again and again."""
+"""Cached, because finding the step is slow and every party asks often."""
 
 
 @check_types
@@ -572,11 +572,10 @@ def load_plan(
 ) -> Plan:
     """Reads and validates a plan file.
 
-    `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
-    by its digest; without `fetch` no other machine is asked for it (`Plan.has_digest`).
-    `own_initial` is where this machine has the file, if that is elsewhere. The federation's
-    settings that are paths become absolute (`sections.placed`). What `[privacy]` does not say is
-    as in `lacking`.
+    `initial` is a URL, or a path relative to `base` (default: the file's folder). Its digest
+    becomes part of the plan; without `fetch` no other machine is asked for the file, and the digest
+    stays unknown. `own_initial` is where this machine has the file, if that is elsewhere. Paths in
+    the federation's settings become absolute. `lacking` has defaults for keys of `[privacy]`.
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -595,7 +594,7 @@ def load_plan(
         values["privacy"] = {**lacking, **privacy}
     section = parse(PlanSection, values, str(path))
     if (federation := section.federation) is not None and federation.settings:
-        settings = {"settings": placed(federation.settings, base or path.parent)}
+        settings = {"settings": resolve_paths(federation.settings, base or path.parent)}
         section = section.model_copy(update={"federation": federation.model_copy(update=settings)})
     with naming(path):
         if section.initial is None:
@@ -606,7 +605,7 @@ def load_plan(
 
 
 def _part(plan: Plan, name: str) -> str:
-    """The table of the file that a group comes from, where there are several."""
+    """Names the table of the file that a group comes from; empty if there is only one group."""
     if plan.trails(name):
         return name
     return f"group {plan.group(name).name}" if len(plan.section.group) > 1 else ""
@@ -618,7 +617,8 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_unsound_work(section)
     refuse_unsound_scaling(section)
     cipher(plan.cipher_parameters)
-    for name in sorted(plan.all_groups, key=plan.trails):  # what it inherits was refused
+    # The trailing group is last: what it inherits from the first group has been checked by then.
+    for name in sorted(plan.all_groups, key=plan.trails):
         with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
@@ -636,9 +636,9 @@ def _refuse_unsound(plan: Plan) -> None:
 
 
 def _refuse_apart(plan: Plan) -> None:
-    """PlanRefused for a sum that moves without the model beside it.
+    """Refuses a sum group that does not move with a model beside it (PlanRefused).
 
-    Of one model a client sends one update (`store.budget`): asked for a second sum, all decline.
+    A client sends one update per model (`store.budget`), so all would decline to send a second sum.
     """
     sums = [name for name in plan.groups if plan.is_sum(name)]
     models = [name for name in plan.groups if not plan.is_sum(name)]
@@ -668,13 +668,14 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
 # --- canonical ---------------------------------------------------------------------
 
 LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "tier", "versions")
-"""Keys of a group that are left out where they say nothing."""
+"""Keys of a group that are left out of the text while they have their defaults."""
 
 
 def canonical(section: PlanSection, initial_digest: str) -> str:
-    """JSON that the run id binds, without who takes part on this machine.
+    """Returns the JSON text that the run id covers, without [federation].
 
-    Without keys that say nothing the text is that of before they were known, and so are run ids.
+    Keys with certain defaults are left out: so the text, and the run id, of an older plan are still
+    the same as before these keys existed.
     """
     body = section.model_dump(mode="json", exclude={"federation"})
     for key in ("work", "scaling", "take_over_after"):
@@ -701,9 +702,9 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
 
 
 def different_keys(own: str, other: str) -> tuple[str, ...]:
-    """The keys by which two plans' texts differ, `group.0.clip` for one; none if they agree.
+    """Returns the keys, such as `group.0.clip`, in which two plans' texts differ.
 
-    The path of `initial` is not compared: each machine has its own. Its digest is.
+    The path of `initial` is not compared, because each machine has its own; its digest is.
     """
 
     def flat(value: Any, path: str) -> dict[str, Any]:
@@ -721,20 +722,20 @@ def different_keys(own: str, other: str) -> tuple[str, ...]:
 # --- envelope size: by the ring's degree, and not by the model's --------------------
 
 ORDER_BYTES = 200
-"""Of an order to open without its members, at the most."""
+"""Most bytes of an order to open a cohort, without its members."""
 MEMBER_BYTES = 943
-"""Of a member and its receipt in an order, at the most, without the name of its group, which comes
-three times, and what is sealed."""
+"""Most bytes of a member and its receipt in an order, without the group's name (three times) and
+the envelopes."""
 _ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
 def one_envelope(committee: Committee) -> int:
-    """The bytes of the envelope that a submission has for one holder."""
+    """Returns the bytes of a submission's envelope for one holder."""
     return committee.seed_bytes + envelope.OVERHEAD
 
 
 def order_bytes(committee: Committee, members: int, group: str) -> int:
-    """Bounds the bytes of an order to open a cohort: every holder gets it with all receipts."""
+    """Bounds the bytes of an order to open a cohort, which has all receipts."""
     each = one_envelope(committee) + _ENVELOPE_FRAMING + _KEY_NUMBER
     sealed = len(committee.holders) * each
     committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
@@ -743,12 +744,12 @@ def order_bytes(committee: Committee, members: int, group: str) -> int:
 
 
 def value_bytes(parameters: CipherParameters) -> float:
-    """Bytes of a value in a full block."""
+    """Returns the bytes per value of a full block."""
     return choose(parameters).block_bytes(parameters.slots) / parameters.slots
 
 
 def envelope_bytes(committee: Committee, degree: int) -> int:
-    """Bytes of the envelopes, commitments and correction of one submission."""
+    """Returns the bytes of a submission's envelopes, commitments and correction."""
     return (
         len(committee.holders) * one_envelope(committee)
         + len(committee.subsets) * DIGEST_BYTES
@@ -757,7 +758,7 @@ def envelope_bytes(committee: Committee, degree: int) -> int:
 
 
 def bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
-    """Bytes of one sealed update of a group, under a cipher that is fitted to its blocks."""
+    """Returns the bytes of a sealed update; `parameters` are fitted to the group's blocks."""
     sealed = cipher(parameters).block_bytes
     full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + sealed(last)

@@ -1,9 +1,7 @@
-"""What a submission spends under a plan, and what a party's facts come to.
+"""What submissions spend under a plan, and which noise or how many versions meet an epsilon.
 
-The one place that knows which unit a plan protects, a client's records or the client as a
-whole, so that nobody adds one to the other.
-
-Noise or versions for an epsilon that somebody wants: `secureps check PLAN --epsilon E`.
+This module alone knows whether a plan protects a client's records or the client as a whole, so that
+facts of the two units are never added.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ Fact = Charge | Release
 
 
 def adjacency(plan: Plan) -> str:
-    """Says what every epsilon of a plan is of; empty where nothing is private."""
+    """Names what a plan's epsilon protects; empty where nothing is private."""
     privacy = plan.section.privacy
     if privacy is None:
         return ""
@@ -34,17 +32,17 @@ def adjacency(plan: Plan) -> str:
     return f"one record {how}"
 
 
-def fact(
+def make_fact(
     plan: Plan, party: str, group: str, values: int, version: int, step: int = 0
 ) -> Fact | None:
-    """Makes the privacy fact of one update from this base version; None if nothing is private.
+    """Makes the privacy fact of one update; None if it spends nothing.
 
-    Record-level privacy is the training's: it covers no held-out record, and an evaluation
-    spends nothing of it.
+    Record-level privacy covers training only, so an evaluation spends nothing of it.
 
     Args:
-        values: that are sent of an update (`GroupLayout.sent`).
-        step: which of the client's updates of this version it is.
+        values: number of values that are sent of an update (`GroupLayout.sent`).
+        version: the update's base.
+        step: number of the update among the client's updates of this base.
     """
     privacy = plan.section.privacy
     if privacy is None or (plan.trails(group) and privacy.unit == "record"):
@@ -57,13 +55,13 @@ def fact(
     return Charge(party, group, version, privacy.noise_multiplier, privacy.sample_rate, steps, step)
 
 
-def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
-    """Computes the epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
+def total_epsilon(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
+    """Computes the epsilon of one party's facts, at the plan's delta or `most_delta`; 0 for none.
 
     Args:
-        facts: any number, or how often each (`Ledger.tally`).
+        facts: any number, or how often each occurs (`Ledger.tally`).
     Raises:
-        InternalError: the plan protects nothing, or a fact is of the other unit.
+        InternalError: the plan has no privacy, or a fact is of the other unit.
     """
     from secureps.privacy.accountant import client_epsilon, epsilon
 
@@ -84,25 +82,24 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     return client_epsilon(releases, delta) if client else epsilon(charges, delta)
 
 
-def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
-    """Computes the epsilon of a client that has a part in each of the first so many versions.
+def plan_epsilon(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
+    """Computes the epsilon of a client that takes part in each of the first `versions` versions.
 
-    The client counts in each of them: a rule that takes those who come first is no random sample,
-    and no chance to be left out is made use of. The last of a group's own versions includes what
-    its rule lets a member send ahead.
+    No amplification by sampling is claimed, because a rule that takes the first updates to arrive
+    is no random sample. The last version includes what the rule lets a member send ahead.
 
     Args:
-        sizes: values that are sent of an update of each group.
+        sizes: number of values that are sent of an update, by group.
     Raises:
-        InternalError: the plan protects nothing.
+        InternalError: the plan has no privacy.
     """
     sizes = {**sizes, plan.trailing: plan.metrics_count}
     facts = (
-        fact(plan, "client", group, sizes[group], version)
+        make_fact(plan, "client", group, sizes[group], version)
         for group in sorted(plan.all_groups, key=plan.trails)
         for version in range(_updates(plan, group, versions))
     )
-    return spent(plan, (each for each in facts if each is not None))
+    return total_epsilon(plan, (each for each in facts if each is not None))
 
 
 def _updates(plan: Plan, group: str, versions: int) -> int:
@@ -113,17 +110,15 @@ def _updates(plan: Plan, group: str, versions: int) -> int:
 
 
 def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> None:
-    """Refuses a budget that no client can contribute to a single version with.
+    """Refuses a budget that is too small for a single version (PlanRefused).
 
     Args:
-        sizes: as of `planned`; default: one value in each group, which costs least.
-    Raises:
-        PlanRefused: says what a version costs.
+        sizes: as in `plan_epsilon`; default: one value in each group, which costs least.
     """
     privacy = plan.section.privacy
     if privacy is None:
         return
-    cost = planned(plan, sizes or dict.fromkeys(plan.groups, 1), 1)
+    cost = plan_epsilon(plan, sizes or dict.fromkeys(plan.groups, 1), 1)
     if cost > privacy.budget:
         raise PlanRefused(
             f"privacy.budget: {privacy.budget:g} allows no version: the first spends epsilon "
@@ -132,19 +127,19 @@ def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> N
         )
 
 
-def after(
+def epsilon_after(
     plan: Plan, ledger: Ledger, party: str, ahead: Iterable[Fact], most_delta: float = 1.0
 ) -> float:
-    """The epsilon of a party once it has spent these, too; facts on record cost nothing more."""
+    """Computes a party's epsilon after these facts too; facts on record cost nothing more."""
     facts = ledger.tally(party)
     facts.update(each for each in ahead if ledger.new(each))
-    return spent(plan, facts, most_delta)
+    return total_epsilon(plan, facts, most_delta)
 
 
 # --- privacy choice ----------------------------------------------------------------
 
 HUNDREDTHS = 100
-"""Noise multipliers are searched in steps of 0.01, which is as a plan states them."""
+"""Noise multipliers are searched in steps of 0.01."""
 
 MOST_NOISE = 1000
 MOST_VERSIONS = 100_000
@@ -152,14 +147,14 @@ MOST_VERSIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to write into a plan so that a client spends no more than `epsilon`.
+    """The plan's lines by which a client spends no more than `epsilon`.
 
     Args:
-        noise_multiplier, versions: of the plan then; one of the two was searched for.
-        epsilon: what was asked for, at the plan's `delta`.
-        spends: the epsilon of the run then, at most that.
-        lines: of TOML, which stand in place of the plan's own.
-        otherwise: what else would do, in words; empty if there is nothing.
+        noise_multiplier, versions: of the changed plan; one of the two was searched for.
+        epsilon: that was asked for, at the plan's `delta`.
+        spends: the epsilon of the whole changed run.
+        lines: of TOML, to replace the plan's own.
+        otherwise: an alternative, in words; empty without one.
     """
 
     noise_multiplier: float
@@ -182,23 +177,23 @@ def refuse_epsilon(epsilon: float, section: PlanSection) -> None:
         )
 
 
-def choose(
+def choose_noise(
     plan: Plan, sizes: Mapping[str, int], epsilon: float, noise_stated: bool
 ) -> tuple[Plan, Choice]:
-    """Finds the least noise for the plan's versions, or where it states the noise, the versions.
+    """Finds the least noise for the plan's versions; if the noise is stated, the most versions.
 
     Args:
-        sizes: values that are sent of an update of each group.
-        noise_stated: whether the plan's noise stays.
+        sizes: number of values that are sent of an update, by group.
+        noise_stated: whether the plan's noise is kept.
     Returns:
-        the plan as it is then, with `epsilon` as its budget.
+        the changed plan, with `epsilon` as its budget.
     Raises:
-        PlanRefused: no noise is enough; or the plan's is not enough for one version.
+        PlanRefused: no noise is enough, or the stated noise is too little for one version.
     """
     asked, refused = plan.section.versions, ""
 
     def spends(made: Plan) -> float:
-        return planned(made, sizes, made.section.versions)
+        return plan_epsilon(made, sizes, made.section.versions)
 
     def with_noise(hundredths: int) -> Plan:
         return _change_plan(plan, epsilon, hundredths / HUNDREDTHS, asked)
@@ -276,7 +271,7 @@ def _change_plan(plan: Plan, epsilon: float, noise: float, versions: int) -> Pla
 
 
 def _least(holds: Callable[[int], bool], most: int) -> int | None:
-    """The least number from 1 on for which `holds` is true, as it is for all larger ones."""
+    """Returns the least number from 1 to `most` for which the monotone `holds` is true, if any."""
     high = 1
     while not holds(high):
         if high == most:

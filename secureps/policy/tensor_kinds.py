@@ -1,6 +1,6 @@
-"""What training does to each tensor of a model, and what of it a plan may average.
+"""What training does to each tensor of a model, and whether a plan may average it.
 
-A trainer says it (`kinds` of `client.trainer.Trainer`); a tensor that it does not name counts as
+Trainers declare it (`kinds` of `client.trainer.Trainer`). A tensor without a declaration counts as
 trained.
 """
 
@@ -17,21 +17,21 @@ from secureps.policy.plan import Plan
 from secureps.wording import named
 
 Kind = Literal["trained", "statistics", "constant"]
-"""Gradients move it; it sums up what records looked like (running means and variances); or it
-stays as it is (frozen parameters, counters, tables of indices)."""
+"""What a tensor is: moved by gradients; a summary of records (running means and variances); or
+constant (frozen parameters, counters, tables of indices)."""
 
 MOST = 0.5
-"""The share of a model's values below which one is told how few of them train together."""
+"""A remark is made if a smaller share of the model's values trains together."""
 
 ROOMY = 100.0
-"""A range within which a variance of inputs that are not far from 1 gets where it belongs."""
+"""A range within which the variance of inputs of about unit size can move to its final value."""
 
 
 def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Refuses running statistics that would get noise, or go through a codec (PlanRefused).
+    """Refuses running statistics that would get noise, or pass through a codec (PlanRefused).
 
-    Without noise that privacy does not allow it; with noise a variance is soon below 0. Under
-    record-level privacy a trainer refuses the layers that keep them.
+    Noise soon takes a variance below 0. Under record-level privacy trainers refuse the layers that
+    keep statistics.
     """
     for group in plan.layout(schema).groups:
         own = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
@@ -55,7 +55,7 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
 
 
 def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Refuses a script that trains a tensor which the plan has frozen (PlanRefused)."""
+    """Refuses a script that trains a tensor that the plan has frozen (PlanRefused)."""
     for spec in plan.layout(schema).frozen or ():
         if kinds.get(spec.name, "constant") != "constant":
             raise PlanRefused(
@@ -65,7 +65,7 @@ def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Non
 
 
 def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
-    """Says what of a model may not average well under a plan, and what to do about it."""
+    """Returns what may not average well in a model under a plan, and what to do about it."""
     schema = schema.untied
     return (
         *_crowded(plan, schema, kinds),
@@ -122,7 +122,7 @@ def _frozen(plan: Plan, schema: Schema) -> Iterator[str]:
 
 
 def _doubles(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
-    """Warns of numbers that lose digits in float32; constants are refused by their values."""
+    """Warns of float64 tensors, which lose digits; constants are checked by value elsewhere."""
     staying = {*plan.layout(schema).staying}
     found = [
         spec.name

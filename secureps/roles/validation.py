@@ -16,7 +16,7 @@ from secureps.messages.requests import Checkpointed, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
-from secureps.policy.groups import moved
+from secureps.policy.groups import scale_mover
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import FIRST
 
@@ -49,7 +49,7 @@ def check_sequence(id: SubmissionId) -> None:
 
 def check_scale(plan: Plan, group: str, scale: float | None) -> None:
     """Malformed unless it is a scale that the group may have; None if clip and range stay."""
-    mover = moved(plan, group)
+    mover = scale_mover(plan, group)
     if mover is not None:
         mover.check(scale)
     elif scale is not None:

@@ -35,7 +35,7 @@ from secureps.errors import ConfigError, naming
 from secureps.files.objects import initial_path
 from secureps.messages.charge import Release
 from secureps.messages.run import Schema
-from secureps.policy.counting import counts, publishes
+from secureps.policy.counting import publishes_counts, publishes_exact_counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
@@ -50,7 +50,7 @@ from secureps.policy.explain.explanation import (
 )
 from secureps.policy.memory import MemoryUse, Service
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import Choice, choose, refuse_epsilon
+from secureps.policy.spending import Choice, choose_noise, refuse_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -153,10 +153,10 @@ def _chosen(
             "--epsilon: under client-level privacy it depends on how large the model is: give "
             f"{every_size(plan)}, --schema FILE or --run-script"
         )
-    laid = () if sizes is None else plan.sized(sizes)
+    laid = () if sizes is None else plan.lay_out_sizes(sizes)
     sent = {group.name: group.sent for group in laid} or dict.fromkeys(plan.groups, 1)
     stated = "noise_multiplier" in read_toml(path).get("privacy", {"noise_multiplier": ""})
-    return choose(plan, sent, epsilon, stated)
+    return choose_noise(plan, sent, epsilon, stated)
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
@@ -315,7 +315,7 @@ def model(
     settings = {**clients.settings, "partitions": clients.clients}
     if plan.section.initial is not None and speaks_flower(code):
         settings["initial"] = plan.section.initial
-    exact = counts(plan.section) or plan.section.privacy is None
+    exact = publishes_exact_counts(plan.section) or plan.section.privacy is None
     asked = clients.clients <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
     numbers = range(clients.clients if asked else 1)
@@ -598,7 +598,7 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
         yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
     if policy.records is not None:
-        how = "counts by it" if publishes(plan.section) else "counts all alike"
+        how = "counts by it" if publishes_counts(plan.section) else "counts all alike"
         yield Verdict("records", str(policy.records), how)
     if policy.ledger is not None and policy.terms.budget is not None:
         yield _of_ledger(policy.ledger, policy.terms.budget, plan)

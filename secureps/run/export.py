@@ -18,7 +18,7 @@ from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.checks.evaluation import best
+from secureps.policy.checks.evaluation import find_best
 from secureps.policy.plan import Plan
 from secureps.run.report.terminal import folded
 from secureps.run.up.folder import Origin, RunFolder
@@ -71,7 +71,7 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
     plan = Plan.from_text(newest.run.plan)
     if not plan.keeps_best:
         raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
-    found = best(newest.evaluations, plan.section.evaluation)
+    found = find_best(newest.evaluations, plan.section.evaluation)
     if found is None:
         last = all(at.version >= plan.versions(at.group) for at in newest.versions)
         raise ConfigError(

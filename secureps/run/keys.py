@@ -222,7 +222,7 @@ def show(
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     now = kit.roster
-    typer.echo(f"roster {now.number}, {now.holds}: {now.digest.hex()}")
+    typer.echo(f"roster {now.number}, {now.lifetime}: {now.digest.hex()}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
         end = certificate_end(directory, certificate.name)
@@ -322,5 +322,5 @@ def renew_roster(
     from secureps.store.issuing import renew_roster as sign_anew
 
     signed = sign_anew(directory, hours, open_passphrases(passphrase_fd))
-    typer.echo(f"roster {signed.number}, {signed.holds}")
+    typer.echo(f"roster {signed.number}, {signed.lifetime}")
     typer.echo(f"give the coordinator {directory / 'public'}: a run that trains tells the others")

@@ -58,7 +58,7 @@ class LogLines:
             case records.RosterFollowed(text):
                 roster = Roster.from_text(text)
                 parties = len(roster.certificates)
-                return f"goes by roster {roster.number}, of {parties} parties, {roster.holds}"
+                return f"goes by roster {roster.number}, of {parties} parties, {roster.lifetime}"
             case holder_records.KeyReplaced(announced):
                 return f"envelope key {announced.number} is its newest"
             case holder_records.KeysErased(below):

@@ -42,7 +42,7 @@ from secureps.messages.orders import Task
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.messages.run import LOOPBACK, STANDBY, on_loopback
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, spent
+from secureps.policy.spending import Fact, adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.status import why
@@ -230,7 +230,7 @@ class Metrics(Meter, Collector):
             yield family
         if self._spent is not None and self._spent[0].section.privacy is not None:
             plan, facts, unsafe = self._spent
-            most = max((spent(plan, each) for each in facts), default=0.0)
+            most = max((total_epsilon(plan, each) for each in facts), default=0.0)
             yield GaugeMetricFamily(
                 "secureps_largest_epsilon",
                 f"The most that any client has spent, at the plan's delta, of {adjacency(plan)}.",

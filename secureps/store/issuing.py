@@ -410,7 +410,7 @@ def renew_roster(
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
             raise KitError(
-                f"roster {roster.number} is signed already, {roster.holds}: that stands, and can "
+                f"roster {roster.number} is signed already, {roster.lifetime}: that stands, and can "
                 "be made to hold longer alone"
             )
         _write(directory, renewed)

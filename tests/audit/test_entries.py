@@ -19,7 +19,7 @@ from secureps.messages.records import Dated, Incarnated, RosterFollowed
 from secureps.messages.requests import Examined, KeyShare, OpenRefused
 from secureps.messages.submission import Cohort, Member, SubmissionId, cohort_digest
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import Fact, fact, spent
+from secureps.policy.spending import Fact, make_fact, total_epsilon
 from secureps.store.journal_rows import RECORDS, Row
 from tests.golden.values import full as example
 from tests.kits.audited import PLAN
@@ -111,7 +111,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def facts(plan: Plan, client: str, *versions: int) -> list[Fact]:
-    found = [fact(plan, client, "all", 77, version) for version in versions]
+    found = [make_fact(plan, client, "all", 77, version) for version in versions]
     return [each for each in found if each is not None]
 
 
@@ -124,7 +124,7 @@ def test_each_client_by_its_own_facts_and_none_twice(plan: Plan) -> None:
     rows = [each for name in "bac" for each in made[name]] + made["b"]
     found = epsilons(plan, [entry(row, each) for row, each in enumerate(rows)])
     assert found is not None
-    assert found == tuple(Spent(name, round(spent(plan, made[name]), 3)) for name in "abc")
+    assert found == tuple(Spent(name, round(total_epsilon(plan, made[name]), 3)) for name in "abc")
     assert found[0].epsilon != found[1].epsilon == found[2].epsilon
 
 
@@ -143,7 +143,7 @@ def test_a_log_of_0_2_0_counts_every_update_of_a_version(plan: Plan) -> None:
         del told["step"]
         told["attempt"] = attempt
     steps = [replace(one, step=step) for step in range(3)]
-    assert epsilons(plan, rows) == (Spent("a", round(spent(plan, steps), 3)),)
+    assert epsilons(plan, rows) == (Spent("a", round(total_epsilon(plan, steps), 3)),)
     both = entry(4, one)
     both.facts["release"] = {**to_plain(one), "attempt": 1}
     with pytest.raises(DamagedStore, match="row 4, privacy spent: Release: expected exactly"):

@@ -19,12 +19,12 @@ from secureps.config.sections import (
     Section,
     Table,
     memory_bytes,
-    memory_stated,
+    memory_exact,
     memory_text,
     parse,
-    placed,
     read_toml,
     refuse_misplaced,
+    resolve_paths,
 )
 from secureps.config.site_files import ProfilesSection, ServeSection, SiteSection
 from secureps.errors import ConfigError
@@ -106,7 +106,7 @@ def test_neither_are_those_of_delays(number: float) -> None:
 def test_settings_that_begin_with_a_dot_are_paths_from_their_file(tmp_path: Path) -> None:
     settings = {"data": "./a.npz", "up": "../b", "name": "c", "lr": 0.5, "dots": ".hidden"}
     settings |= {"here": ".", "above": "..", "more": "..more", "none": ""}
-    assert placed(settings, tmp_path / "plans") == {
+    assert resolve_paths(settings, tmp_path / "plans") == {
         "data": str(tmp_path / "plans" / "a.npz"),
         "up": str(tmp_path / "b"),
         "name": "c",
@@ -149,7 +149,7 @@ def test_a_file_of_another_folder_is_refused_with_what_to_write(
     here.mkdir()
     monkeypatch.chdir(here)
     for fine in ("./data/a.npz", "data", "cuda", 3, "", "data/b.npz", str(plans / "data")):
-        refuse_misplaced(placed({"x": fine}, plans), plans / "plan.toml")
+        refuse_misplaced(resolve_paths({"x": fine}, plans), plans / "plan.toml")
     with pytest.raises(ConfigError, match=r"settings\.x: .* write '\./data/a\.npz', which is /"):
         refuse_misplaced({"x": "data/a.npz"}, plans / "plan.toml")
     monkeypatch.chdir(plans)
@@ -213,9 +213,9 @@ def test_bytes_are_told_as_they_may_be_written(count: int) -> None:
 @pytest.mark.parametrize("text", ["4 MB", "4 MiB", "1536 MiB", "1 kB", "1 KiB", "16 GB", "7 TiB"])
 def test_what_was_given_is_told_as_it_was(text: str) -> None:
     """Rounded up it could be what is asked for in its place."""
-    assert memory_stated(memory_bytes(text)) == text
-    assert memory_stated(memory_bytes("1.5 GiB")) == "1536 MiB"
-    assert memory_stated(1234) == memory_text(1234)
+    assert memory_exact(memory_bytes(text)) == text
+    assert memory_exact(memory_bytes("1.5 GiB")) == "1536 MiB"
+    assert memory_exact(1234) == memory_text(1234)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secureps.crypto.sharing import P, combination, lagrange, parse_vector, reduced, vector_bytes
+from secureps.crypto.sharing import P, combination, lagrange, parse_vector, reduce, vector_bytes
 from secureps.errors import Malformed, Oversized
 from tests.kits import sharing_kit as slow
 
@@ -23,7 +23,7 @@ def test_p_is_a_mersenne_prime() -> None:
 def test_any_word_is_reduced(words: list[int]) -> None:
     edges = [k * P + d for k in (0, 1, 2, 3, P, P + 1, 2**32, 2**33) for d in (-1, 0, 1)]
     words = words + [w for w in [*edges, 2**64 - 1, 2**62, 2**34, 2**63] if 0 <= w < 2**64]
-    assert reduced(np.array(words, np.uint64)).tolist() == [w % P for w in words]
+    assert reduce(np.array(words, np.uint64)).tolist() == [w % P for w in words]
 
 
 @given(st.lists(st.tuples(ELEMENTS, ELEMENTS, ELEMENTS), min_size=1, max_size=40))

@@ -40,11 +40,11 @@ def test_they_are_those_of_the_definition(ring: Ring) -> None:
     """Words of ChaCha20 (by another path) below the limit, modulo the prime, bound to a place."""
     places = place(100), place(100, run=1), place(100, group="embedding"), place(100, layout=1)
     for at in places:
-        made = PublicPolynomials(ring, at).transformed(0, 3)
+        made = PublicPolynomials(ring, at).derive(0, 3)
         for element in (0, 2):
             assert made[element].tolist() == public_element(ring, at, element)
     far = 1_000_003
-    found = PublicPolynomials(ring, places[0]).transformed(far, 1)[0]
+    found = PublicPolynomials(ring, places[0]).derive(far, 1)[0]
     assert found.tolist() == public_element(ring, places[0], far)
 
 
@@ -52,20 +52,20 @@ def test_they_are_those_of_the_definition(ring: Ring) -> None:
 @every_ring
 def test_known_answers(ring: Ring) -> None:
     """What parties of other releases have."""
-    made = PublicPolynomials(ring, place(100)).transformed(0, 2)
+    made = PublicPolynomials(ring, place(100)).derive(0, 2)
     assert made[:, :, 0].tolist() == KNOWN[ring.name]
 
 
 @every_ring
 def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Ring) -> None:
     one, other = (PublicPolynomials(ring, place(100)) for _ in range(2))
-    assert one.transformed(0, 2) is other.transformed(0, 2)
+    assert one.derive(0, 2) is other.derive(0, 2)
     size = 4 * len(ring.primes) * ring.degree
     last = rlwe.KEPT // size
-    assert one.transformed(last - 1, 1) is other.transformed(last - 1, 1)
-    assert one.transformed(last, 1) is not other.transformed(last, 1)
-    found = PublicPolynomials(ring, place(100, run=1)).transformed(0, 2)
-    assert not np.array_equal(found, one.transformed(0, 2))
+    assert one.derive(last - 1, 1) is other.derive(last - 1, 1)
+    assert one.derive(last, 1) is not other.derive(last, 1)
+    found = PublicPolynomials(ring, place(100, run=1)).derive(0, 2)
+    assert not np.array_equal(found, one.derive(0, 2))
 
 
 def test_what_is_kept_is_bounded_in_bytes() -> None:
@@ -73,30 +73,30 @@ def test_what_is_kept_is_bounded_in_bytes() -> None:
     ring = RINGS[-1]
     whole = rlwe.KEPT // (4 * len(ring.primes) * ring.degree)
     one = PublicPolynomials(ring, place(100, run=3))
-    first, last = one.transformed(0, 1), one.transformed(0, whole)
+    first, last = one.derive(0, 1), one.derive(0, whole)
     for run in range(4, 6):
-        latest = PublicPolynomials(ring, place(100, run=run)).transformed(0, whole)
-        assert rlwe._kept.size <= 2 * rlwe.KEPT
-    assert PublicPolynomials(ring, place(100, run=5)).transformed(0, whole) is latest
-    assert one.transformed(0, whole) is not last
-    assert np.array_equal(one.transformed(0, 1), first)
+        latest = PublicPolynomials(ring, place(100, run=run)).derive(0, whole)
+        assert rlwe._polynomials.size <= 2 * rlwe.KEPT
+    assert PublicPolynomials(ring, place(100, run=5)).derive(0, whole) is latest
+    assert one.derive(0, whole) is not last
+    assert np.array_equal(one.derive(0, 1), first)
 
 
 @every_ring
 def test_any_run_of_elements_is_cut_from_the_same(ring: Ring) -> None:
     polynomials = PublicPolynomials(ring, place(100))
-    whole = polynomials.transformed(0, 20)
+    whole = polynomials.derive(0, 20)
     for first, count in ((0, 1), (5, 3), (19, 1), (0, 20), (7, 13)):
-        assert np.array_equal(polynomials.transformed(first, count), whole[first : first + count])
+        assert np.array_equal(polynomials.derive(first, count), whole[first : first + count])
 
 
 def test_beyond_one_key_stream_is_refused() -> None:
     polynomials = PublicPolynomials(RINGS[0], place(1))
     blocks = 2 * (2048 + 128) * 4 // 64
     last = (1 << 32) // blocks - 2
-    assert polynomials.transformed(last, 1).shape == (1, 2, 2048)
+    assert polynomials.derive(last, 1).shape == (1, 2, 2048)
     with pytest.raises(PlanRefused, match="split it"):
-        polynomials.transformed(last + 2, 1)
+        polynomials.derive(last + 2, 1)
 
 
 @of_both
@@ -129,4 +129,4 @@ def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         assert reduce_accepted(words, constants(ring).primes, out) is enough
     monkeypatch.setattr(rlwe, "reduce_accepted", lambda *_: False)
     with pytest.raises(InternalError, match="ran out"):
-        PublicPolynomials(ring, place(1, run=2)).transformed(0, 1)  # which nobody has asked for
+        PublicPolynomials(ring, place(1, run=2)).derive(0, 1)  # which nobody has asked for

@@ -107,7 +107,7 @@ def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> 
     ring, n = enc.ring, enc.ring.degree
     values = np.full((1, enc.digits, n), levels, np.uint32)
     values[0, :, ::2] = np.random.default_rng(4).integers(0, levels, (enc.digits, n // 2))
-    public = PublicPolynomials(ring, place(enc.values)).transformed(0, 1)
+    public = PublicPolynomials(ring, place(enc.values)).derive(0, 1)
     out = np.empty((1, len(ring.words), n), np.uint64)
     seal_elements(
         values,

@@ -15,7 +15,7 @@ from secureps.crypto.sharing import (
     HolderShare,
     Vector,
     combination,
-    reduced,
+    reduce,
     share,
     vector_bytes,
     weighted_sum,
@@ -80,7 +80,7 @@ def test_a_holder_derives_and_adds_its_shares_by_arithmetic_alone() -> None:
         (lambda x: x.sort(), ".sort"),
         (lambda x: x.nonzero(), ".nonzero"),
         (lambda x: bool(x[0]), "bool"),
-        (lambda x: reduced(x) % np.uint32(7), "remainder"),
+        (lambda x: reduce(x) % np.uint32(7), "remainder"),
     ],
 )
 def test_whatever_else_is_asked_of_a_secret_is_seen(bad: Callable[[Any], Any], name: str) -> None:

@@ -12,7 +12,7 @@ from secureps.dashboard import Json
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
-from secureps.policy.spending import spent
+from secureps.policy.spending import total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.store.budget import RunSpent
 from secureps.store.journal_rows import Row
@@ -43,7 +43,9 @@ def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:
         if each.receipt.fact is not None:
             ledger.append(each.receipt.fact)
     plan = Plan.from_text(next(r.record.run.plan for r in rows if hasattr(r.record, "run")))
-    assert view["epsilon"] == pytest.approx(spent(plan, ledger.tally("client-00")), abs=1e-3)
+    assert view["epsilon"] == pytest.approx(
+        total_epsilon(plan, ledger.tally("client-00")), abs=1e-3
+    )
     assert (view["budget"], view["delta"], view["unsafe"]) == (500.0, 1e-5, False)
 
 

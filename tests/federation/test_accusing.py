@@ -17,7 +17,7 @@ from secureps.errors import InternalError
 from secureps.messages import coordinator_records
 from secureps.messages.requests import Examined, OpenRefused
 from secureps.messages.submission import Receipt
-from secureps.policy.cohorts.suspicion import BELIEVED, believed, doubted, unsupported
+from secureps.policy.cohorts.suspicion import BELIEVED, believes, find_doubted, tally_doubts
 from secureps.roles.coordinator.status import status
 from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation
@@ -195,13 +195,13 @@ def named(graph: dict[int, frozenset[int]]) -> dict[str, frozenset[str]]:
 @given(GRAPHS, st.integers(0, 4), st.integers(0, BELIEVED))
 def test_who_is_doubted(graph: dict[int, frozenset[int]], spare: int, most: int) -> None:
     accused = named(graph)
-    counts, found = unsupported(accused, spare), doubted(accused, spare, most)
+    counts, found = tally_doubts(accused, spare), find_doubted(accused, spare, most)
     assert found == {holder for holder in counts if counts[holder] > most}
     for client, holders in accused.items():
-        taken = {h for h in holders if believed(accused, client, h, spare, most)}
+        taken = {h for h in holders if believes(accused, client, h, spare, most)}
         if len(holders) > spare:
             rest = {c: h for c, h in accused.items() if c != client}
-            assert unsupported(rest, spare) == counts, "what is beyond doubt counts against nobody"
+            assert tally_doubts(rest, spare) == counts, "what is beyond doubt counts against nobody"
             assert taken == holders, "and is believed, whoever else is doubted"
         elif not taken:
             assert holders <= found, "who stays in is opened without those that are doubted"
@@ -224,10 +224,10 @@ def test_no_coalition_keeps_more_out_than_its_holders_alone(n: int, data: st.Dat
         for (client, holder), most in zip(said, cycle(limits), strict=False):
             name = f"h{holder}"
             accused[client] = accused.get(client, frozenset()) | {name}
-            if believed(accused, client, name, n - t, most):
+            if believes(accused, client, name, n - t, most):
                 kept_out[holder] += client in honest
             if len(accused[client]) > n - t:
-                assert believed(accused, client, name, n - t, most)
+                assert believes(accused, client, name, n - t, most)
                 assert client not in honest
         assert max(kept_out.values(), default=0) <= BELIEVED
 
@@ -240,7 +240,7 @@ def test_without_a_client_at_fault_only_liars_are_doubted(
     liars = data.draw(st.frozensets(st.integers(0, MOST_HOLDERS), max_size=spare))
     accused = named({client: by & liars for client, by in graph.items()})
     many = {f"h{liar}" for liar in liars if sum(liar in by for by in graph.values()) > BELIEVED}
-    assert doubted(accused, spare, BELIEVED) == many
+    assert find_doubted(accused, spare, BELIEVED) == many
 
 
 @given(GRAPHS, st.integers(1, 4))
@@ -249,6 +249,6 @@ def test_more_are_doubted_than_can_be_missed_only_for_many_clients(
 ) -> None:
     """Without a corrupt holder; with c of them, all but c of the doubted are."""
     accused = named(graph)
-    found, counts = doubted(accused, spare, BELIEVED), unsupported(accused, spare)
+    found, counts = find_doubted(accused, spare, BELIEVED), tally_doubts(accused, spare)
     few = sum(len(by) <= spare for by in accused.values())
     assert (BELIEVED + 1) * len(found) <= sum(counts.values()) <= spare * few

@@ -20,7 +20,7 @@ from secureps.errors import TooFew
 from secureps.messages import coordinator_records
 from secureps.messages.requests import Submit
 from secureps.policy.plan import Plan
-from secureps.policy.spending import fact, planned, spent
+from secureps.policy.spending import make_fact, plan_epsilon, total_epsilon
 from secureps.privacy.accountant import SKELLAM_ORDERS, WHOLE
 from secureps.roles.coordinator import termination
 from secureps.roles.member.member import Member
@@ -116,7 +116,7 @@ def test_the_ledger_has_one_fact_for_each_update_that_arrived(
             l2, l1, s = mechanism.l2_sensitivity, mechanism.l1_sensitivity, mechanism.stddev
             assert s / l2 == pytest.approx(SIGMA, rel=1e-6)
             expected = skellam(number, l2, l1, s)
-        assert spent(plan, own) == pytest.approx(expected, rel=1e-9)
+        assert total_epsilon(plan, own) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_an_update_that_is_sealed_again_is_charged_once(
 )
 def test_a_run_is_planned_with_all_that_a_member_may_send(rule: dict[str, Any], most: int) -> None:
     plan = plan_of(rule, RECORD, versions=5)
-    assert planned(plan, {"all": VALUES}, 5) == pytest.approx(gaussian(most), rel=1e-9)
-    assert planned(plan, {"all": VALUES}, 1) == pytest.approx(gaussian(1), rel=1e-9)
+    assert plan_epsilon(plan, {"all": VALUES}, 5) == pytest.approx(gaussian(most), rel=1e-9)
+    assert plan_epsilon(plan, {"all": VALUES}, 1) == pytest.approx(gaussian(1), rel=1e-9)
 
 
 def test_a_group_is_planned_with_versions_of_its_own() -> None:
     plan = plan_of(SYNC, RECORD, versions=5, group={"versions": 2})
-    assert planned(plan, {"all": VALUES}, 5) == pytest.approx(gaussian(2), rel=1e-9)
+    assert plan_epsilon(plan, {"all": VALUES}, 5) == pytest.approx(gaussian(2), rel=1e-9)
 
 
 @pytest.mark.parametrize("privacy", [RECORD, LOCAL], ids=["record", "client"])
@@ -176,7 +176,7 @@ def test_that_few_of_many_are_summed_makes_nothing_cheaper(privacy: dict[str, An
         plan = plan_of(rule, privacy, versions=5)
         sections = plan.section.cipher.model_copy(update={"capacity": capacity})
         larger = Plan(plan.section.model_copy(update={"cipher": sections}))
-        return planned(larger, {"all": VALUES}, 5)
+        return plan_epsilon(larger, {"all": VALUES}, 5)
 
     assert cost(5, 40) == cost(40, 1000)
 
@@ -185,7 +185,7 @@ def test_an_update_of_any_weight_is_covered_by_noise_of_its_own() -> None:
     """What moves the sum by w times its norm brings w times its noise."""
     faded, even = (plan_of(BUFFERED | {"power": p}, LOCAL) for p in (0.5, 0.0))
     assert (faded.bounds("all").most_weight, even.bounds("all").most_weight) == (4, 1)
-    assert fact(faded, "me", "all", VALUES, 3) == fact(even, "me", "all", VALUES, 3)
+    assert make_fact(faded, "me", "all", VALUES, 3) == make_fact(even, "me", "all", VALUES, 3)
 
 
 def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
@@ -196,8 +196,8 @@ def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
     Nor does it wait for those who may train no more, whenever holders have looked into the last.
     """
     plan = plan_of(SSP, RECORD, versions=30)
-    facts = (fact(plan, "client-00", "all", VALUES, version) for version in range(3))
-    three = spent(plan, [each for each in facts if each is not None])
+    facts = (make_fact(plan, "client-00", "all", VALUES, version) for version in range(3))
+    three = total_epsilon(plan, [each for each in facts if each is not None])
     plan = plan_of(SSP, RECORD | {"budget": three + 1e-6}, "rlwe", versions=30)
     simulation = stream(plan, tmp_path, 6)
     simulation.run()
@@ -214,8 +214,8 @@ def test_a_client_stops_at_its_budget_though_a_coordinator_asks_for_more(
 ) -> None:
     """It trains no more, says why, and has sent what it paid for: that is no error."""
     plan = plan_of(rule, RECORD, versions=30)
-    facts = (fact(plan, "client-00", "all", VALUES, version) for version in range(3))
-    three = spent(plan, [each for each in facts if each is not None])
+    facts = (make_fact(plan, "client-00", "all", VALUES, version) for version in range(3))
+    three = total_epsilon(plan, [each for each in facts if each is not None])
     plan = plan_of(rule, RECORD | {"budget": three + 1e-6}, versions=30)
     monkeypatch.setattr(termination, "exhausted", lambda tx, groups: frozenset())
     monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: False)

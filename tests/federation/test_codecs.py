@@ -12,7 +12,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import block_codes
 from secureps.policy.plan import Plan
-from secureps.policy.spending import planned
+from secureps.policy.spending import plan_epsilon
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import layout_of, small_federation
@@ -49,7 +49,7 @@ def test_a_public_support_earns_no_amplification() -> None:
     whole = private("local", "plain")
     assert thin.chain("all").one_in == 4
     for versions in (1, 4):
-        spent = [planned(each, {"all": 55}, versions) for each in (thin, whole)]
+        spent = [plan_epsilon(each, {"all": 55}, versions) for each in (thin, whole)]
         assert spent[0] == spent[1] > 0
 
 

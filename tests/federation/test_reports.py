@@ -12,8 +12,8 @@ import pytest
 from secureps.client.trainer import EvaluateResult
 from secureps.errors import PlanRefused, TermsRefused
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.checks.evaluation import Said, from_vector, heaviest, to_vector
-from secureps.policy.spending import fact
+from secureps.policy.checks.evaluation import Said, count_examples, from_vector, to_vector
+from secureps.policy.spending import make_fact
 from secureps.roles.member.terms import Terms
 from secureps.run.up.folder import client_names
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
@@ -79,7 +79,7 @@ def test_a_part_weighs_by_its_examples_whoever_has_more_of_another() -> None:
     ages = Said(20, AGES)
     reports = {"query.ages": ages, "train": Said(10, {"loss": 5.0})}
     vector = to_vector(section, own, reports)
-    assert heaviest(own, reports) == 20
+    assert count_examples(own, reports) == 20
     assert section.contributed == (
         *("share of evaluation", "accuracy", "loss"),
         *("share of query.ages", "query.ages.mean", "query.ages.old"),
@@ -123,8 +123,10 @@ def test_under_client_level_privacy_all_that_is_told_is_charged(tmp_path: Path) 
     simulation.run()
     facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
     (charged,) = [fact for fact in facts if fact.group == EVALUATION]
-    assert charged == fact(plan, "client-02", EVALUATION, 8, charged.version)
-    assert charged != fact(plan, "client-02", EVALUATION, 2, charged.version), "nothing of reports"
+    assert charged == make_fact(plan, "client-02", EVALUATION, 8, charged.version)
+    assert charged != make_fact(plan, "client-02", EVALUATION, 2, charged.version), (
+        "nothing of reports"
+    )
     (found,) = metrics_of(simulation).values()
     most = {"accuracy": 1.0, "loss": 4.0, "query.ages.mean": 120.0, "query.ages.old": 1.0}
     assert all(abs(found[name]) <= bound for name, bound in most.items())

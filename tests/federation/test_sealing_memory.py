@@ -11,7 +11,7 @@ import pytest
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
-from secureps.policy.memory import sealing
+from secureps.policy.memory import sealing_memory
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
@@ -55,8 +55,8 @@ def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float
     patch.setattr(ClientWorker, "_seal", watched)
     spools = Conditions(spool=lambda name: DiskSpool(folder / name / "spool"))
     small_federation(plan, folder, spools, clients=1, kind=Still).run()
-    (group,) = plan.sized({"all": VALUES})
-    return peaks[-1] + 2 * 4 * VALUES, sealing(plan, group)  # pulled, and trained
+    (group,) = plan.lay_out_sizes({"all": VALUES})
+    return peaks[-1] + 2 * 4 * VALUES, sealing_memory(plan, group)  # pulled, and trained
 
 
 PRIVATE = {"rule": RULE, "weighting": "uniform", "clip": 1.0}

@@ -10,7 +10,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.submission import Outcome, Receipt
 from secureps.policy.block_deltas import block_code
-from secureps.policy.groups import moved
+from secureps.policy.groups import scale_mover
 from secureps.privacy.mechanism import clip_l2
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import Tensors, Walker
@@ -52,7 +52,7 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
     assert isinstance(trainer, Recorded)
     layout = plan.layout(pinned.run.schema).group("all")
     grid, share = plan.grid("all", layout.sent), (10 + trainer._number) / 32
-    mechanism, mover = plan.mechanism("all", layout.sent), moved(plan, "all", layout.sent)
+    mechanism, mover = plan.mechanism("all", layout.sent), scale_mover(plan, "all", layout.sent)
     told, scale = scales(simulation), np.float32(1)
     rest, last = np.zeros(layout.size, np.float32), None
     counted = set()

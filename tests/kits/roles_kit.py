@@ -44,9 +44,9 @@ from secureps.messages.submission import (
     opening_digest,
     signing_bytes,
 )
-from secureps.policy.groups import together
+from secureps.policy.groups import joint_groups
 from secureps.policy.plan import Plan
-from secureps.policy.spending import fact
+from secureps.policy.spending import make_fact
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState, ManifestWritten, WriteManifest
@@ -239,7 +239,7 @@ def make_receipt(
     purpose = FOUNDING if version < 0 else UPDATE
     spends = None
     if purpose == UPDATE:
-        spends = fact(plan, id.client, id.group, layout.size, version)
+        spends = make_fact(plan, id.client, id.group, layout.size, version)
     names = ("model", id.group, 0) if purpose == FOUNDING else (id.client, id.group, id.sequence)
     blocks = tuple(block_digest(*names, b) for b in range(layout.blocks))
     receipt = Receipt(
@@ -257,7 +257,7 @@ def make_receipt(
         release=spends if isinstance(spends, Release) else None,
         unsafe=False,
         update=update_name(id, version) if purpose == UPDATE else b"",
-        beside=bytes(32) if purpose == UPDATE and len(together(plan, id.group)) > 1 else b"",
+        beside=bytes(32) if purpose == UPDATE and len(joint_groups(plan, id.group)) > 1 else b"",
     )
     signed: Receipt = sign(dataclasses.replace(receipt, **changes), id.client)
     return signed

@@ -13,7 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.evaluation import EVALUATION
-from secureps.policy.counting import bits_left, publishes, remarks, shares_of
+from secureps.policy.counting import bits_left, publishes_counts, remarks, shares_of
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import client_names
@@ -79,7 +79,7 @@ def test_weights_do_not_depend_on_who_starts_first(
 
 def test_all_count_alike_where_the_plan_names_no_bound(tmp_path: Path) -> None:
     made = plan()
-    assert (made.group("all").weighting, publishes(made.section)) == ("uniform", False)
+    assert (made.group("all").weighting, publishes_counts(made.section)) == ("uniform", False)
     assert of_cohorts(simulation(tmp_path, made)) == dict.fromkeys(NUMBERS, 1)
 
 

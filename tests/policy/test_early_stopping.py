@@ -8,7 +8,7 @@ import pytest
 
 from secureps.config.plan import EvaluationSection
 from secureps.messages.evaluation import Metric, VersionEvaluated
-from secureps.policy.checks.evaluation import best, stop
+from secureps.policy.checks.evaluation import find_best, why_stop
 
 
 def evaluations(*values: float) -> tuple[VersionEvaluated, ...]:
@@ -35,45 +35,45 @@ def section(goal: str = "max", **rule: Any) -> EvaluationSection:
 def test_the_best_is_the_most_or_the_least(
     goal: str, values: tuple[float, ...], version: int
 ) -> None:
-    found = best(evaluations(*values), section(goal))
+    found = find_best(evaluations(*values), section(goal))
     assert found is not None
     assert found.version == version
 
 
 def test_without_evaluations_there_is_no_best_and_no_end() -> None:
-    assert best((), section()) is None
-    assert stop((), section(patience=1)) is None
-    assert stop(evaluations(0.1, 0.1, 0.1), section()) is None
+    assert find_best((), section()) is None
+    assert why_stop((), section(patience=1)) is None
+    assert why_stop(evaluations(0.1, 0.1, 0.1), section()) is None
 
 
 def test_patience_counts_evaluations_without_improvement_in_a_row() -> None:
     rule = section(patience=2, least=0.05)
-    assert stop(evaluations(0.1, 0.2, 0.22), rule) is None
-    assert stop(evaluations(0.1, 0.12, 0.2, 0.21), rule) is None  # 0.2 began anew
-    reason = stop(evaluations(0.1, 0.2, 0.22, 0.25), rule)
+    assert why_stop(evaluations(0.1, 0.2, 0.22), rule) is None
+    assert why_stop(evaluations(0.1, 0.12, 0.2, 0.21), rule) is None  # 0.2 began anew
+    reason = why_stop(evaluations(0.1, 0.2, 0.22, 0.25), rule)
     assert reason == (
         "2 evaluations in a row did not improve m by more than 0.05 on version 4's 0.2000"
     )
 
 
 def test_an_improvement_is_by_more_than_the_least() -> None:
-    assert stop(evaluations(0.25, 0.5), section(patience=1, least=0.25)) is not None
-    assert stop(evaluations(0.25, 0.5625), section(patience=1, least=0.25)) is None
-    assert stop(evaluations(0.25, 0.25), section(patience=1, least=0.0)) is not None
+    assert why_stop(evaluations(0.25, 0.5), section(patience=1, least=0.25)) is not None
+    assert why_stop(evaluations(0.25, 0.5625), section(patience=1, least=0.25)) is None
+    assert why_stop(evaluations(0.25, 0.25), section(patience=1, least=0.0)) is not None
 
 
 def test_many_small_steps_are_an_improvement_together() -> None:
-    assert stop(evaluations(0.1, 0.14, 0.18, 0.22), section(patience=3, least=0.05)) is None
+    assert why_stop(evaluations(0.1, 0.14, 0.18, 0.22), section(patience=3, least=0.05)) is None
 
 
 def test_a_smaller_value_is_better_where_the_goal_is_min() -> None:
-    assert stop(evaluations(0.5, 0.4, 0.3), section("min", patience=1)) is None
-    assert stop(evaluations(0.5, 0.6), section("min", patience=1)) is not None
+    assert why_stop(evaluations(0.5, 0.4, 0.3), section("min", patience=1)) is None
+    assert why_stop(evaluations(0.5, 0.6), section("min", patience=1)) is not None
 
 
 @pytest.mark.parametrize(("goal", "before", "after"), [("max", 0.7, 0.8), ("min", 0.9, 0.8)])
 def test_a_target_ends_the_run_when_it_is_reached(goal: str, before: float, after: float) -> None:
     rule = section(goal, target=0.8)
-    assert stop(evaluations(before), rule) is None
-    reason = stop(evaluations(before, after), rule)
+    assert why_stop(evaluations(before), rule) is None
+    reason = why_stop(evaluations(before, after), rule)
     assert reason == "version 4 reached the target: m 0.8000, 0.8 was asked for"

@@ -11,7 +11,7 @@ from secureps.config.sections import parse
 from secureps.messages.charge import Release
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
-from secureps.policy.spending import after, planned
+from secureps.policy.spending import epsilon_after, plan_epsilon
 from secureps.privacy.accountant import client_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.tasks import Aim
@@ -36,11 +36,11 @@ def test_evaluations_are_planned_for() -> None:
     updates = [update.release("c", "all", version) for version in range(4)]
     judged = [metrics.release("c", EVALUATION, number) for number in range(2)]
     both = client_epsilon([*updates, *judged], 1e-5)
-    assert planned(plan, {"all": VALUES}, 4) == both > client_epsilon(updates, 1e-5)
+    assert plan_epsilon(plan, {"all": VALUES}, 4) == both > client_epsilon(updates, 1e-5)
     one = client_epsilon([*updates[:2], judged[0]], 1e-5)
-    assert planned(plan, {"all": VALUES}, 2) == one
-    assert planned(plan, {"all": VALUES}, 1) == client_epsilon(updates[:1], 1e-5)
-    assert planned(private_plan("local"), {"all": VALUES}, 4) == client_epsilon(updates, 1e-5)
+    assert plan_epsilon(plan, {"all": VALUES}, 2) == one
+    assert plan_epsilon(plan, {"all": VALUES}, 1) == client_epsilon(updates[:1], 1e-5)
+    assert plan_epsilon(private_plan("local"), {"all": VALUES}, 4) == client_epsilon(updates, 1e-5)
 
 
 def test_what_is_on_record_costs_nothing_more() -> None:
@@ -49,9 +49,11 @@ def test_what_is_on_record_costs_nothing_more() -> None:
     assert mechanism is not None
     facts = [mechanism.release("c", "all", version) for version in range(3)]
     both = client_epsilon(facts[:2], 1e-5)
-    assert after(plan, Ledger(facts[:2]), "c", facts[:2]) == both
-    assert after(plan, Ledger(facts[:2]), "c", facts[1:]) == client_epsilon(facts, 1e-5) > both
-    assert after(plan, Ledger(facts[:2]), "another", ()) == 0.0
+    assert epsilon_after(plan, Ledger(facts[:2]), "c", facts[:2]) == both
+    assert (
+        epsilon_after(plan, Ledger(facts[:2]), "c", facts[1:]) == client_epsilon(facts, 1e-5) > both
+    )
+    assert epsilon_after(plan, Ledger(facts[:2]), "another", ()) == 0.0
 
 
 @pytest.mark.parametrize("versions", [3, 300])
@@ -64,7 +66,7 @@ def test_a_version_costs_no_more_to_count_than_the_ones_before(
     assert mechanism is not None
     ledger = Ledger(mechanism.release("c", "all", version) for version in range(versions))
     monkeypatch.setattr("secureps.privacy.accountant.demand_sound", seen.append)
-    after(plan, ledger, "c", [mechanism.release("c", "all", versions)])
+    epsilon_after(plan, ledger, "c", [mechanism.release("c", "all", versions)])
     assert len(seen) == 2
 
 

@@ -19,20 +19,20 @@ def plan_of(**group: Any) -> Plan:
 
 
 def room(plan: Plan, memory: int, threads: int = 1) -> int:
-    return room_to_make(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
+    return room_to_make(plan, plan.lay_out_sizes({"all": 60}), {"all": (0, 2)}, memory, threads)
 
 
 @pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_a_version_is_values_and_optimizer_state(name: str, slots: int) -> None:
     plan = plan_of(optimizer={"name": name})
-    (group,) = plan.sized({"all": 50})
+    (group,) = plan.lay_out_sizes({"all": 50})
     assert version_bytes(plan, group, (0,)) == 4 * 16 * (1 + slots)
     assert version_bytes(plan, group, range(group.blocks)) == 4 * 50 * (1 + slots)
 
 
 def test_differences_and_what_they_leave_over_are_counted() -> None:
     plan = plan_of(pull_bits=4)
-    (group,) = plan.sized({"all": 60})
+    (group,) = plan.lay_out_sizes({"all": 60})
     assert version_bytes(plan, group, (0,)) == 2 * 4 * 16 + 1 + 8
 
 
@@ -57,4 +57,4 @@ def test_too_little_is_refused_with_the_least_that_works(
 
 def test_a_shard_without_blocks_needs_nothing() -> None:
     plan = plan_of()
-    assert room_to_make(plan, plan.sized({"all": 60}), {"all": ()}, 0, 1) == 0
+    assert room_to_make(plan, plan.lay_out_sizes({"all": 60}), {"all": ()}, 0, 1) == 0

@@ -24,7 +24,7 @@ from secureps.config.scenario import (
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ProfileSection, ProfilesSection, ServeSection, SiteSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
-from secureps.policy.explain.visibility import advised_threshold, withstood
+from secureps.policy.explain.visibility import advised_threshold, count_withstood
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
@@ -145,7 +145,7 @@ def test_the_threat_models_parameters_are_the_codes() -> None:
     assert f"eta = {ETA}, sigma = {SIGMA:.2f}" in page
     assert f"sigma / sqrt(2) = {SIGMA / math.sqrt(2):.1f}" in page
     assert "3 of 4, which withstands a malicious aggregator with one corrupt" in page
-    assert (withstood(3, 4), withstood(2, 3), withstood(4, 5)) == (1, 0, 2)
+    assert (count_withstood(3, 4), count_withstood(2, 3), count_withstood(4, 5)) == (1, 0, 2)
 
 
 def test_what_committees_of_sites_withstand_is_what_is_computed() -> None:
@@ -155,7 +155,7 @@ def test_what_committees_of_sites_withstand_is_what_is_computed() -> None:
     for row in rows:
         n = int(row[0])
         t = advised_threshold(n)
-        assert row == (str(n), str(t), str(withstood(t, n)), str(n - t or "none"))
+        assert row == (str(n), str(t), str(count_withstood(t, n)), str(n - t or "none"))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide/data-holder.md"])

@@ -16,7 +16,7 @@ from secureps.audit.page import page
 from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
 from secureps.messages.format import FORMAT
 from secureps.policy.plan import Plan
-from secureps.policy.spending import spent
+from secureps.policy.spending import total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.run.audit_log import export, verify
 from secureps.run.cli import app
@@ -91,7 +91,7 @@ def test_epsilon_is_what_the_ledger_comes_to(played: Path) -> None:
     assert log.end.epsilon is not None
     assert len(log.end.epsilon) == 3
     for each in log.end.epsilon:
-        assert each.epsilon == round(spent(plan, ledger.tally(each.client)), 3) > 1
+        assert each.epsilon == round(total_epsilon(plan, ledger.tally(each.client)), 3) > 1
     own = load((played / "client-01.jsonl").read_bytes()).end.epsilon
     assert own == log.end.epsilon[1:2]
 

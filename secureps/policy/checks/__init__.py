@@ -1,1 +1,1 @@
-"""What makes a plan unsound: each check refuses with the reason."""
+"""Checks that refuse an unsound plan, each with its reason."""

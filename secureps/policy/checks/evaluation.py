@@ -1,13 +1,13 @@
-"""What a plan's [evaluation] table means: which versions, which group, and what is unsound.
+"""The [evaluation] table of a plan: its schedule, its group of metrics, and the best version.
 
-Clients that evaluate contribute to a group of their own beside the model's: one value for
-each metric, divided by its largest magnitude, under the rule, weighting and privacy of any
-other group. Reports travel beside the metrics, each weighted by examples of its own: a client
-weighs as much as the largest count n of its parts, a part of n_p examples has the share n_p / n,
-which is a value too, and what it says is multiplied by it. Sums of both, divided, are the mean that
-is weighted by n_p, and one opening of one vector gives all.
+Clients that evaluate contribute to an extra group beside the model's. It has one value per metric,
+divided by the metric's largest magnitude, under the rule, weighting and privacy of any other group.
 
-Pure functions of journalled records: a restarted coordinator decides as the killed one did.
+Reports travel in the same vector, each weighted by its own number of examples n_p. A client counts
+by the largest number n of its parts. Each part adds its share n_p / n, and its metrics multiplied
+by that share. The sum of the products divided by the sum of the shares is the mean weighted by n_p.
+
+All functions depend on journalled records alone, so a restarted coordinator decides as before.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Schedule:
     """The versions of the model that a trailing group has a round for: every k-th and the last.
 
     Args:
-        every: k; 0: of no version.
-        last: the last of all versions.
+        every: k; 0: the schedule is empty.
+        last: the last version of the run.
     """
 
     every: int
@@ -64,23 +64,23 @@ class Schedule:
         return newest // self.every if newest < self.last else -(-self.last // self.every)
 
     def base(self, version: int, at: int) -> Base:
-        """The base of what is sent of version `at` of the model, while the group is at `version`.
+        """Returns the base of contributions about version `at`, while the group is at `version`.
 
-        Each version on the schedule has a base of its own, also where the sum of the one before
-        was skipped: what came of a base has one name for ever.
+        Each version on the schedule has its own base, even if the sum before it was skipped,
+        because whatever came of a base keeps one name for ever.
         """
         return Base(version, -(-at // self.every) - 1 - version)
 
     def tries(self, at: int) -> int:
-        """Returns how many rounds a version may have: two if it is the last, for nothing waits."""
+        """Returns how many rounds a version may have: two for the last, which delays nothing."""
         return 2 if at == self.last else 1
 
 
 def evaluation_group(section: PlanSection) -> GroupSection | None:
-    """The group of the metrics; None unless clients evaluate.
+    """Builds the group of the metrics; None unless clients evaluate.
 
-    Its grid reaches 1; under client-level privacy its clip is the longest vector there is,
-    sqrt(number of metrics), so that the clip changes nothing.
+    Its grid reaches 1. Under client-level privacy its clip is the length of the longest possible
+    vector, sqrt(number of metrics), so that the clip changes nothing.
     """
     own, first = section.evaluation, section.group[0]
     if own is None or own.evaluator is not None:
@@ -101,19 +101,19 @@ def evaluation_group(section: PlanSection) -> GroupSection | None:
 
 
 def evaluation_layout(own: EvaluationSection) -> GroupLayout:
-    """The tensors of the group of the metrics, one float32 each."""
+    """Lays out the group of the metrics: one float32 tensor each."""
     specs = tuple(TensorSpec(name, (), "float32") for name in own.contributed)
     return GroupLayout(EVALUATION, specs, len(specs), len(specs))
 
 
 def _stated(section: PlanSection) -> int | None:
-    """The largest bound that the model's groups have, if any has one."""
+    """Returns the largest bound on examples among the model's groups; None without any."""
     own = (each.most_examples for each in section.group if each.weighting == "examples")
     return max((most for most in own if most is not None), default=None)
 
 
 def refuse_unsound_evaluation(section: PlanSection) -> None:
-    """PlanRefused, with the reason, for an [evaluation] table that cannot work."""
+    """Raises PlanRefused for an [evaluation] table that cannot work."""
     if any(group.name == EVALUATION for group in section.group):
         raise PlanRefused(f'no group is called "{EVALUATION}": that name is the metrics\'')
     own = section.evaluation
@@ -187,14 +187,14 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
 
 
 NOISY_CHOICE = 0.25
-"""Of a metric's magnitude: one standard deviation of the most noise that may pick a version."""
+"""The largest standard deviation of noise that may pick a version, in parts of the magnitude."""
 
 
 def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str, float]) -> None:
-    """PlanRefused where the noise on a metric would choose the best version.
+    """Raises PlanRefused where noise rather than the metric would choose the best version.
 
     Args:
-        metric_noise: standard deviation on each metric of the smallest cohort.
+        metric_noise: standard deviation of the smallest cohort's noise, by metric.
     """
     if own is None or own.best is None:
         return
@@ -211,7 +211,7 @@ def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str
 
 @dataclass(frozen=True)
 class Said:
-    """What one part of a contribution says, of how many `examples`: 1 or more."""
+    """One part of a contribution: its metrics, over `examples` >= 1 examples."""
 
     examples: int
     metrics: Mapping[str, float]
@@ -220,14 +220,14 @@ class Said:
 def to_vector(
     section: EvaluationSection, own: Said, reports: Mapping[str, Said] = MappingProxyType({})
 ) -> NDArray[np.float32]:
-    """A client's metrics as what it contributes.
+    """Turns a client's metrics into the vector that it contributes.
 
     Args:
-        own: its evaluation; metrics other than the plan's are passed over, here and in reports.
-        reports: by message, all that the plan has.
+        own: its evaluation; metrics that the plan does not name are ignored, in reports too.
+        reports: all that the plan names, by message.
     Returns:
         float32 in the order of `EvaluationSection.contributed`: each metric clipped to its largest
-        magnitude and divided by it, in [-1, 1]; with reports times its part's share, in [0, 1].
+        magnitude and divided by it, in [-1, 1]; with reports, multiplied by its part's share.
     Raises:
         Malformed: a metric is missing.
         NotFinite: one is NaN or infinite.
@@ -235,7 +235,7 @@ def to_vector(
     if not section.reports:
         return np.array(_scaled(section.metrics, own.metrics), dtype=np.float32)
     said = {EVALUATED: own, **reports}
-    most, values = heaviest(own, reports), list[float]()
+    most, values = count_examples(own, reports), list[float]()
     for message, magnitudes in section.parts:
         part = said[message]
         share = part.examples / most
@@ -243,8 +243,8 @@ def to_vector(
     return np.array(values, dtype=np.float32)
 
 
-def heaviest(own: Said, reports: Mapping[str, Said]) -> int:
-    """The examples by which a client's contribution counts: the most of its parts."""
+def count_examples(own: Said, reports: Mapping[str, Said]) -> int:
+    """Returns the number of examples by which a contribution counts: the most of its parts."""
     return max(own.examples, *(each.examples for each in reports.values()), 1)
 
 
@@ -264,9 +264,9 @@ def _scaled(magnitudes: Mapping[str, float], values: Mapping[str, float]) -> lis
 
 
 def check_total(shard: str, total: tuple[float, ...], block: bytes) -> None:
-    """Malformed unless a shard's opened total is the block that has this digest.
+    """Raises Malformed unless a shard's opened total is the block with this digest.
 
-    Shards that hold the block are compared by its digest, and so by their totals.
+    Copies of the block are compared by digest; with this check that compares their totals too.
     """
     with np.errstate(over="ignore"):
         values = np.array(total, np.float64).astype("<f4")
@@ -277,14 +277,14 @@ def check_total(shard: str, total: tuple[float, ...], block: bytes) -> None:
 def from_vector(
     section: EvaluationSection, total: tuple[float, ...], shares: Fraction
 ) -> tuple[Metric, ...]:
-    """The metrics that a total of `to_vector` comes to, in their own units; sorted by name.
+    """Turns the total of many `to_vector`s into mean metrics in their own units, sorted by name.
 
-    A report whose share noise has taken below 0 is not there.
+    A report is left out if noise has taken its share below 0.
 
     Args:
-        shares: what the total is divided by (`policy.counting.shares_in`).
+        shares: the divisor of the total (`policy.counting.shares_in`).
     Raises:
-        Malformed: another number of values, or one that is not finite.
+        Malformed: the number of values is wrong, or one is not finite.
     """
     wanted = len(section.contributed)
     if len(total) != wanted or not all(math.isfinite(value) for value in total):
@@ -300,19 +300,19 @@ def from_vector(
             value = next(values)
             if share > 0:  # noise may take it, or a ratio, out of its range
                 ratio = max(-1.0, min(1.0, value / share))
-            elif message == EVALUATED:  # there always is one: what was rounded away is 0
+            elif message == EVALUATED:  # every client evaluates: the share was rounded to 0
                 ratio = 0.0
             else:
                 continue
-            found.append(Metric(section.told_as(message, name), ratio * most))
+            found.append(Metric(section.title(message, name), ratio * most))
     return tuple(sorted(found, key=lambda metric: metric.name))
 
 
 def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> None:
-    """Accepts what a designated evaluator says.
+    """Checks what a designated evaluator sent.
 
     Raises:
-        Malformed: not exactly the plan's metrics, sorted by name.
+        Malformed: these are not exactly the plan's metrics, sorted by name.
         NotFinite: a value is NaN or infinite.
     """
     if [metric.name for metric in metrics] != sorted(section.metrics):
@@ -327,22 +327,24 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
 # --- which evaluated version is the best, and when evaluations end a run -----------
 
 
-def best(
+def find_best(
     results: Sequence[VersionEvaluated], section: EvaluationSection | None
 ) -> VersionEvaluated | None:
-    """The best evaluation, the earliest of equals; None if there is none, or the plan says none."""
+    """Returns the best evaluation, the earliest of equals; None without any or without `best`."""
     if section is None or section.best is None:
         return None
     return max(results, key=partial(_worth, by=section.best), default=None)
 
 
-def stop(evaluations: Sequence[VersionEvaluated], section: EvaluationSection | None) -> str | None:
-    """Says why the run ends now, in words an operator understands; None if it goes on.
+def why_stop(
+    evaluations: Sequence[VersionEvaluated], section: EvaluationSection | None
+) -> str | None:
+    """Returns why the run ends now, in words for an operator; None while it continues.
 
-    With a patience p the run ends when the last p evaluations beat the mark by at most `least`. The
-    mark is the newest evaluation that beat the mark before it by more than that, at first the first
-    (after Prechelt 1998, "Early Stopping - But When?", UP). With a target the run ends when an
-    evaluation reaches it.
+    With a target the run ends when an evaluation reaches it. With a patience p it ends when the
+    last p evaluations beat the mark by no more than `least`. The first evaluation is the first
+    mark; an evaluation that beats the mark by more than `least` is the next one (after Prechelt
+    1998, "Early Stopping - But When?", UP).
     """
     if section is None or section.stop is None or section.best is None or not evaluations:
         return None

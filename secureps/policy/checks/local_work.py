@@ -1,13 +1,13 @@
-"""How much of its local work a client does, so that it arrives in time.
+"""The portion of its local work that a slow client does, so that its update arrives in time.
 
-The portion is one of 1, 1/2, 1/4, ...: the largest with which the client, as it has measured
-itself, is done within the target,
+The portion is the largest of 1, 1/2, 1/4, ... with which the client, by its own measurements,
+finishes within the target,
 
     portion * (seconds of training for all of the work) + (seconds of transfer) <= target
 
-and never less than the plan's least. Tasks that differ in their local steps are the systems
-heterogeneity of Li et al. 2020 ("Federated Optimization in Heterogeneous Networks", FedProx,
-section 3.2: partial work is taken, not dropped). Nothing that is measured goes anywhere else.
+but never less than the plan's least. FedProx likewise takes partial work instead of dropping it
+(Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 3.2). The measurements
+never leave the client.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Pace:
     """How long one contribution took a client, by its own clock.
 
     Args:
-        training: seconds, had it done all of the work.
-        transfer: seconds of pulling the model and pushing the update, whatever the work.
+        training: seconds, extrapolated to all of the local work.
+        transfer: seconds of pulling the model and pushing the update.
     """
 
     training: float
@@ -35,14 +35,14 @@ class Pace:
 
 
 def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.inf) -> float:
-    """The part of its local work that a client does next; all of it before it has measured any.
+    """Returns the part of its local work that a client does next: 1 before any measurement.
 
-    The target is the plan's, or else the shortest deadline of its groups; where deadlines follow
-    the load (`[scaling]`), no more than the one in force.
+    The target is the plan's, or else the shortest deadline of its groups. Under `[scaling]` it is
+    also at most `within`.
 
     Args:
-        paces: of its last contributions, whose mean is expected of the next.
-        within: seconds that the deadline in force leaves, as it was invited.
+        paces: of its last contributions; the next one is expected to take their mean.
+        within: seconds until the deadline in force, as the invitation says.
     """
     if section.work is None or not paces:
         return 1.0

@@ -1,9 +1,7 @@
-"""Refuses what a plan's privacy would not cover, with the reason, and warns of weak privacy.
+"""Checks of a plan's privacy and codec.
 
-An epsilon is about sums under noise. How often a client counts, how large it says an update is and
-which rows it sends must not depend on its data, or nothing is covered.
-
-Refuses what a group's codec and feedback cannot be combined with, with the reason.
+An epsilon covers sums with noise. It is void if other things that are visible depend on a client's
+data: how much the client counts, the size that it declares for an update, or the rows it sends.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from secureps.privacy.ledger import OWN_DELTA
 Privacy = RecordPrivacySection | ClientPrivacySection | None
 
 LEAST_NOISE = 0.5
-"""A single step with a noise multiplier below it gives what it draws an epsilon above 10 at a delta
-of 1e-5 (Balle and Wang 2018, theorem 8): it is 22,000 times as likely where the record is there."""
+"""With less, a single step spends an epsilon above 10 at a delta of 1e-5 (Balle and Wang 2018,
+theorem 8): some outcome is 22,000 times as likely with a record as without it."""
 
 
 def weak_privacy(privacy: Privacy) -> tuple[str, ...]:
-    """Warns of a delta or a noise that a plan may have, and that protects next to nothing."""
+    """Warns of a delta or a noise that is allowed, but protects next to nothing."""
     if privacy is None:
         return ()
     found = []
@@ -56,7 +54,7 @@ def weak_privacy(privacy: Privacy) -> tuple[str, ...]:
 
 
 def refuse_steps(section: PlanSection) -> None:
-    """Refuses record-level privacy whose cost nobody knows (PlanRefused)."""
+    """Refuses record-level privacy without a number of steps, which its cost depends on."""
     steps = section.training.get("local_steps")
     record = isinstance(section.privacy, RecordPrivacySection)
     if record and (type(steps) is not int or steps < 1):
@@ -67,7 +65,7 @@ def refuse_steps(section: PlanSection) -> None:
 
 
 def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
-    """Refuses a clip that moves where no noise covers the count of short updates (PlanRefused)."""
+    """Refuses an adaptive clip where no noise covers the count of short updates (PlanRefused)."""
     if section.adaptive is None:
         return
     if not isinstance(privacy, ClientPrivacySection):
@@ -85,8 +83,8 @@ def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
 def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
     """Refuses row-blocks under privacy: no noise hides which of them are sent (PlanRefused).
 
-    A record decides alone that its row is touched, and a client that its rows are; DP-SGD and
-    Skellam noise are on values. Hiding it takes updates of every row-block from everybody.
+    A single record decides whether its row is touched. DP-SGD and Skellam noise cover values, not
+    that choice; hiding it would take an update of every row-block from every client.
     """
     if section.sparse is None or privacy is None:
         return
@@ -98,10 +96,10 @@ def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
 
 
 def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
-    """Refuses noise that protects a sum where the cipher hides no update (PlanRefused).
+    """Refuses distributed noise, which protects sums alone, under a cipher that hides no update.
 
     Args:
-        cipher: its name; sealed: whether it hides anything.
+        sealed: whether the cipher hides anything.
     """
     if not isinstance(privacy, ClientPrivacySection):
         return
@@ -122,7 +120,8 @@ def refuse_client_privacy(
     """Refuses a group whose sums the noise of `privacy` would not cover (PlanRefused).
 
     Args:
-        own: of its cohorts; honest: members of each that are trusted to add noise.
+        own: bounds of its cohorts.
+        honest: members of each cohort that are trusted to add noise.
     """
     if section.weighting != "uniform":
         raise PlanRefused(
@@ -156,10 +155,11 @@ def refuse_client_privacy(
 
 
 def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Privacy) -> None:
-    """Refuses a chain that does not add up, or clients that cannot keep the rest (PlanRefused).
+    """Refuses a codec whose updates cannot be added, or feedback that cannot work (PlanRefused).
 
     Args:
-        rounds: whether the group's rule has rounds; versions: how many are made of it.
+        rounds: whether the group's rule has rounds.
+        versions: how many the group makes.
     """
     names = [stage.name for stage in section.codec]
     for name, count in Counter(names).items():

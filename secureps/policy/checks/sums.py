@@ -1,13 +1,12 @@
-"""Sum groups: what their plan may say, and what becomes of what clients send.
+"""Checks of sum groups, and of the values that clients add to them.
 
-A cohort of a group with `outcome = "sum"` is summed and opened as any other. Its total is the next
-version of the group's tensors: no optimizer steps, and nothing is divided. A client sends the
-tensors that its trainer returns, not how they differ from the version before.
+A cohort of a group with `outcome = "sum"` is summed and opened like any other. Its total is the
+next version of the group's tensors: no optimizer steps, and nothing is divided. A client sends the
+tensors that its trainer returns, not their differences from the version before.
 
-Without noise every total is exact. A client's value is a whole number of `bits` bits with its sign,
-which is a grid of step 1, and a plan whose largest total would not be a whole float32 is refused.
-Under client-level privacy `clip` bounds the L2 norm of all that a client sends, and a total has the
-noise of any other sum; the same ledger charges it.
+Without noise every total is exact: clients send whole numbers of `bits` bits including the sign,
+and a plan is refused if its largest total would not be exact in float32. Under client-level privacy
+`clip` bounds the L2 norm of a client's tensors; noise and charges are those of any other sum.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ WHOLE = 1 << 24
 """Every whole number of at most this magnitude is a float32."""
 
 _OF_MODELS = ("adaptive", "codec", "feedback", "pull_bits", "range", "sparse", "optimizer")
-"""Keys that say how updates of a model travel and step it."""
+"""Keys that only make sense for updates of a model."""
 
 
 def refuse_sum(section: GroupSection, own: Bounds, privacy: Privacy) -> None:
-    """PlanRefused for a sum group that could not be exact, or that no epsilon would cover."""
+    """Refuses a sum group that could not be exact, or that no epsilon would cover (PlanRefused)."""
     if section.outcome != "sum":
         return
     for key in _OF_MODELS:
@@ -61,9 +60,9 @@ def refuse_sum(section: GroupSection, own: Bounds, privacy: Privacy) -> None:
 
 
 def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
-    """PlanRefused for a tensor whose dtype would change its totals, as 255 is the most of uint8.
+    """Refuses a tensor whose dtype cannot hold every total, such as uint8 (PlanRefused).
 
-    Noise may make a total negative.
+    With noise a total may be negative, so unsigned types are refused too.
     """
     for spec in layout.tensors:
         dtype = np.dtype(spec.dtype)
@@ -75,17 +74,17 @@ def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
 
 
 def whole_grid(section: GroupSection) -> Grid:
-    """The grid of an exact sum: its step is 1."""
+    """Returns the grid of an exact sum, whose step is 1."""
     return Grid(section.bits, float(levels(section.bits) // 2))
 
 
 def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np.float32]) -> None:
-    """Checks what a client adds to an exact sum.
+    """Checks the values that a client adds to an exact sum.
 
     Args:
         values: float32 (layout.size,), finite.
     Raises:
-        Malformed: one is not a whole number, or is beyond the plan's bits.
+        Malformed: a value is not a whole number, or needs more than the plan's bits.
     """
     most = whole_grid(section).most
     wrong = (values != np.rint(values)) | (np.abs(values) > most)

@@ -1,60 +1,49 @@
-"""What burnt cohorts say of the clients in them, and who is to make the next one.
+"""Which clients may stand in a cohort, after some cohort failed or some key holder found a flaw.
 
-    a version is burnt      only sets of `buckets` may follow it, or clients that were not in it:
-                            the largest of them that nothing speaks against is next
-    suspicion is left       at a version of its own a cohort is free: those that stood in a cohort
-                            that opened since, and half of a set of suspects, until one is left
+| question | answered by |
+|---|---|
+| which parts of a failed cohort may be tried | `halves`, `leaves`, `is_within` |
+| who is suspected, and who makes the next cohort | `Suspicion`, `choose`, `close_with` |
+| may two sums of one group both be opened | `check_members`, `uneven`, `may_both_open` |
+| is a holder that reports a flaw believed | `believes`, `find_doubted` |
 
-A cohort that did not open has somebody in it who spoilt it, and not among those who are cleared:
-such a set is one of suspects, and what opens later is taken off it. The only one of a set is an
-offender. That is sound of offenders that spoil whatever they are in; one that behaves at times can
-have another client suspected in its place. Pure functions of the state.
+**Halves.** Two opened sums of one version tell their difference. A cohort that did not open for the
+coordinator may have opened for somebody else, so the cohorts after it must not take it apart
+freely. It is cut into halves, these into halves again, and only these sets may follow, as a whole.
+Any two of them are disjoint or nested. Whatever sums are subtracted, what remains is a sum over
+whole leaves of this tree, and every leaf has at least `least` clients. A hash draws the tree, so
+that all parties compute the same one; the size of the leaves protects clients, not the draw. It
+differs from version to version: otherwise two offenders in different halves would spoil both.
 
-**Which smaller cohorts may follow one that did not open**, for the same version. Whoever makes two
-sums of one version learns their difference. A cohort that did not open for the coordinator may have
-opened for somebody, so what follows it must not take it apart at will: it is cut into halves, these
-into halves again, and only these sets, whole, may follow. Any two of them are disjoint or nested,
-and whatever sums of them are subtracted from each other, what is left is a sum over whole leaves of
-this tree: no client hides among fewer than `least`. The size of the leaves protects, and not who
-draws them: whoever chooses the first set chooses its tree. A hash draws the tree, so that all
-parties compute the same one, compare two sets at a time, and cut otherwise for every version: else
-two offenders in different halves would stay there.
+**Suspicion.** A cohort that did not open has an offender in it, and none of those who are cleared:
+its other members are a set of suspects. Clients of cohorts that open later are taken off the set.
+The only one left is an offender. For the version of the burnt cohort only halves may be tried, or
+clients that were not in it. For later versions a cohort is free: it has cleared clients, and half
+of a set of suspects. This finds offenders that spoil every cohort; one that sometimes behaves can
+cast suspicion on another client.
 
-Two opened sums that share a client's update from one base version tell their difference to
-whoever sees both. `may_both_open` allows two cohorts that meet in a (client, base) only if one is a
-set of the other's tree of halves, for the same version, with the same
-updates and weights. Pairs are enough: sets of which any two are disjoint or nested are laminar, all
-that meet a largest one are sets of its tree, and so every combination of the opened sums is a
-combination of sums over whole leaves of trees. A leaf has `least` clients or more, whose weights
-single nobody out.
+**Overlap.** Two sums that share a client's update from one base tell their difference to whoever
+sees both. `may_both_open` therefore allows two cohorts with a common (client, base) only if one is
+a set of the other's tree, for the same version, with the same updates and weights. Checking pairs
+is enough: sets that are pairwise disjoint or nested are laminar, so every combination of opened
+sums is a combination of sums over whole leaves.
 
-Whom to believe when a key holder finds a flaw in its envelope, and nobody else can look into it.
+**Accusations.** If a holder reports a flaw in its envelope, either the client sealed badly or the
+holder lies, and nobody else can look. Of n holders (those on the roster for whom envelopes were
+sealed) t open a cohort, so at most n - t are assumed corrupt; see `count_spare` for n = t.
 
-Either a client sealed for it what does not open, or it lies. Of n holders t open a cohort, so that
-n - t can be missed (n: of those that it is sealed for who are on the roster still); no more than
-these are taken to be corrupt, but one where only t are left of more (`missable`):
+    more than n - t accuse a client     one of them is honest, so the client is at fault
+    fewer accuse it                     all may lie; each is believed about up to `BELIEVED` such
+                                        clients, and about none if it accuses more
 
-    more than n - t accuse a client     one of them is honest: the client is at fault
-    fewer do                            all of them may lie: each is believed of `BELIEVED` clients
-                                        that too few accuse, and of none if it accuses more
+A holder that accuses more is doubted: its word keeps no client out, and cohorts are opened without
+its shares. So each corrupt holder can keep out at most `BELIEVED` honest clients, even if clients
+collude with it. More than n - t holders are doubted only if clients collude; their cohorts are
+refused by too many holders and never open, because nobody can tell which holders are honest. Where
+no holder can be missed, the clients beyond `BELIEVED` wait until a holder has been replaced.
 
-A holder that accuses more is doubted: its word keeps nobody out, and cohorts are opened without its
-shares. What corrupt holders say of an honest client too few say, so that it counts against each of
-them, whatever others are accused of, and by whom: each keeps out `BELIEVED` honest clients at
-most, also where clients collude with it and seal nonsense for an honest holder.
-
-While no more than n - t are doubted, the others open whatever stays in. More are doubted only if
-clients collude: honest holders say nothing of honest clients, so that with c corrupt ones
-n - t + 1 - c honest ones must accuse more than `BELIEVED` clients each. More holders than can be
-missed refuse a cohort with such clients, and it never opens. Nobody can tell then which holders are
-honest; to leave out whom some of them accuse would leave the choice to the others.
-
-Where only t are left nobody can be missed. Each is believed of `BELIEVED` clients all the same, for
-what it does not open nobody does; of more it is not, and what they sent waits until it, or whoever
-is missing, has been replaced. With t = n from the beginning each is believed whatever it says.
-
-Safety hangs on none of this: no key is touched for it, no cohort is smaller for it, and what a
-holder does not open it gives no share of.
+Safety does not depend on accusations: a holder gives no share of what it cannot open, and no cohort
+becomes smaller than the plan allows.
 """
 
 from __future__ import annotations
@@ -79,7 +68,8 @@ def halves(
     """Cuts a set of clients into two halves, drawn by a hash; none if one had fewer than `least`.
 
     Args:
-        run: run id, 32 bytes; group and version: what the cohort was to make.
+        run: run id, 32 bytes.
+        group, version: what the cohort was to make.
         least: >= 1.
     """
     if len(whole) < 2 * least:
@@ -97,14 +87,14 @@ def halves(
 def leaves(
     run: bytes, group: str, version: int, whole: Set[str], least: int
 ) -> tuple[Clients, ...]:
-    """Returns the sets that are cut no further: disjoint, `least` or more clients in each."""
+    """Returns the leaves of the tree of halves: disjoint, each with `least` or more clients."""
     cut = halves(run, group, version, whole, least)
     if not cut:
         return (frozenset(whole),)
     return tuple(leaf for half in cut for leaf in leaves(run, group, version, half, least))
 
 
-def within(
+def is_within(
     run: bytes, group: str, version: int, whole: Set[str], part: Set[str], least: int
 ) -> bool:
     """Tells whether `part` is `whole`, or one of the sets that it is cut into."""
@@ -117,28 +107,29 @@ def within(
 
 
 MOST_TRIED = 3
-"""How often one set is tried at most: given up by those who stay away, or burnt when it is all
-that there is."""
+"""How often a set is tried at most. A try ends when members stay away, or when a set that cannot be
+cut is burnt."""
 
 Cut = Callable[[Clients, int], tuple[Clients, ...]]
-"""The halves of a set, of no fewer than so many; none if it is too small (see `buckets`)."""
+"""Cuts a set into halves of at least so many clients; none if the set is too small (`halves`)."""
 
 
 Allowed = Callable[[Clients, Clients], bool]
-"""Whether a part of a burnt set may follow it, as far as what its clients have is concerned."""
+"""Tells whether a part of a burnt set may follow it, given the updates that its clients have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What is known of the clients of one group.
+    """What is known about the offenders among the clients of one group.
 
     Args:
-        suspect_sets: sets of whom one at least spoils cohorts, none within another.
-        cleared: clients that stood in a cohort that opened while others were suspected.
+        suspect_sets: each has at least one offender; none lies within another.
+        cleared: clients in a cohort that opened while others were suspected.
         flawed: clients in whose envelopes a holder found a flaw too late to leave them out.
-        burnt, passed: cohorts that were burnt for the version in the making, and sets that were
-            given up; weights: what the clients of the burnt ones weighed.
-        chosen: whom the round that is open is for.
+        burnt: cohorts that failed for the version in the making.
+        passed: sets that were tried for it and given up.
+        weights: of the clients in burnt cohorts.
+        chosen: clients that the open round is for.
     """
 
     suspect_sets: frozenset[Clients] = frozenset()
@@ -160,7 +151,7 @@ class Suspicion:
         return not self.chosen.isdisjoint(_union(self.burnt))
 
     @property
-    def alone(self) -> Clients:
+    def offenders(self) -> Clients:
         """The offenders: each is the only suspect of a burnt cohort."""
         return _union(suspects for suspects in self.suspect_sets if len(suspects) == 1)
 
@@ -168,16 +159,16 @@ class Suspicion:
         """A client's weight in this version: the same as in a burnt cohort."""
         return dict(self.weights).get(client, 1)
 
-    def opened_for(self, clients: Clients) -> Suspicion:
+    def start_round(self, clients: Clients) -> Suspicion:
         return dataclasses.replace(self, chosen=clients)
 
-    def given_up(self) -> Suspicion:
+    def give_up_round(self) -> Suspicion:
         """Notes that the open round ended without a cohort."""
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
-    def burns(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
-        """Notes that a cohort of these clients failed; `spoilt`: for what one of them sent."""
+    def note_burnt(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
+        """Notes that a cohort of these clients failed; `spoilt`: because of an update in it."""
         clients = frozenset(weights)
         suspect_sets, cleared = self.suspect_sets, self.cleared
         if spoilt:
@@ -192,26 +183,28 @@ class Suspicion:
             chosen=frozenset(),
         )
 
-    def opens(self, clients: Clients) -> Suspicion:
-        """Notes that a version was made of these clients' updates."""
+    def note_opened(self, clients: Clients) -> Suspicion:
+        """Notes that a version was made from these clients' updates."""
         suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
         cleared = self.cleared | clients if suspect_sets else frozenset()
         return Suspicion(suspect_sets, cleared, self.flawed)
 
-    def without(self, client: str) -> Suspicion:
-        """Drops a client that left the run: what it is to blame for says nothing of others."""
+    def remove_client(self, client: str) -> Suspicion:
+        """Removes a client that left the run, and the sets it is in: it may be the offender of
+        each.
+        """
         suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
         cleared = self.cleared - {client} if suspect_sets else frozenset()
         return dataclasses.replace(self, suspect_sets=suspect_sets, cleared=cleared)
 
-    def doubt(self, client: str) -> Suspicion:
+    def note_flaw(self, client: str) -> Suspicion:
         """Notes that a holder found a flaw in what a client sent, too late to leave it out."""
         return dataclasses.replace(self, flawed=self.flawed | {client})
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which clients to invite; with none, wait for members, or stop if the search is `over`."""
+    """The clients to invite; without any, wait for members, or stop if the search is `over`."""
 
     clients: Clients
     reason: str
@@ -227,12 +220,11 @@ def choose(
     most: int,
     allowed: Allowed = lambda whole, part: True,
 ) -> Choice:
-    """Chooses the clients of the next round while there is suspicion.
-
-    What may follow burnt cohorts comes first.
+    """Chooses the clients of the next round while there is suspicion; burnt cohorts come first.
 
     Args:
-        able: clients that may take part in this run; live: those of them that are here.
+        able: clients that may take part in this run.
+        live: those of them that are here.
         minimum, most: clients of a cohort.
         allowed: whether a set may follow a burnt one.
     """
@@ -263,9 +255,9 @@ def choose(
 
 
 def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) -> Choice:
-    """Chooses a cohort that another can follow if it burns.
+    """Chooses a cohort such that another can follow if it burns.
 
-    It has room for a half without the offender, or leaves as many clients outside.
+    It can be cut into halves, one of them without the offender, or as many clients stay outside.
     """
     if len(live) < minimum:
         return Choice(frozenset(), f"waits for members: {len(live)} of {minimum} are live")
@@ -291,13 +283,14 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
     return Choice(frozenset(sorted(live)[:most]), "too few for a test: all are invited")
 
 
-def closing(
+def close_with(
     state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
 ) -> Clients | None:
-    """Chooses the clients of the open round's cohort now that these are here; None: none yet.
+    """Chooses the clients of the open round's cohort, given those that are here; None: wait.
 
     Args:
-        deadline, last: whether the round's deadline has passed, and whether it was the last one.
+        deadline: whether the round's deadline has passed.
+        last: whether it was the last deadline.
     """
     if here >= state.chosen:
         return state.chosen
@@ -346,15 +339,15 @@ def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, list[str]]:
 
 
 Place = tuple[int, Base, bytes]
-"""What a client adds to a sum: its weight, what its update was trained from, and its name."""
+"""A client's part in a sum: its weight, the base of its update, and the update's name."""
 
 
 def check_members(cohort: Cohort, least: int, heaviest: int, sealed: bool = True) -> None:
-    """Checks that a cohort by itself hides its members: whoever adds or opens it checks this.
+    """Checks that a cohort by itself hides its members.
 
     Raises:
-        Refused: fewer than `least` clients, a client twice, an update of another group, a weight
-            above `heaviest`, or, if updates are `sealed`, weights that are too uneven.
+        Refused: it has fewer than `least` clients, a client twice, an update of another group, a
+            weight above `heaviest`, or, if updates are `sealed`, weights that are too uneven.
     """
     clients = {member.id.client for member in cohort.members}
     if len(clients) != len(cohort.members):
@@ -372,11 +365,11 @@ def check_members(cohort: Cohort, least: int, heaviest: int, sealed: bool = True
 
 
 def uneven(weights: Sequence[int], least: int) -> str:
-    """Says how few members stand out by these weights; empty if none do.
+    """Returns why these weights single out a few members; empty if they do not.
 
-    Every member must hide among `least`: those of a small weight are no fewer, the effective
-    number (sum w)^2 / sum w^2 is no less, and the others weigh no less than the heaviest. What
-    holds of disjoint sets holds of their union. No weights but 1, 2 and 4 are opened.
+    Every member must hide among `least`. So the members of a smaller weight are at least as
+    many, the effective number (sum w)^2 / sum w^2 is at least `least`, and no member outweighs all
+    others. What holds of disjoint sets holds of their union. Only weights of 1, 2 and 4 are opened.
     """
     if any(weight not in WEIGHTS for weight in weights):
         return f"cohorts of weights {WEIGHTS} are opened, and no others"
@@ -394,16 +387,16 @@ def uneven(weights: Sequence[int], least: int) -> str:
 
 
 def places(cohort: Cohort) -> dict[str, Place]:
-    """Returns what each client adds to the sum, by name."""
+    """Returns each client's part in the sum, by name."""
     return {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
 
 
 def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
-    """Tells whether two sums of one group may both be opened, and each member still hides.
+    """Tells whether two sums of one group may both be opened while each member still hides.
 
     Args:
         run: run id, 32 bytes.
-        one, other: no client stands in either of them twice, and each passes `check_members`.
+        one, other: cohorts that pass `check_members`.
         least: fewest members of a leaf.
     """
     mine, theirs = places(one), places(other)
@@ -416,7 +409,7 @@ def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     if part.keys() == whole.keys():
         return True
     tree = (run, one.group, one.version, whole.keys())
-    if not within(*tree, part.keys(), least):
+    if not is_within(*tree, part.keys(), least):
         return False
     of_leaves = ([whole[client][0] for client in leaf] for leaf in leaves(*tree, least))
     return not any(uneven(weights, least) for weights in of_leaves)
@@ -425,40 +418,38 @@ def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
 # --- accusations -------------------------------------------------------------------
 
 BELIEVED = 2
-"""Clients of whom a holder is believed that too few others accuse, too."""
+"""The number of clients that a holder may accuse without support and still be believed."""
 
 Accused = Mapping[str, Set[str]]
-"""Clients in whose envelopes flaws were found, ever, and the holders that found them."""
+"""Clients in whose envelopes a flaw was ever found, and the holders that found it."""
 
 
-def missable(left: int, holders: int, threshold: int) -> int:
-    """Counts the holders that are taken to be corrupt, of so many that are left of the plan's."""
+def count_spare(left: int, holders: int, threshold: int) -> int:
+    """Counts the holders that may be corrupt when `left` of the plan's are on the roster: n - t.
+
+    It is 1 where only t are left of more, so that one of them can be believed.
+    """
     return max(left - threshold, min(1, holders - threshold))
 
 
-def unsupported(accused: Accused, spare: int) -> Counter[str]:
-    """Counts for each holder the clients that it accuses, and that at most `spare` accuse in all.
-
-    Args:
-        spare: n - t, the holders that can be missed (`missable`).
-    """
+def tally_doubts(accused: Accused, spare: int) -> Counter[str]:
+    """Counts the clients that each holder accuses and at most `spare` holders accuse in all."""
     few = (holders for holders in accused.values() if len(holders) <= spare)
     return Counter(holder for holders in few for holder in holders)
 
 
-def told(clients: int) -> str:
-    """Says that a holder accuses so many clients without support."""
+def accusation(clients: int) -> str:
     return f"finds flaws in what {counted(clients, 'client')} sent, and too few others do"
 
 
-def doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
+def find_doubted(accused: Accused, spare: int, most: int) -> frozenset[str]:
     """Finds the holders that accuse more than `most` clients without support.
 
     `most` is `BELIEVED`, or 0 where no client can be left out.
     """
-    return frozenset(h for h, count in unsupported(accused, spare).items() if count > most)
+    return frozenset(h for h, count in tally_doubts(accused, spare).items() if count > most)
 
 
-def believed(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
-    """Tells whether a client is left out because this holder accuses it (see `doubted`)."""
-    return len(accused[client]) > spare or holder not in doubted(accused, spare, most)
+def believes(accused: Accused, client: str, holder: str, spare: int, most: int) -> bool:
+    """Tells whether a client is left out because this holder accuses it."""
+    return len(accused[client]) > spare or holder not in find_doubted(accused, spare, most)

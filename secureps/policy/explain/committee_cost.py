@@ -1,7 +1,7 @@
-"""What a committee of key holders costs, and which ring its plan's sums lie in.
+"""What a committee of key holders costs, and the ring of the plan's sums.
 
-Seeds, envelopes and answers belong to a key, whose length is the ring's degree whatever the
-model's: a holder's traffic grows with the clients of a cohort and not with the model.
+Seeds, envelopes and answers belong to a key, whose length is the ring's degree. So a holder's
+traffic grows with the clients of a cohort, not with the model.
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from secureps.crypto.ring import (
 )
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.visibility import withstood
+from secureps.policy.explain.visibility import count_withstood
 from secureps.policy.plan import Plan, envelope_bytes, value_bytes
 
 RECEIPT_BYTES = 300
-"""Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
+"""Approximate bytes of a receipt as holders get it: names, digests, charge and signature, no keys.
+"""
 TIMES_SENT = 2
-"""A holder gets a receipt when it comes, to look into its envelope, and with its cohort."""
+"""A holder gets a receipt twice: on arrival, to check its envelope, and with the cohort."""
 SECURITY_BITS = 128
 SOURCE = "Security Guidelines for Implementing Homomorphic Encryption (2024), table 5.2"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitteeCost:
-    """Of one plan.
+    """The cost of a plan's committee.
 
     Args:
-        holders: n; threshold: t, who must agree.
-        withstood: corrupt holders that a malicious aggregator gains nothing by.
-        degree: N; modulus_bits: of q, and most_modulus_bits: what `source` allows for
-            `security_bits` against classical attacks. core_svp: bits of the primal attack on a key
-            of which a sum was opened, classical and quantum (`crypto.ring`). envelope:
-            likewise, of the ML-KEM-768 in envelopes and in TLS.
+        holders: n.
+        threshold: t, how many must agree.
+        withstood: corrupt holders from which a malicious aggregator gains nothing.
+        degree: N of the ring.
+        modulus_bits: of the ring's q.
+        most_modulus_bits: what `source` allows for `security_bits` against classical attacks.
+        core_svp: bits of the primal attack on a key after a sum was opened, classical and quantum
+            (`crypto.ring`).
+        envelope: the same for ML-KEM-768, in envelopes and TLS.
         digits: values in a coefficient.
-        bits: the most that values could have, and capacity: the largest, at the same bytes a
-            value as the plan's.
-        submission: bytes of a submission for the committee: envelopes, commitments, correction.
-        down, up: bytes that a holder takes in and sends for a version of the largest cohorts.
+        bits, capacity: the largest that cost no more bytes per value.
+        submission: bytes of a submission's envelopes, commitments and correction.
+        down, up: bytes that a holder receives and sends for a version of the largest cohorts.
     """
 
     holders: int
@@ -72,7 +75,7 @@ class CommitteeCost:
 
     @property
     def weakest(self) -> str:
-        """What breaks first for an attacker who records all and has a quantum computer later."""
+        """What breaks first if an attacker records everything and later has a quantum computer."""
         links = {"the ring": self.core_svp, "ML-KEM-768 in envelopes and TLS": self.envelope}
         first, then = sorted(links, key=lambda name: links[name][1])
         return (
@@ -86,7 +89,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
-    parameters = plan.fitted(groups[0])
+    parameters = plan.fit_cipher(groups[0])
     own = choose(parameters)
     ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
     correction = ring.degree * COEFFICIENT_BYTES  # no holder gets it
@@ -95,7 +98,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     return CommitteeCost(
         holders=plan.holders,
         threshold=plan.threshold,
-        withstood=withstood(plan.threshold, plan.holders),
+        withstood=count_withstood(plan.threshold, plan.holders),
         degree=ring.degree,
         modulus_bits=ring.modulus.bit_length(),
         most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
@@ -113,10 +116,10 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
 
 
 def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    """Says which bits, or which capacity, cost bytes that the plan could save."""
+    """Suggests other bits, or another capacity, that would save bytes."""
     if plan.opening is not Opening.COMMITTEE:
         return
-    own, part = plan.fitted(group), group.sent / group.size
+    own, part = plan.fit_cipher(group), group.sent / group.size
     now, bits = part * value_bytes(own), _bits(own.levels)
     largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
     tight = part * value_bytes(replace(own, capacity=largest))
@@ -140,7 +143,7 @@ def _bits(levels: int) -> int:
 
 
 def _costs_more(own: CipherParameters, capacity: int, most: int) -> bool:
-    """Whether other parameters take more bytes, or cannot be; larger ones never take fewer."""
+    """Whether a larger capacity or grid takes more bytes per value, or is impossible."""
     try:
         return value_bytes(replace(own, capacity=capacity, levels=most)) > value_bytes(own)
     except PlanRefused:

@@ -1,10 +1,8 @@
 """What a plan means: who sees what, who must collude, what it spends and what it costs.
 
-Computed from the plan and the number of values in each group, by the same code that the
-parties run.
-
-Of the row-blocks that no cohort will ever be made of, their number and their table are said: which
-client touches which row-block stays where it is known.
+All of it is computed from the plan and the number of values in each group, by the code that the
+parties run. Of row-blocks that too few clients touch only the number is shown, because which client
+touches which row-block stays where it is known.
 """
 
 from __future__ import annotations
@@ -34,22 +32,22 @@ from secureps.crypto.suite import cipher
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import bits_left, bound, by_public_number, few, shares_of
+from secureps.policy.counting import bits_left, bound, counts_by_public_number, is_few, shares_of
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
     advised_threshold,
     collusion,
+    count_withstood,
+    describe_opened,
     evaluation_words,
-    opened,
     sights,
-    withstood,
 )
-from secureps.policy.memory import MemoryUse, Service, fewest, footprint, sealing
+from secureps.policy.memory import MemoryUse, Service, footprint, least_footprint, sealing_memory
 from secureps.policy.plan import LARGE_BLOCK, Plan, bytes_up, one_envelope
 from secureps.policy.rules.rule import Bounds
-from secureps.policy.spending import Choice, adjacency, planned, refuse_unaffordable
+from secureps.policy.spending import Choice, adjacency, plan_epsilon, refuse_unaffordable
 from secureps.wording import counted, size
 
 
@@ -58,13 +56,12 @@ class RuleText:
     """One group's rule.
 
     Args:
-        group: its name; of a table that is cut, of all its row-blocks.
+        group: its name; of a table that is cut, for all its row-blocks.
         rule: when members train and versions are made.
-        behind: how old the version may be that an update was trained from.
-        weights: that the rule gives members, what they take of the cipher's capacity, and what
-            else members count by.
-        charged: what a client is charged, at most, in the whole run.
-        seen: what the coordinator sees of a client besides who takes part and sizes.
+        behind: how old the base of an update may be.
+        weights: of members, and how much of the cipher's capacity they take.
+        charged: the most that a client is charged in the whole run.
+        seen: what the coordinator sees of a client besides participation and sizes.
     """
 
     group: str
@@ -76,7 +73,6 @@ class RuleText:
 
 
 def rule_words(plan: Plan) -> tuple[RuleText, ...]:
-    """Describes the rule of every group of the plan's file, in its order."""
     return tuple(_words(plan, section) for section in plan.section.group)
 
 
@@ -144,10 +140,10 @@ def _weights(plan: Plan, own: Bounds) -> str:
 
 
 def _counted(plan: Plan, section: GroupSection) -> str:
-    """Says by which number in its receipt a member's update counts, besides the rule's weight."""
+    """Says by which number in its receipt a member's update counts."""
     if section.weighting == "uniform":
         return ""
-    if by_public_number(plan.section):
+    if counts_by_public_number(plan.section):
         return "; besides, each counts by a public number, its own or privacy.records"
     return "; besides, each counts by its number of records, which is public then"
 
@@ -182,11 +178,11 @@ def _seen(section: GroupSection) -> str:
 
 
 LOUD = 0.5
-"""Noise of rounding in a mean, as long as this much of an update, is too much for any codec."""
+"""A remark is made if rounding's noise in a mean is this long, relative to an update."""
 
 
 def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
-    """Says what to know of a group's codec and feedback; each line begins with `head`."""
+    """Describes a group's codec and feedback; each line begins with `head`."""
     section = plan.group(group.name)
     if section.codec:
         grid = plan.grid(group.name, group.sent)
@@ -226,8 +222,8 @@ def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
 def _rounding(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
     """Says how much noise rounding adds to an update as long as the plan's clip.
 
-    Of a normal value of deviation s, on a grid of step t s, the variance is s^2 t^2 / 6 on average
-    where t is small, and s t E|x| = 0.8 s^2 t where most values lie within a step of zero.
+    For a normal value of deviation s on a grid of step t s, the mean variance is s^2 t^2 / 6 if t
+    is small, and s t E|x| = 0.8 s^2 t if most values lie within a step of zero.
     """
     section = plan.group(group.name)
     if plan.mechanism(group.name, group.sent) or "clip" not in section.model_fields_set:
@@ -248,15 +244,15 @@ def _rounding(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
 
 CLIENT_NANOSECONDS = {"plain": 31, "bfv": 170, "rlwe": 40}
 SERVER_NANOSECONDS = {"plain": 22, "bfv": 35, "rlwe": 25}
-"""Of CPU for a value of one update: its client makes, seals and sends it and pulls the next version
-by TLS; all servers together take it in, add, open and step it, and serve. Measured at 10M values,
-16 bits and 5 clients (`benchmarks.scaling`, `benchmarks.ciphers`); each update of a client costs
-all parties some 20 ms besides, whatever its size."""
+"""CPU time per value of an update. The client's: make, seal and send the update, pull the next
+version by TLS. All servers' together: take it in, add, open, step and serve. Measured at 10M
+values, 16 bits and 5 clients (`benchmarks.scaling`, `benchmarks.ciphers`). Each update costs all
+parties another 20 ms or so, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A client's link to the servers, and from them, in Mbit/s."""
+    """A client's link in Mbit/s."""
 
     up: float = 20.0
     down: float = 100.0
@@ -267,24 +263,21 @@ DEFAULT_LINK = Link()
 
 @dataclass(frozen=True, slots=True)
 class GroupCost:
-    """What one group costs.
-
-    What follows from the number of values is None where nothing says how many there are.
+    """What one group costs; None for what depends on an unknown number of values.
 
     Args:
-        values: of the model in this group; blocks: how many they are cut into.
-        bits: of one integer; step: distance of two of them, in the model's units; range: the
-            largest change of a value that they carry (what is sent of it, under a codec).
-        bytes_value: of one value on the wire.
-        cohort: members of the smallest and of the largest cohort that is opened.
-        bytes_up: of one client's update; ratio: to the same values as plain fp32.
-        bytes_down: of a version that a client pulls, at most, who has the one before.
+        values, blocks: of the model in this group.
+        bits, step, range: of the integers: size, distance in the model's units, and largest change
+            of a value (under a codec, of what is sent).
+        bytes_value: per value on the wire.
+        cohort: members of the smallest and of the largest cohort.
+        bytes_up, ratio: of one client's update, and relative to plain float32.
+        bytes_down: the most that a client with the version before pulls.
         seconds_up, seconds_down: of these bytes on a client's link.
-        client_cpu, server_cpu: seconds of one core for an update without its training, about, of
-            its client and of all servers together.
-        client_memory: bytes that a client holds while it makes an update (`memory.sealing`).
-        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None of a sum, and
-            if it is not known how many examples they have.
+        client_cpu, server_cpu: approximate seconds of one core per update, without training.
+        client_memory: bytes at a client's peak (`memory.sealing_memory`).
+        bits_left: of `bits`, in the mean of a cohort of the smallest clients; None for a sum, or if
+            their examples are unknown.
     """
 
     name: str
@@ -311,17 +304,17 @@ class Price:
     """What privacy spends and what its noise costs.
 
     Args:
-        unit: what is protected; against: from whom, and what that rests on; in words.
-        epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise. None where
-            they follow from the number of values, and nothing says it.
+        unit, against: what is protected, and from whom under which assumption, in words.
+        epsilon_version, epsilon_run: of one client, at `delta`; infinite without noise, None if
+            they depend on an unknown number of values.
         budget: the epsilon at which a client stops.
-        versions: how many the budget allows, at most the plan's; None as above.
-        deviation: standard deviation of the noise on one coordinate of the smallest cohort's
-            mean update, in the model's units; by group. Empty if the plan does not tell.
-        noise: the L2 length of a version's noise, divided by that of an update; noise_run: that of
-            all versions, divided by that of all updates of a client; update: it, in words.
-        metrics: standard deviation of the noise on each metric of the smallest cohort's mean, in
-            the metric's units; beside it the metric's largest magnitude. Empty without noise.
+        versions: that the budget allows, at most the plan's; None as above.
+        deviation: by group, the noise's standard deviation on a coordinate of the smallest cohort's
+            mean update, in the model's units; empty if unknown.
+        noise, noise_run: length of the noise relative to an update, for one version and for all.
+        update: the update that this compares with, in words.
+        metrics: by metric, the noise's standard deviation in the smallest cohort's mean, and the
+            metric's largest magnitude; empty without noise.
     """
 
     unit: str
@@ -343,21 +336,20 @@ class Explanation:
     """A sound plan, explained.
 
     Args:
-        digest: of the plan, by which a site's policy allows it; empty if it is not known.
+        digest: by which a site's policy allows the plan; empty if unknown.
         sights: by role.
-        collusion: everybody who can open a single update: one, or several who work together.
-        opened: what whoever opens one learns from it.
+        collusion: every party, or set of parties, that can open a single update.
+        opened: what a party that opens one learns.
         rules: of each group of the plan's file, in words.
         price: None if nothing is private.
         groups: costs, in the plan's order.
-        link: of a client, by which seconds are told.
-        committee: what key holders cost; None where there is no committee, or the model's size is
-            not known.
-        shard: memory and disk of the shard that needs most; None where the size is not known.
-        fewest: the same with the fewest shards that `[scaling]` may leave; None: with no fewer.
-        remarks: what else to know before this plan is run, the most important first.
-        choice: noise or versions for an epsilon, where it was asked for.
-        unknown: what could not be said, and how to have it said.
+        link: a client's, for transfer times.
+        committee: None without a committee, or for a model of unknown size.
+        shard: memory and disk of the shard that needs most; None for an unknown size.
+        fewest: the same with the fewest shards that `[scaling]` may leave; None if never fewer.
+        remarks: what else to know before the run, the most important first.
+        unknown: what could not be computed, and how to have it computed.
+        choice: noise or versions for an epsilon, if that was asked for.
     """
 
     name: str
@@ -390,21 +382,20 @@ def explain(
     notes: Sequence[str] = (),
     link: Link = DEFAULT_LINK,
 ) -> Explanation:
-    """Explains a plan for a model with `sizes` values in each group (see `Layout`).
+    """Explains a plan for a model with `sizes` values in each group.
 
     Args:
-        sizes: None if unknown: one unknown group leaves all unknown, for blocks are cut alike.
-        examples: how many each client has; empty if it is not known.
-        lengths: of an update that was made to try it, without noise, by group.
-        notes: what else to say of the model.
-        link: of a client.
+        sizes: None if the size of any group is unknown, because blocks are cut alike.
+        examples: of each client; empty if unknown.
+        lengths: by group, of a trial update without noise.
+        notes: remarks about the model to include.
     Raises:
         PlanRefused: its budget allows no version.
     """
     if sizes is not None:
         sizes = {**sizes, plan.trailing: plan.metrics_count}
         sizes = {name: sizes[name] for name in plan.all_groups}
-    layout = () if sizes is None else tuple(plan.sized(sizes))
+    layout = () if sizes is None else tuple(plan.lay_out_sizes(sizes))
     laid = {group.name: group for group in layout}
     numbers = _numbers(plan, examples)
     price = _price(plan, laid, numbers, lengths)
@@ -417,14 +408,14 @@ def explain(
         replicas=plan.section.replicas,
         sights=sights(plan),
         collusion=collusion(plan),
-        opened=opened(plan),
+        opened=describe_opened(plan),
         rules=rule_words(plan),
         price=price,
         groups=tuple(_cost(plan, name, laid.get(name), numbers, link) for name in plan.all_groups),
         link=link,
         committee=committee_cost(plan, layout) if layout else None,
         shard=footprint(plan, layout, service) if layout else None,
-        fewest=fewest(plan, layout, service) if layout else None,
+        fewest=least_footprint(plan, layout, service) if layout else None,
         remarks=_once(
             plan,
             (
@@ -444,7 +435,7 @@ def explain(
 
 
 def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
-    """Says a remark about several groups once, with the names of all of them."""
+    """Merges equal remarks about several groups into one with all their names."""
     found: dict[str, list[str]] = {}
     for remark in remarks:
         head, colon, text = remark.partition(": ")
@@ -452,7 +443,7 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
         name, text = (head, text) if of_group else ("", remark)
         if name not in (names := found.setdefault(text, [])):
             names.append(name)
-    alone = plan.groups[0]  # the only one goes without its name, unless another is named beside it
+    alone = plan.groups[0]  # the only group of a model is named only beside a trailing one
     return tuple(
         f"{', '.join(name or alone for name in names)}: {text}" if names != [""] else text
         for text, names in found.items()
@@ -460,9 +451,9 @@ def _once(plan: Plan, remarks: Iterable[str]) -> tuple[str, ...]:
 
 
 def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
-    """The numbers by which clients count, ascending; empty if they are not known."""
+    """Returns the numbers by which clients count, ascending; empty if unknown."""
     privacy, federation = plan.section.privacy, plan.section.federation
-    if isinstance(privacy, RecordPrivacySection) and by_public_number(plan.section):
+    if isinstance(privacy, RecordPrivacySection) and counts_by_public_number(plan.section):
         if federation is not None and federation.records:
             return tuple(sorted(federation.records))
         most = max(plan.bounds(name).minimum for name in plan.all_groups)
@@ -471,10 +462,7 @@ def _numbers(plan: Plan, examples: Sequence[int]) -> tuple[int, ...]:
 
 
 def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
-    """The bits that are left in the mean of a group's smallest cohort of its smallest clients.
-
-    A sum has no mean.
-    """
+    """Returns the bits left in the mean of a cohort of the smallest clients; None for a sum."""
     section, members = plan.group(name), plan.bounds(name).minimum
     if plan.is_sum(name) and not plan.trails(name):
         return None
@@ -487,7 +475,7 @@ def _left(plan: Plan, name: str, numbers: Sequence[int]) -> float | None:
 
 
 def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
-    """Says what small clients lose beside large ones."""
+    """Says what small clients lose to large ones."""
     for name in _one_of_each(plan):
         left, section, most = _left(plan, name, numbers), plan.group(name), bound(plan.group(name))
         if section.weighting == "uniform" and plan.section.privacy is None:
@@ -501,7 +489,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
                 f"{plan.head(name)}a client counts as {most:,} examples at most (most_examples), "
                 f"and the largest has {numbers[-1]:,}"
             )
-        if left is not None and few(left, section.bits):
+        if left is not None and is_few(left, section.bits):
             yield (
                 f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
                 "a mean of the smallest clients: take a smaller most_examples, or more bits"
@@ -509,7 +497,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def _spread(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
-    """Says how much the noise of a mean depends on whose updates are in it."""
+    """Says how much the noise of a mean depends on which clients are in it."""
     privacy = plan.section.privacy
     if not isinstance(privacy, RecordPrivacySection) or _rate(plan) is None:
         return
@@ -534,7 +522,7 @@ def _cost(
     cohort, left = (rule.minimum, rule.most), _left(plan, name, numbers)
     if group is None:
         return GroupCost(name, section.bits, cohort, left)
-    up, grid = bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
+    up, grid = bytes_up(plan.fit_cipher(group), group), plan.grid(name, group.sent)
     down, cipher = bytes_down(plan, group), plan.section.cipher.name
     return GroupCost(
         name=name,
@@ -553,7 +541,7 @@ def _cost(
         seconds_down=8e-6 * down / link.down,
         client_cpu=1e-9 * CLIENT_NANOSECONDS[cipher] * group.size,
         server_cpu=1e-9 * SERVER_NANOSECONDS[cipher] * group.size,
-        client_memory=sealing(plan, group),
+        client_memory=sealing_memory(plan, group),
     )
 
 
@@ -563,17 +551,16 @@ def _price(
     numbers: Sequence[int],
     lengths: Mapping[str, float],
 ) -> Price | None:
-    """Computes what privacy spends, and what its noise does to groups of these layouts."""
     privacy = plan.section.privacy
     if privacy is None:
         return None
 
     client = isinstance(privacy, ClientPrivacySection)
     sent = {name: laid[name].sent if laid else 1 for name in plan.groups}
-    told = bool(laid) or not client  # a record's epsilon follows from no size
+    told = bool(laid) or not client  # a record's epsilon does not depend on sizes
 
     def spends(versions: int) -> float:
-        return planned(plan, sent, versions)
+        return plan_epsilon(plan, sent, versions)
 
     refuse_unaffordable(plan, sent)
     last = _last(plan)
@@ -598,7 +585,7 @@ def _price(
         else None,
         deviation=deviation,
         noise=noise,
-        # noise of versions is independent, and their updates may all go one way
+        # the noise of versions is independent, but their updates may all point the same way
         noise_run={name: each / math.sqrt(plan.versions(name)) for name, each in noise.items()},
         update={name: updates[name][1] for name in deviation},
         metrics=_metrics(plan),
@@ -606,9 +593,9 @@ def _price(
 
 
 def _update(plan: Plan, name: str, tried: float) -> tuple[float, str]:
-    """The length that noise is measured against, and of what it is, in words.
+    """Returns the length that noise is compared with, and its description.
 
-    It is that of an update that was tried, if there is one, or else of the longest update.
+    It is that of a trial update if there is one, else that of the longest possible update.
     """
     clip, privacy = plan.group(name).clip, plan.section.privacy
     if tried > 0:
@@ -650,7 +637,7 @@ def _against(plan: Plan) -> str:
     if privacy.placement == "aggregator":
         return "everybody but the shards, which add the noise and know it"
     least = ", ".join(
-        f"{plan.honest(name)} of them" if plan.only(name) else f"{plan.honest(name)} in {name}"
+        f"{plan.honest(name)} of them" if plan.is_alone(name) else f"{plan.honest(name)} in {name}"
         for name in plan.groups
     )
     return (
@@ -660,7 +647,7 @@ def _against(plan: Plan) -> str:
 
 
 def _following(plan: Plan, name: str, values: int) -> str:
-    """Says what an adaptive clip does and costs."""
+    """Describes what an adaptive clip does and costs."""
     section, adaptive = plan.group(name), plan.adaptive(name)
     assert adaptive is not None
     error = plan.deviation(name, values) / (2 * adaptive.indicator)
@@ -674,18 +661,18 @@ def _following(plan: Plan, name: str, values: int) -> str:
 
 
 def _rate(plan: Plan) -> float | None:
-    """The learning rate of local training; None if the plan names none that is above 0."""
+    """Returns the learning rate of local training; None if the plan has none above 0."""
     rate = plan.section.training.get("lr")
     sound = isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
     return float(rate) if sound and rate is not None else None
 
 
 def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
-    """Standard deviation of DP-SGD's noise on a coordinate of the smallest cohort's mean.
+    """Returns the standard deviation of DP-SGD's noise on a coordinate of a cohort's mean.
 
-    Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), of a
-    client that counts by n records. Steps and clients are independent. Without momentum, which
-    would add to it. The cohort is of the first clients in `numbers`, which has one at least.
+    Each step moves a value by lr sigma C N(0, 1) / (q n) (Abadi et al. 2016, Algorithm 1), for a
+    client that counts by n records. Steps and clients are independent. Momentum, which would add to
+    it, is not included. The cohort is the smallest allowed, of the first clients in `numbers`.
     """
     section, privacy = plan.group(name), plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
@@ -711,7 +698,7 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
 
 
 def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
-    """Says where the noise of all versions is longer than all their updates together."""
+    """Warns where the noise of all versions is longer than all their updates together."""
     if price is None:
         return
     record = isinstance(plan.section.privacy, RecordPrivacySection)
@@ -742,7 +729,7 @@ def _unprotected(plan: Plan) -> Iterator[str]:
 
 
 def _stuck(plan: Plan) -> Iterator[str]:
-    """Says what would make a run wait."""
+    """Warns of what would make a run wait."""
     for name in _one_of_each(plan):
         minimum = plan.bounds(name).minimum
         if plan.holders and minimum < OPENED:
@@ -754,7 +741,7 @@ def _stuck(plan: Plan) -> Iterator[str]:
 
 
 def _trusted(plan: Plan) -> Iterator[str]:
-    """Says what no noise covers, and whom the rest depends on."""
+    """Says what no noise covers, and which parties the rest depends on."""
     yield from across_versions(plan)
     yield from evaluation_words(plan)
     for name in _one_of_each(plan):
@@ -774,11 +761,11 @@ def _trusted(plan: Plan) -> Iterator[str]:
 
 
 def _of_holders(plan: Plan) -> Iterator[str]:
-    """What a committee withstands, how many of it may be away, and what it costs an update."""
+    """Says what a committee withstands, how many holders may be away, and what an update pays."""
     if plan.opening is not Opening.COMMITTEE:
         return
     t, n = plan.threshold, plan.holders
-    few, better = withstood(t, n), advised_threshold(n)
+    few, better = count_withstood(t, n), advised_threshold(n)
     away = f"{n - t or 'none'} of {n} key holders may be away"
     if n == 1:
         away = "the one key holder may not be away"
@@ -797,13 +784,13 @@ def _of_holders(plan: Plan) -> Iterator[str]:
     )
     if not few and better > t:
         yield (
-            f"cipher.threshold = {better} withstands {withstood(better, n)} of the {n} key "
+            f"cipher.threshold = {better} withstands {count_withstood(better, n)} of the {n} key "
             f"holders, and {n - better or 'none'} may be away"
         )
 
 
 def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Iterator[str]:
-    """Says what the numbers of the noise depend on."""
+    """Says what the figures about noise depend on."""
     record = isinstance(plan.section.privacy, RecordPrivacySection)
     if record and _rate(plan) is None:
         yield (
@@ -811,7 +798,7 @@ def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int
             "the script is run, which takes its own default, or refuses"
         )
     if record and plan.section.training.get("momentum"):
-        # under client-level privacy noise comes after training, which it does not go through
+        # client-level noise is added after training, so momentum does not act on it
         yield "momentum adds to the noise, which is stated without it"
     yield from _spread(plan, numbers)
     for name in _one_of_each(plan):
@@ -845,7 +832,7 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
 
 
 def _scaling_words(section: PlanSection, blocks: int | None) -> list[str]:
-    """Says what may follow the load under `[scaling]`; `blocks` of the model, None if unknown."""
+    """Says what follows the load under `[scaling]`; `blocks` is None if unknown."""
     own = section.scaling
     if own is None:
         return []
@@ -871,7 +858,7 @@ def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
     cost = committee_cost(plan, tuple(laid.values())) if laid else None
     if cost is None:
         return
-    values = sum(bytes_up(plan.fitted(laid[name]), laid[name]) for name in plan.groups)
+    values = sum(bytes_up(plan.fit_cipher(laid[name]), laid[name]) for name in plan.groups)
     envelopes = cost.submission * len(plan.groups)
     if envelopes > values:
         yield (
@@ -882,7 +869,7 @@ def _of_envelopes(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
 
 
 def _one_of_each(plan: Plan) -> Iterator[str]:
-    """Yields the groups, and of a table's row-blocks the first: all have the same remarks."""
+    """Yields the groups, but only the first row-block of a table: all have the same remarks."""
     known: set[str] = set()
     for name in plan.all_groups:
         own = plan.group(name).name
@@ -892,12 +879,12 @@ def _one_of_each(plan: Plan) -> Iterator[str]:
 
 
 OPENED = ServeSection.model_fields["minimum"].default
-"""Members of the smallest cohort that a holder opens where its operator says nothing."""
+"""The smallest cohort that a holder opens unless its operator says otherwise."""
 
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    up = bytes_up(plan.fitted(group), group)
-    possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
+    up = bytes_up(plan.fit_cipher(group), group)
+    possible = replace(plan.fit_cipher(group), slots=LARGE_BLOCK)
     larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
@@ -914,17 +901,17 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
 
 
 def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
-    """Finds the row-blocks that fewer clients touch than a version waits for.
+    """Finds the row-blocks that fewer clients touch than a version needs.
 
     Args:
-        touching: how many clients touch each; those that none touches may be left out.
+        touching: how many clients touch each block; blocks without any may be missing.
     """
     blocks = chain.from_iterable(plan.section.tables.values())
     return frozenset(each for each in blocks if touching.get(each, 0) < plan.bounds(each).start)
 
 
 def row_block_words(plan: Plan, few: Collection[str]) -> Iterator[str]:
-    """Says for each table how many of its row-blocks are among `few`."""
+    """Says how many row-blocks of each table are among `few`."""
     for table, blocks in plan.section.tables.items():
         if number := len(set(few).intersection(blocks)):
             yield (

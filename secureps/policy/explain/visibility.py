@@ -1,4 +1,4 @@
-"""Who sees what under a plan, and who must work together to open a single update."""
+"""Who sees what under a plan, and who must collude to open a single update."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
-from secureps.policy.counting import publishes
+from secureps.policy.counting import publishes_counts
 from secureps.policy.plan import Plan
 from secureps.wording import counted, named
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one role sees and never sees, as long as it keeps to the protocol."""
+    """What a role sees and never sees, as long as it keeps to the protocol."""
 
     role: str
     sees: str
     never: str
 
 
-def published(plan: Plan) -> str:
+def name_published(plan: Plan) -> str:
     """Names what the versions of a plan are: models, totals, or both."""
     if not plan.has_model:
         return "totals"
@@ -32,9 +32,9 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
-    made = published(plan)
+    made = name_published(plan)
     model = ", the model" if plan.has_model else ""  # a total is the sum of its cohort
-    if publishes(plan.section):
+    if publishes_counts(plan.section):
         more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
@@ -63,26 +63,26 @@ ONE_HOLDER = (
 )
 
 
-def withstood(threshold: int, holders: int) -> int:
-    """Counts the corrupt key holders that do not help a malicious aggregator: 2t - n - 1.
+def count_withstood(threshold: int, holders: int) -> int:
+    """Counts the corrupt key holders that do not help a malicious aggregator: f = 2t - n - 1.
 
-    With one more it shows two cohorts that differ in one client to two groups of honest holders
-    that share nobody: n - f of them are enough for two times t - f, and no honest one sees both.
-    The argument for the bound is in docs/threat-model.md.
+    With one more, the aggregator can show two cohorts that differ in one client to two disjoint
+    groups of honest holders: n - f honest holders are enough for two groups of t - f, and no honest
+    holder sees both. docs/threat-model.md has the argument.
     """
     return 2 * threshold - holders - 1
 
 
 def advised_threshold(holders: int) -> int:
-    """How many of the holders should agree, so that as many may be corrupt as may be away, or more.
+    """Returns a threshold by which as many holders may be corrupt as may be away, or more.
 
-    n - t may be away. Of 3a + 1 holders, a may be away, and a that are corrupt gain nothing.
+    With 3a + 1 holders, a may be away, and a corrupt ones gain nothing.
     """
     return holders - (holders - 1) // 3
 
 
 def collusion(plan: Plan) -> tuple[str, ...]:
-    """Lists everybody who can open a single update: one party, or several that work together."""
+    """Lists everybody that can open a single update: one party, or several that collude."""
     if plan.opening is Opening.NOTHING:
         return ("any shard alone: it reads every update",)
     least = min(plan.bounds(name).minimum for name in plan.all_groups)
@@ -99,7 +99,7 @@ def _committees(plan: Plan) -> Iterator[str]:
     t, n = plan.threshold, plan.holders
     quorum = f"any {t} of the {n} key holders" if t < n else f"all key holders, who are {n}"
     yield f"the aggregator (a shard suffices) together with {quorum}"
-    few = withstood(t, n) + 1
+    few = count_withstood(t, n) + 1
     if few < t:
         whom = "any one key holder" if few == 1 else f"any {few} key holders"
         yield (
@@ -117,8 +117,8 @@ def _issuers(plan: Plan) -> str:
     )
 
 
-def opened(plan: Plan) -> str:
-    """Says what a party learns that opens a single update."""
+def describe_opened(plan: Plan) -> str:
+    """Says what a party that opens a single update learns."""
     privacy = plan.section.privacy
     if privacy is None:
         return "the whole update: nothing protects it but the cipher"
@@ -133,7 +133,7 @@ def opened(plan: Plan) -> str:
 
 
 def across_versions(plan: Plan) -> list[str]:
-    """Says what two almost equal models tell of one client, where no noise bounds it."""
+    """Says what nearly equal models or totals tell about one client, where no noise bounds it."""
     private = plan.section.privacy
     bare = ["updates"] if private is None else []
     if plan.trailing and not isinstance(private, ClientPrivacySection):
@@ -171,7 +171,7 @@ def across_versions(plan: Plan) -> list[str]:
 
 
 def _takes_all(plan: Plan, name: str) -> bool:
-    """Tells whether a cohort has all clients that train, as far as the plan counts them."""
+    """Tells whether every cohort has all training clients that the plan counts."""
     federation = plan.section.federation
     if federation is None:
         return False
@@ -179,7 +179,7 @@ def _takes_all(plan: Plan, name: str) -> bool:
 
 
 def evaluation_words(plan: Plan) -> list[str]:
-    """Says who learns what of held-out records, and what protects them."""
+    """Says who learns what about held-out records, and what protects them."""
     evaluation, privacy = plan.section.evaluation, plan.section.privacy
     if evaluation is None:
         return []

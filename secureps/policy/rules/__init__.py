@@ -1,1 +1,1 @@
-"""Rules: when a cohort closes, of whose updates, with which weights."""
+"""Rules decide when a cohort closes, of whose updates, and with which weights."""

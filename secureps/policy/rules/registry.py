@@ -1,65 +1,45 @@
-"""From a rule's section to the rule, and to what every party may rely on whatever the rule does.
+"""The rules, and the bounds of their cohorts that every party may rely on.
 
-`bounds` follows from the plan's text alone: all parties compute it, and nothing that a rule
-decides goes beyond it (`refuse_close`). The rule itself is made at the coordinator: one of a
-user's is imported there and nowhere else, for no client runs code because a plan names it.
+All parties compute `bounds` from the plan's text, and `refuse_close` holds every decision to them.
+The rule itself is built at the coordinator. A user's rule is imported there and nowhere else, so no
+client runs code that a plan names.
 
-Where not all take part, each version draws its members anew (`RuleState.places`).
-It closes when all invited have arrived, or at the deadline with at least the quorum.
-With fewer the deadline is extended; after the last extension it closes with at least
-the minimum cohort, or gives the round up without opening anything (federated averaging
-in rounds: McMahan et al. 2017; over-selection and deadlines: Bonawitz et al. 2019).
+**Sync** (federated averaging in rounds: McMahan et al. 2017; deadlines and over-selection: Bonawitz
+et al. 2019). If only a fraction takes part, every version draws its members anew. A round closes
+when all invited have arrived, or at the deadline with at least the quorum; with fewer the deadline
+is extended. After the last extension it closes with at least the minimum cohort, or is given up
+without opening anything.
 
-Stale synchronous parallel: nobody runs more than s clocks ahead of the slowest.
+**Ssp** (stale synchronous parallel: Ho et al. 2013, "More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server", section 3). A member's clock c counts the updates that it
+has sent. The member may start iff
 
-A member's clock is how many updates it has sent. At clock c it may start iff
+    c - min(clocks of counted members, settled cohorts) <= s
 
-    c - min(clocks of counted members, cohorts settled) <= s
+so its base contains the updates of all members with clocks below c - s. A cohort closes when the
+least clock of the counted members exceeds the number of cohorts, with the oldest waiting update of
+each client; s = 0 is bulk-synchronous. A joiner begins at the least of these clocks. A member whose
+lease ran out no longer counts, but what it sent is summed. A member that trains at the least clock
+is passed over, and counts again when it next sends, at
 
-so what it trains from holds all updates of clocks below c - s, from everybody (Ho et al. 2013,
-"More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", section 3).
-A cohort closes when the least clock of the counted members has passed the number of cohorts: the
-oldest waiting update of each client. With s = 0 this is bulk-synchronous. A joiner begins at the
-least of these clocks; a member whose lease ran out no longer counts, and what it sent stays: if
-nobody is left to wait for, what is here is summed.
+    max(when it was asked, when the first member ahead moved or was asked) + deadline
 
-A live member counts while the others can be expected to wait for it. One that trains at the least
-clock is passed over at
+**Buffered** (FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous
+Aggregation", algorithm 1). Members train independently from the newest version, and a cohort closes
+with K updates. An update of staleness tau has the weight (1 + tau)^-p, rounded to 1, 1/2 or 1/4; it
+is dropped above the largest staleness. `even_out` keeps weights even enough that no member stands
+out, because holders open no other sums. K = 1 is the classical asynchronous parameter server (Dean
+et al. 2012, Downpour SGD), for sums that nothing hides.
 
-    max(when it was asked, when the first of those ahead came to their clocks or were asked) + D
-
-D the `deadline`: by then one of the others has stood still for D seconds. It counts again when it
-sends: as a joiner, so that it never pulls the least clock down. What it has sent is summed.
-
-Buffered asynchronous aggregation: a cohort closes when K updates have arrived.
-
-Members train one by one from the newest version, without waiting for one another. An update of
-staleness tau counts
-
-    w(tau) = (1 + tau)^-p, rounded to 1, 1/2 or 1/4
-
-and not at all beyond a largest staleness: it is dropped, and its client pulls (FedBuff: Nguyen et
-al. 2022, "Federated Learning with Buffered Asynchronous Aggregation", algorithm 1). Weights are
-integers on the ciphertexts, and kept even enough to hide everybody (`even_out`). K
-= 1 is the classical asynchronous parameter server (Dean et al. 2012, Downpour SGD), for sums that
-nothing hides.
-
-Weights that are too uneven let few members stand out, and no holder opens them
-(`policy.cohorts.suspicion`): a rule makes them as even as it must.
-
-**Priority.** Of the waiting updates the K of the highest score make the next version.
+**Priority.** Once enough updates wait, those with the K largest keys make the next version:
 
     key = score - arrived / ageing
 
-is fixed when an update arrives, and the K largest keys are taken once a pool of updates waits.
-`ageing` seconds of waiting count as much as 1 of score, so nothing starves: with scores that
-differ by at most R, an update that has waited R * ageing seconds comes before everything that
-arrives from then on, and is summed within 1 + P // K versions if P came before it (or dropped, if
-it grows too stale meanwhile: R is no more than the largest staleness where freshness is the
-score).
-
-Scores: "freshness" (the base version), "magnitude" (what clients declare of their updates'
-sizes, coarse: it leaks that much), or a function of the user's.
+Waiting for `ageing` seconds counts as much as 1 of score, so no update starves: if scores differ by
+at most R, an update that has waited R * ageing seconds precedes all later arrivals. With P updates
+before it, it is summed within 1 + P // K versions, unless it grows too stale. The score is the base
+version ("freshness"), the size that the client declares ("magnitude", which leaks that much), or a
+user's function.
 """
 
 from __future__ import annotations
@@ -101,12 +81,12 @@ from secureps.policy.rules.rule import (
     renewed,
     too_stale,
 )
-from secureps.policy.rules.user_rule import Guarded, imported, own_rule
+from secureps.policy.rules.user_rule import Guarded, import_callable, own_rule
 from secureps.wording import counted, named
 
 
 def bounds(section: RuleSection, room: int) -> Bounds:
-    """Computes what no cohort of a rule exceeds, if cohorts have room for this total weight."""
+    """Computes the bounds of a rule's cohorts, if the cipher has room for this total weight."""
     match section:
         case SyncSection():
             start = section.start if section.start is not None else section.quorum
@@ -128,10 +108,10 @@ def bounds(section: RuleSection, room: int) -> Bounds:
             return Bounds(section.minimum, most, weight, section.minimum, stale, ahead=stale)
 
 
-def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
-    """Applies these factors to a rule's section; a user's own rule stays as it is.
+def apply_factors(section: RuleSection, deadline: float, buffer: float) -> RuleSection:
+    """Scales a rule's deadline and buffer by these factors; a user's own rule is left as it is.
 
-    A buffer is never above the plan's, by which all parties bound a cohort, nor below the minimum.
+    A buffer stays between the minimum cohort and the plan's buffer, by which parties bound cohorts.
     """
     if isinstance(section, OwnRuleSection):
         return section
@@ -143,15 +123,15 @@ def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSectio
 
 
 def staleness_power(section: RuleSection) -> float:
-    """The p by which an update of staleness tau is worth (1 + tau)^-p; 0 where a rule has none."""
+    """Returns the p of a rule's weights (1 + tau)^-p; 0 for a rule without them."""
     return section.power if isinstance(section, BufferedSection | PrioritySection) else 0.0
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
-    """Makes the rule that a section names.
+    """Builds the rule of a section.
 
     Raises:
-        PlanRefused: a rule or score of the user's cannot be imported, or made.
+        PlanRefused: a user's rule or score cannot be imported or built.
     """
     own = bounds(section, room)
     match section:
@@ -163,7 +143,7 @@ def build_rule(section: RuleSection, room: int) -> Rule:
             return Buffered(section, own)
         case PrioritySection():
             known = SCORES.get(section.score)
-            score = known or cast(Score, imported("rule.score", section.score, SCORES))
+            score = known or cast(Score, import_callable("rule.score", section.score, SCORES))
             made = Priority(section, own, score)
             return made if known else Guarded(section.score, made, own.stale)
         case OwnRuleSection():
@@ -171,13 +151,13 @@ def build_rule(section: RuleSection, room: int) -> Rule:
 
 
 def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards: bool) -> None:
-    """Refuses numbers that clash.
+    """Refuses a rule whose numbers contradict each other or the cipher's capacity.
 
     Args:
-        capacity: the cipher's; sealed: whether it hides anything.
-        noisy_shards: whether shards' noise takes 1 of it.
+        sealed: whether the cipher hides anything.
+        noisy_shards: whether the shards' noise takes 1 of the capacity.
     Raises:
-        PlanRefused: says which, and what to do.
+        PlanRefused: says which numbers, and what to do.
     """
     own = bounds(section, capacity - noisy_shards)
     if sealed and isinstance(section, AsyncSection):
@@ -242,12 +222,15 @@ def refuse_close(
     own: Bounds,
     sealed: bool,
 ) -> str:
-    """Says why these may not be a cohort, whatever rule says so; empty if they may.
+    """Returns why these may not be a cohort, whatever the rule says; empty if they may.
 
-    What a client sent before an update that is summed is dropped for ever: no holder opens it.
+    An update may not be summed before an older one of its client: the older one is dropped for
+    ever, and no holder opens it afterwards.
 
     Args:
-        here: what has arrived; version: the newest; sealed: whether the cipher hides anything.
+        here: all that has arrived.
+        version: the newest.
+        sealed: whether the cipher hides anything.
     """
     ids = [member.id for member in members]
     if len(members) < own.minimum:
@@ -279,7 +262,7 @@ def _or(given: int | None, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One version per round, under the keys of its section."""
+    """One version per round."""
 
     section: SyncSection
     bounds: Bounds
@@ -349,17 +332,17 @@ def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
 
 @dataclass(frozen=True, slots=True)
 class Ssp:
-    """Stale synchronous parallel, under the keys of its section.
+    """Stale synchronous parallel.
 
-    An update that is more than `bounds.stale` versions behind is left over from before members
-    went away, and is dropped.
+    An update more than `bounds.stale` versions behind, left from before members went away, is
+    dropped.
     """
 
     section: SspSection
     bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
-        """Begins at the clock that nobody may run ahead of, so that a joiner delays nobody."""
+        """Returns the least clock, so that a joiner delays no other member."""
         return min(state.least, state.closed)
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
@@ -379,7 +362,7 @@ class Ssp:
         return Wait(None, f"{member} is at clock {clock}, slack {slack}: waits for {text}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes when all that count have sent the next update; passes over late members."""
+        """Closes when all counted members have sent their next update; passes over late members."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         least, minimum = state.least, self.section.minimum
@@ -395,9 +378,9 @@ class Ssp:
         return Close(tuple(members), waited if state.slowest else "nobody is waited for")
 
     def _wait(self, now: float, waits: str, state: RuleState) -> Decision:
-        """Waits for the slowest, or passes over those that others have waited for too long.
+        """Waits for the slowest, or passes over those for which others have waited too long.
 
-        Only a member that was asked for an update is late with it.
+        Only a member that was asked for an update can be late.
         """
         least, clocks, moved = state.least, state.clocks, state.moved
         ahead = [each for each in state.live & moved.keys() if clocks.get(each, least) > least]
@@ -418,27 +401,28 @@ class Ssp:
 # --- buffered ----------------------------------------------------------------------
 
 FULL = WEIGHTS[-1]
-"""The weight of an update of no staleness, in quarters: 4."""
+"""The weight of a fresh update, in quarters."""
 
 
 def fade(staleness: int, power: float) -> int:
-    """The weight of an update of this staleness, in quarters: 4, 2 or 1.
+    """Returns the weight of an update, in quarters: 4, 2 or 1.
 
-    (1 + tau)^-p, rounded to the nearest of 1, 1/2 and 1/4 (Nguyen et al. 2022, section 5.1,
-    with the scaling 1 / (1 + tau)^p of Xie et al. 2019, polynomial).
+    It is (1 + tau)^-p, rounded to the nearest of 1, 1/2 and 1/4 (Nguyen et al. 2022, section 5.1,
+    with the polynomial scaling of Xie et al. 2019).
 
     Args:
-        staleness: tau >= 0, in versions; power: p >= 0.
+        staleness: tau >= 0, in versions.
+        power: p >= 0.
     """
     exact = FULL * math.pow(1.0 + staleness, -power)
     return min(reversed(WEIGHTS), key=lambda weight: abs(weight - exact))
 
 
 def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
-    """The nearest weights to these that holders open, without a common divisor.
+    """Returns the nearest weights that holders open, without a common divisor.
 
-    Where fewer than `least` would be lighter than the others, these are made as heavy; if that
-    does not do, the heaviest are made lighter. Equal weights are 1.
+    If fewer than `least` members are lighter than the others, they are made as heavy. If that is
+    not enough, the heaviest are made lighter.
 
     Args:
         weights: of at least `least` members, each 1, 2 or 4.
@@ -455,19 +439,18 @@ def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
 
 
 BACKLOG = 4
-"""Cohorts of updates that may wait before nobody is asked for more: clients that send faster than
-versions are made would only have them wait longer, and the coordinator keep them all."""
+"""So many cohorts of updates may wait before no member is asked for more. Otherwise clients that
+are faster than versions would fill the coordinator with updates that only wait longer."""
 LEAST_BACKLOG = 64
-"""Updates that may wait under any buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """FedBuff, under the keys of its section.
+    """FedBuff.
 
-    At most `concurrency` members train at once; whoever was asked longer than a `deadline` ago
-    takes nobody's place. A version waits for a full buffer for a `deadline` once an update is
-    there; then `minimum` updates suffice.
+    At most `concurrency` members train at once; a member that was asked more than a `deadline` ago
+    no longer counts. From the first update on, a version waits for a full buffer for a `deadline`;
+    then `minimum` updates are enough.
     """
 
     section: BufferedSection | AsyncSection | PrioritySection
@@ -475,7 +458,7 @@ class Buffered:
 
     @property
     def backlog(self) -> int:
-        """The number of waiting updates at which nobody is asked for more."""
+        """The number of waiting updates at which no member is asked for more."""
         return max(LEAST_BACKLOG, BACKLOG * self.bounds.most)
 
     def enter(self, state: RuleState) -> int:
@@ -500,7 +483,7 @@ class Buffered:
         return Admit(f"trains from version {state.version}")
 
     def _over(self, now: float, since: float) -> float:
-        """When a member that was asked at `since` no longer counts as training."""
+        """Returns when a member that was asked at `since` no longer counts as training."""
         return min(since, now) + self.section.deadline
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
@@ -513,7 +496,7 @@ class Buffered:
         return self.wait(now, ready, most, state)
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
-        """Waits for the updates that are missing, or closes at the deadline with what is here."""
+        """Waits for missing updates, or closes at the deadline with those that are here."""
         count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
         again = renewed(len(ready), wanted)
         if len(ready) < least:
@@ -538,7 +521,7 @@ class Buffered:
 Score = Callable[[Arrival], float]
 
 LARGEST = 15
-"""What a client declares of the largest update there may be."""
+"""The size that a client declares for the largest possible update."""
 
 
 def freshness(arrival: Arrival) -> float:
@@ -547,14 +530,14 @@ def freshness(arrival: Arrival) -> float:
 
 
 def magnitude(arrival: Arrival) -> float:
-    """Scores by what the client declared; a client that declared nothing comes last."""
+    """Scores by the declared size; a client that declared nothing comes last."""
     return float(arrival.magnitude if arrival.magnitude is not None else 0)
 
 
-def declared(norm: float, most: float) -> int:
-    """Declares the size of an update of this L2 norm, 0 to 15; `most` is the largest norm.
+def declare(norm: float, most: float) -> int:
+    """Declares the size of an update of this L2 norm, 0 to 15, in half-octaves below `most`.
 
-    Half-octaves below the largest: 15 - 2 log2(most / norm), rounded and at least 0.
+    It is 15 - 2 log2(most / norm), rounded and at least 0.
     """
     if norm <= 0 or most <= 0:
         return 0
@@ -569,7 +552,7 @@ class Priority(Buffered):
     """The best K of a pool.
 
     Args:
-        score: of an update; finite, and the same whenever it is asked.
+        score: of an update; finite, and always the same for the same update.
     """
 
     section: PrioritySection
@@ -580,28 +563,28 @@ class Priority(Buffered):
         return max(LEAST_BACKLOG, BACKLOG * max(self.bounds.most, self.section.waiting))
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Closes with the best of a full pool, or at the deadline; drops stale and old ones."""
+        """Closes with the best of a full pool, or at the deadline; drops outdated updates."""
         if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
-        if older := superseded(arrivals):
+        if older := drop_older(arrivals):
             return older
         most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
         if len(ready) >= self.section.waiting:
             return self.close(ready[:most], state, f"the best {most} of {len(ready)} updates")
         decision = self.wait(now, ready, self.section.waiting, state)
         if isinstance(decision, Wait):
-            return replace(decision, arrivals=0)  # the next may end an older one of its client's
+            return replace(decision, arrivals=0)  # the next arrival may replace an older one
         return decision
 
     def key(self, arrival: Arrival) -> tuple[float, str]:
-        """What an update is ordered by; PlanRefused if the user's score is no number."""
+        """Returns an update's sort key; PlanRefused if the user's score is not finite."""
         score = self.score(arrival)
         if not math.isfinite(score):
             raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
         return score - arrival.at / self.section.ageing, arrival.id.client
 
 
-def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:
+def drop_older(arrivals: tuple[Arrival, ...]) -> Drop | None:
     """Drops older updates of clients that have sent newer ones."""
     newest = {arrival.id.client: arrival for arrival in arrivals}
     ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)

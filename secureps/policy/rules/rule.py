@@ -1,10 +1,9 @@
-"""What a rule is: pure functions of receipts and time, every answer with its reason.
+"""What a rule is: pure functions of receipts and time that give a reason with every answer.
 
-`admit` says whether a member may start now, `decide` what becomes of the receipts that are
-there, `enter` at which clock a member begins. Time is an argument: seconds of the run's
-journalled clock. A rule has rounds (whoever is asked together is summed together), or it is
-driven by arrivals: members are asked one by one, whenever they are free, and what is not
-summed waits.
+`admit` says whether a member may start now, `decide` what happens to the receipts that have
+arrived, `enter` at which clock a member begins. Time is an argument: seconds of the run's
+journalled clock. Either a rule has rounds, and members invited together are summed together; or
+members are asked one by one as they become free, and updates that are not summed wait.
 
 Examples:
     >>> state = ps.rules.RuleState(version=3, live=frozenset({"north", "south"}))
@@ -31,9 +30,10 @@ class Arrival:
     """A receipt as a rule sees it.
 
     Args:
-        id: whose; version: made from which base version; step: which of its client's of it.
-        at: when it came, in seconds of the run's clock.
-        magnitude: what its client said of its size, 0 (smallest) to 15; None if it did not.
+        id: of the submission.
+        version, step: of the update's base, and which of its client's updates of that base it is.
+        at: when it arrived, in seconds of the run's clock.
+        magnitude: size that the client declared, 0 (smallest) to 15; None without one.
     """
 
     id: SubmissionId
@@ -45,26 +45,26 @@ class Arrival:
 
 @dataclass(frozen=True)
 class RuleState:
-    """What a rule may look at beside the receipts; mappings may be views, so it is of one moment.
+    """What a rule may look at besides receipts. Mappings may be views, valid only during the call.
 
     Args:
         version: the committed version of the group.
-        live: members whose lease runs; not to be changed.
-        invited: members that were asked: in the open round, or (without rounds) who have not
-            answered yet.
-        opened_at: when the round was opened, None between rounds; without rounds, when the
-            last cohort was settled.
-        extensions: how often its deadline was moved.
-        clocks: of the members that take part: how many updates each has sent, counted from
-            the clock at which it began.
-        closed: how many cohorts are settled.
-        moved: when each of these members last did what it could: since then it has stood at its
-            clock, or it was asked for the next update since. In seconds of the run's clock.
-        passed: members that were waited for too long: without a clock until they send again.
-        sent: the newest base that each member has contributed from.
-        left_out: how many members never come again: nobody waits for them.
-        waiting: how many updates are here, or on their way once more, without rounds.
-        training: `busy_since`, where it is known already.
+        live: members whose lease has not run out; not to be changed.
+        invited: members of the open round, or (without rounds) those that were asked and have not
+            answered.
+        opened_at: when the round was opened, None between rounds; without rounds, when the last
+            cohort was settled.
+        extensions: how often the round's deadline was moved.
+        clocks: by member that takes part, the updates it has sent, plus the clock at which it
+            began.
+        closed: number of settled cohorts.
+        moved: by member, when it last sent an update or was asked for one, in seconds of the run's
+            clock.
+        passed: members that were passed over, and have no clock until they send again.
+        sent: by member, the newest base that it has contributed from.
+        left_out: number of members that will never come again.
+        waiting: without rounds, number of updates that are here or being resent.
+        training: value of `busy_since`, if it is known already.
     """
 
     version: int
@@ -83,9 +83,9 @@ class RuleState:
 
     @cached_property
     def busy_since(self) -> Sequence[float]:
-        """Since when each live member trains, ascending; infinite for a member without a clock.
+        """Since when each training live member has trained, ascending; infinite without a clock.
 
-        Its length is how many train, and it may be a view.
+        It may be a view.
         """
         if self.training is not None:
             return self.training
@@ -93,11 +93,11 @@ class RuleState:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """The live members' places, from 0, in a draw for the next version.
+        """By live member, its place from 0 in the draw for the next version.
 
-        A hash of version and name: another draw for every version, and the same one for a
-        coordinator that was restarted, under every cipher, and for groups that move together.
-        Everybody can foretell it: no privacy is claimed of who is left out.
+        The draw is a hash of version and name. It differs for every version, and is the same for a
+        restarted coordinator, under every cipher, and for groups that move together. Everybody can
+        predict it: no privacy is claimed from members being left out.
         """
         version = self.version.to_bytes(8, "little", signed=True)
 
@@ -108,7 +108,7 @@ class RuleState:
 
     @cached_property
     def least(self) -> int:
-        """The least clock of the live members that take part; the settled cohorts if none does."""
+        """The least clock of the live members that take part; without any, the settled cohorts."""
         clocks = [clock for member, clock in self.clocks.items() if member in self.live]
         return min(clocks, default=self.closed)
 
@@ -128,10 +128,11 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing happens before `until` (None: before another event).
+    """Nothing happens before `until`, or if that is None before another event.
 
-    Of an admission, `everybody` says that whoever asks now hears the same. Of a decision,
-    `arrivals` are how many must be here before anything but its words changes, or `until` comes.
+    `everybody`, of an admission, says that every other member gets the same answer. `arrivals`, of
+    a decision, is how many must be here before more than the reason changes, unless `until` comes
+    first.
     """
 
     until: float | None
@@ -149,7 +150,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Sum these, with these weights."""
+    """Sum these updates with these weights."""
 
     members: tuple[Member, ...]
     reason: str
@@ -157,7 +158,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Move the deadline once more, to `until`."""
+    """Move the deadline to `until`."""
 
     until: float
     reason: str
@@ -165,7 +166,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give these submissions up without opening anything; in a round, the round with them."""
+    """Give up these submissions, and in a round the round, without opening anything."""
 
     ids: tuple[SubmissionId, ...]
     reason: str
@@ -173,7 +174,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class PassOver:
-    """These members count no more, until they send again: others have waited long enough."""
+    """Stop waiting for these members until they send again: others have waited long enough."""
 
     members: tuple[str, ...]
     reason: str
@@ -184,12 +185,13 @@ class Bounds:
     """What no cohort of a group exceeds.
 
     Args:
-        minimum: fewest members that are opened; most: most members of a cohort.
-        most_weight: of one member; start: live members that anything waits for.
+        minimum, most: members of a cohort.
+        most_weight: of one member.
+        start: live members that a round or first update needs.
         stale: versions that a member's base may be behind the newest.
         rounds: whether members are asked together, for one round.
-        ahead: updates that a member may send beyond one for each version that is made, and so the
-            last step of a base version (`Base`).
+        ahead: updates that a member may send beyond one per version, and so the last step of a
+            base.
     """
 
     minimum: int
@@ -206,12 +208,12 @@ class Bounds:
 
 
 LARGE, TOLD = 200, 50
-"""Of a cohort of so many the words are renewed so often while it comes together: for each of them a
-rule looks at all that are here."""
+"""For a cohort of LARGE members the reason is updated only TOLD times while it fills, because a
+rule looks at all arrivals each time."""
 
 
 def renewed(here: int, wanted: int) -> int:
-    """The number of arrivals at which the words of a cohort are renewed; 0: at the next."""
+    """Returns the number of arrivals at which a cohort's reason is updated next; 0: at each."""
     return min(wanted, here + wanted // TOLD) if wanted >= LARGE else 0
 
 
@@ -220,7 +222,7 @@ Decision = Close | Wait | Extend | Drop | PassOver
 
 
 def lacking_members(state: RuleState, minimum: int) -> Wait | None:
-    """Says why nobody may start: fewer members are live than a cohort needs. None if enough are."""
+    """Returns a wait if fewer members are live than a cohort needs; else None."""
     if len(state.live) >= minimum:
         return None
     live = len(state.live)
@@ -236,17 +238,17 @@ class Rule(Protocol):
     """When members start and cohorts close."""
 
     def enter(self, state: RuleState) -> int:
-        """The clock at which a member begins that (re)joins now."""
+        """Returns the clock at which a member begins that (re)joins now."""
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """May `member` start now?"""
+        """Decides whether `member` may start now."""
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """What becomes of the submissions that have arrived, in the order of arrival?"""
+        """Decides about the submissions that have arrived, which are in the order of arrival."""
 
 
 def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
-    """The first arrival of each client, in their order: nobody is summed twice in a cohort."""
+    """Returns the first arrival of each client, because a cohort has at most one of each."""
     first: dict[str, Arrival] = {}
     for arrival in arrivals:
         first.setdefault(arrival.id.client, arrival)
@@ -254,7 +256,7 @@ def by_client(arrivals: Iterable[Arrival]) -> dict[str, Arrival]:
 
 
 def too_stale(arrivals: Sequence[Arrival], version: int, most: int) -> Drop | None:
-    """Drops the arrivals that are older than any sum may take."""
+    """Drops arrivals whose base is more than `most` versions behind; None without any."""
     ids = tuple(a.id for a in arrivals if version - a.version > most)
     if not ids:
         return None

@@ -1,9 +1,9 @@
-"""Which updates may stand in one cohort where base versions fall into periods.
+"""Which updates may be in one cohort, where base versions fall into periods.
 
-Sums of values at other places mean nothing, nor do those of keys that different holders share: all
-members of a cohort have one support and one committee, those of their base versions. At the border
-of two periods the older cohort closes first if it has the minimum; else what is left of it is
-dropped, as updates that are too stale are.
+A cohort's updates must have the same support, or their values lie at different places; and the same
+committee, or their keys are shared among different holders. Base versions of one period have both.
+At the end of a period the older cohort closes first if it has the minimum; otherwise its updates
+are dropped like stale ones.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.rules.rule import Arrival, Decision, Drop, Wait
 
 Period = Callable[[int], int]
-"""The number of the period that a base version falls into; it never goes down."""
+"""Returns the number of a base version's period; it never decreases."""
 
 
-def alike(
+def select_alike(
     period: Period | None,
     arrivals: Sequence[Arrival],
     pending: Mapping[SubmissionId, int],
     version: int,
     minimum: int,
 ) -> tuple[Arrival, ...] | Drop:
-    """The arrivals that a rule may see: those of the oldest period, unless they are too few.
+    """Returns the arrivals that a rule may see: those of the oldest period, if they are enough.
 
     Args:
-        period: of a base version; None: all arrivals may be seen.
+        period: None: all arrivals may be seen.
         arrivals: in the order of arrival.
-        pending: base versions of what was sent, also of what holders have not looked into yet.
+        pending: base versions of all submissions, including those that holders have yet to check.
         version: the newest.
     """
     if period is None or not arrivals:
@@ -43,14 +43,14 @@ def alike(
     return _stale(first, version)
 
 
-def not_for_ever(
+def end_hopeless_wait(
     period: Period | None,
     decision: Decision,
     seen: Sequence[Arrival],
     pending: Mapping[SubmissionId, int],
     version: int,
 ) -> Decision:
-    """Ends the wait of an older period: nobody is asked for more updates of it."""
+    """Drops an older period's updates that wait for more: no member is asked for those."""
     if period is None or not seen or not isinstance(decision, Wait) or decision.until is not None:
         return decision
     own = period(seen[0].version)
@@ -60,10 +60,10 @@ def not_for_ever(
 
 
 def common_version(every: int | None, cohort: Cohort) -> int:
-    """A version that determines which values all members have sent.
+    """Returns a base version that determines which values all members have sent.
 
     Raises:
-        Malformed: they have sent different ones.
+        Malformed: members have sent values of different supports.
     """
     if every is None:
         return cohort.version - 1

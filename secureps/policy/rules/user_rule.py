@@ -1,7 +1,7 @@
-"""A rule of the user's: imported at the coordinator, and never believed.
+"""A user's rule, which is imported at the coordinator and checked at every answer.
 
-Whatever its class does, what comes out is an answer of `policy.rules.rule` or a `RuleFailed` that
-says what is wrong with it, on which the run ends in order.
+Whatever the class does, the coordinator gets a valid answer of `policy.rules.rule` or a
+`RuleFailed` that says what is wrong, on which the run ends in order.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Guarded:
     """Wraps another rule, and checks each of its answers.
 
     Args:
-        name: of the user's class or function; rule: what it made.
-        stale: versions that a base may be behind; older updates are dropped before it is asked.
+        name: of the user's class or function.
+        stale: how many versions a base may be behind; older updates never reach the rule.
     """
 
     name: str
@@ -51,83 +51,83 @@ class Guarded:
     stale: int
 
     def enter(self, state: RuleState) -> int:
-        clock = self._asked("enter", _frozen(state))
+        clock = self._call("enter", _freeze(state))
         if type(clock) is not int or clock < 0:
-            raise self._wrong("enter", clock, "a clock is a whole number from 0 on")
+            raise self._fault("enter", clock, "a clock is a whole number from 0 on")
         return clock
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        answer = self._asked("admit", now, member, _frozen(state))
+        answer = self._call("admit", now, member, _freeze(state))
         if not isinstance(answer, Admit | Wait | Refuse):
-            raise self._wrong("admit", answer, "Admit, Wait or Refuse is wanted")
+            raise self._fault("admit", answer, "Admit, Wait or Refuse is wanted")
         self._check_reason("admit", answer)
         return answer
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
-        """Drops stale updates, then asks the class; RuleFailed if no rule may answer so."""
+        """Drops stale updates, then asks the rule; RuleFailed for an invalid answer."""
         if stale := too_stale(arrivals, state.version, self.stale):
             return stale
-        answer = self._asked("decide", now, arrivals, _frozen(state))
+        answer = self._call("decide", now, arrivals, _freeze(state))
         if not isinstance(answer, Close | Wait | Drop):
-            raise self._wrong("decide", answer, "Close, Wait or Drop is wanted")
+            raise self._fault("decide", answer, "Close, Wait or Drop is wanted")
         self._check_reason("decide", answer)
         match answer:
             case Wait(until, _):
-                if until is not None and not _after(until, now):
-                    raise self._wrong("decide", answer, f"it is {now:g} s, and until is later")
+                if until is not None and not _is_later(until, now):
+                    raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
                 if answer.arrivals:
-                    return replace(answer, arrivals=0)  # it is asked at each of them
+                    return replace(answer, arrivals=0)  # a user's rule is asked at each arrival
             case Drop(ids, _):
                 here = {arrival.id for arrival in arrivals}
                 if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
-                    raise self._wrong("decide", answer, "ids are some of those that arrived")
+                    raise self._fault("decide", answer, "ids are some of those that arrived")
             case Close(members, reason):
-                return Close(self._checked(members, arrivals), reason)
+                return Close(self._check_members(members, arrivals), reason)
         return answer
 
-    def _checked(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
+    def _check_members(self, members: object, arrivals: tuple[Arrival, ...]) -> tuple[Member, ...]:
         here = {arrival.id: (arrival.version, arrival.step) for arrival in arrivals}
         if not isinstance(members, tuple):
-            raise self._wrong("decide", members, "the members of Close are a tuple")
+            raise self._fault("decide", members, "the members of Close are a tuple")
         for member in members:
             if not isinstance(member, Member) or member.id not in here:
-                raise self._wrong("decide", member, "a member has the id of one that arrived")
+                raise self._fault("decide", member, "a member has the id of one that arrived")
             if (member.version, member.step) != here[member.id]:
-                raise self._wrong("decide", member, "its version and step are the arrival's")
+                raise self._fault("decide", member, "its version and step are the arrival's")
             if type(member.weight) is not int or member.weight not in WEIGHTS:
                 known = ", ".join(map(str, WEIGHTS))
-                raise self._wrong("decide", member, f"a weight is one of {known}")
+                raise self._fault("decide", member, f"a weight is one of {known}")
         return tuple(sorted(members, key=lambda member: member.id))
 
-    def _asked(self, method: str, *arguments: object) -> object:
+    def _call(self, method: str, *arguments: object) -> object:
         try:
             return getattr(self.rule, method)(*arguments)
         except SecurepsError as error:
             raise RuleFailed(f"{self.name}: {error}") from None
-        except Exception as error:  # it is code of somebody else's
-            log.error("%s: %s failed", self.name, method, exc_info=error)  # for who wrote it
+        except Exception as error:  # the user's code may raise anything
+            log.error("%s: %s failed", self.name, method, exc_info=error)  # for its author
             raise RuleFailed(
                 f"{self.name}: {method} raised {told(error)} ({where(error)})"
             ) from None
 
     def _check_reason(self, method: str, answer: Admission | Decision) -> None:
         if not isinstance(answer.reason, str) or not answer.reason:
-            raise self._wrong(method, answer, "every answer has its reason, in words")
+            raise self._fault(method, answer, "every answer has its reason, in words")
 
-    def _wrong(self, method: str, answer: object, wanted: str) -> RuleFailed:
+    def _fault(self, method: str, answer: object, wanted: str) -> RuleFailed:
         return RuleFailed(f"{self.name}: {method} answered {answer!r:.200}: {wanted}")
 
 
 def own_rule(section: OwnRuleSection) -> Guarded:
-    """Makes the rule of a user's class.
+    """Builds the rule of a user's class.
 
     Raises:
-        PlanRefused: it cannot be imported or made, or it is no rule without rounds.
+        PlanRefused: it cannot be imported or built, or it is no rule without rounds.
     """
-    make = imported("rule", section.name)
+    make = import_callable("rule", section.name)
     try:
         made = make(minimum=section.minimum, **section.settings)
-    except Exception as error:  # it is code of somebody else's
+    except Exception as error:  # the user's code may raise anything
         given = ", ".join(("minimum", *section.settings))
         raise PlanRefused(
             f"rule: {section.name} cannot be made with {given}: {told(error)}"
@@ -145,15 +145,15 @@ def own_rule(section: OwnRuleSection) -> Guarded:
     return Guarded(section.name, cast(Rule, made), section.max_staleness)
 
 
-def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
-    """Imports "package.module:name"; PlanRefused if there is no such thing."""
+def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:
+    """Imports "package.module:name"; PlanRefused if that fails."""
     module, colon, attribute = name.partition(":")
     if not colon:
         hint = f'{meant(name, known)}, or your own as "package.module:name"'
         raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module may do anything when it is imported
+    except Exception as error:  # importing a module may raise anything
         raise PlanRefused(
             f"{key}: {name} cannot be imported ({told(error)}): install its package where the "
             "coordinator runs, or name its folder in PYTHONPATH there"
@@ -163,8 +163,8 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
     return cast(Callable[..., Any], found)
 
 
-def _frozen(state: RuleState) -> RuleState:
-    """Makes a copy of the state that nobody can write into."""
+def _freeze(state: RuleState) -> RuleState:
+    """Copies the state so that the rule cannot write into it."""
     return replace(
         state,
         live=frozenset(state.live),
@@ -176,5 +176,5 @@ def _frozen(state: RuleState) -> RuleState:
     )
 
 
-def _after(until: object, now: float) -> bool:
+def _is_later(until: object, now: float) -> bool:
     return isinstance(until, int | float) and math.isfinite(until) and until > now

@@ -1,34 +1,32 @@
-"""Policies of `[scaling]`: what they see, may do and aim at.
+"""Policies of `[scaling]`: what they observe, may change and aim at.
 
-    reward = (updates that are part of versions, by what they are worth) / seconds * (1 - lost)
+    reward = (updates in versions, weighted by staleness) / seconds * (1 - lost)
 
-An update of staleness tau is worth (1 + tau)^-p, as a rule weighs it. `lost` is the part of what
-was asked for that came to nothing, late, stale or given up: clients that are always late are in no
-version, and nor is what they know. `decide_by_model` fits a model.
+An update of staleness tau is worth (1 + tau)^-p, as in its rule. `lost` is the part of the
+requested updates that was late, stale or given up.
 
-The model, of the figures since the last decision, with S shards now and s instead:
+**The model** of `decide_by_model` uses the figures since the last decision, for s shards instead of
+the present S:
 
-    share       = what the busiest shard has: ceil(B / s) of B row-blocks, to ceil(B / S)
-    a version   = min(deadline, the last arrival) + (sums and steps) share + opening
-    an arrival  = what it was - BOUND * (its transfer) (1 - share), the k-th of arrivals having the
-                  k-th of transfers
-    at least    (the queue at a shard's link) share: a late client has filled it as well, and a
-                  deadline before its end has the next round wait in it
-    late        FOLLOW more than these arrivals say
-    rounds      the newest rounds tell how many come by another deadline; clients that did not come
-                  until their round closed come later, by the log-normal on which the others
-                  lie
-    no rounds   a member's cycle c = N / rate - (half a version), and with a buffer of K it sends
-                rate = (N - K / 2) / c updates of staleness c rate / K (Little 1961)
+    share       the busiest shard's part of its present work: ceil(B / s) / ceil(B / S) of B blocks
+    version     min(deadline, last arrival) + (sums and steps) * share + opening
+    arrival     the present one - BOUND * (its transfer) * (1 - share); k-th arrival, k-th transfer
+    at least    (queue at a shard's link) * share, because late clients fill the link too and the
+                next round waits in it
+    late        FOLLOW more than the arrivals say
+    rounds      the newest rounds tell how many arrive by another deadline; clients that were late
+                are placed on the log-normal distribution of the others
+    no rounds   a member's cycle is c = N / rate - (half a version); with a buffer of K it sends at
+                rate = (N - K / 2) / c, with staleness c * rate / K (Little 1961)
 
-What it foretells is a factor on the updates a second that count. The change that promises most is
-made, if it promises enough.
+It predicts a factor on the reward. The change with the largest factor is made if it is large
+enough.
 
-A shard's time is the bytes that come for its blocks at once, in a round of each, times what a byte
-costs it. Placement spreads blocks by number; where clients touch some of them more than others, one
-shard is late and every version waits for it. The largest blocks move first, each to where it takes
-the longest time down most, until that is near to what an even spread would have (the greedy rule of
-longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies").
+**The balance** of `balance`: a shard's time is the bytes that arrive for its blocks in a round of
+each, times its cost per byte. Placement spreads blocks by number, so where clients touch some
+blocks more than others one shard is late and every version waits for it. The largest blocks move
+first, each to where it reduces the longest time most, until that time is near an even spread's
+(longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies").
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.wording import counted, named
 
 KEPT = 5
-"""Decisions that a policy looks back at, and a status shows: the newest."""
+"""The newest decisions that a policy looks back at, and that a status shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,10 @@ class Waits:
     """Where the time of a version goes: mean seconds, by cause.
 
     Args:
-        clients: until the cohort closed; of it `transfer` is what a model and its update take on
-            their way, the medians, and `queue` how long a link of the shards that all share would
-            be busy, were it the reason: twice the larger of both, for in a queue the median waits
-            for half of it.
+        clients: until the cohort closed.
+        transfer: of `clients`, the median time that a model and its update travel.
+        queue: how long a link shared by all would be busy if it were the cause of `transfer`: twice
+            the larger median, because in a queue the median waits for half of it.
         shards: until sums were held, and until the version was prepared.
         holders: until the sums were opened.
     """
@@ -74,10 +72,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One cohort of rounds: how many were asked, and when updates came, ascending.
-
-    Of those that did not come until it closed, nothing is known but that.
-    """
+    """One round: how many were asked, and when updates arrived, ascending, until it closed."""
 
     asked: int
     arrivals: tuple[float, ...]
@@ -86,14 +81,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What no decision goes beyond.
+    """What no decision exceeds.
 
     Args:
-        deadline: of the plan, in seconds; from `least_deadline` to `most_deadline` times that.
-        buffer: of the plan, 0 where no rule has one; a version needs `minimum` updates always, and
-            under rounds `quorum` at the deadline, or at one of so many `extensions` of it; power:
-            of staleness.
-        group: whose deadline and buffer these are, where there are several; factors are of all.
+        deadline: of the plan, in seconds; `least_deadline` and `most_deadline` are factors on it.
+        minimum: updates that a version always needs.
+        quorum: updates that a round needs at its deadline, or at one of its `extensions`.
+        buffer: of the plan, 0 without one; `least_buffer` is a factor on it.
+        power: of staleness.
+        group: whose deadline and buffer these are, if there are several; the factors apply to all.
     """
 
     least_shards: int
@@ -115,14 +111,15 @@ class Observation:
     """What was measured since the last decision.
 
     Args:
-        seconds: that it is of; versions: that were made, of so many updates.
-        reward: see above, with its `lost`.
-        ways: by client, ascending, how long its model and its update were on their way.
-        blocks: row-blocks that clients send to; 0 where nothing came.
+        seconds, versions, updates: measured time, versions made in it, and updates in these.
+        reward, lost: see the module's docstring.
         live: members that are here.
-        rounds: the newest cohorts, where the rule has rounds.
-        shards: that hold blocks, by name, first to last; spares: that are here and hold none.
-        deadline, buffer: factors that are in force.
+        rounds: the newest ones, where the rule has rounds.
+        shards: names of those that hold blocks, oldest first.
+        spares: names of those that are here and hold none.
+        deadline, buffer: factors in force.
+        ways: by client, ascending, how long its model and its update travelled.
+        blocks: row-blocks that clients send to; 0 if nothing arrived.
     """
 
     seconds: float
@@ -143,7 +140,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The number of shards, and the factors of deadline and buffer, that shall be in force."""
+    """The number of shards, and the factors on deadline and buffer, to put in force."""
 
     shards: int
     deadline: float
@@ -152,12 +149,12 @@ class Action:
 
 
 class ScalingPolicy(Protocol):
-    """Decides what is done about the load: a pure function of what it is given."""
+    """Decides how to follow the load: a pure function of its arguments."""
 
     def __call__(
         self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits
     ) -> Action:
-        """Returns what is to be in force from now on, within the limits and with a reason.
+        """Returns what to put in force, within the limits, and the reason.
 
         Args:
             before: the newest KEPT decisions, oldest first.
@@ -168,7 +165,7 @@ def stay(seen: Observation, reason: str) -> Action:
     return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
 
 
-def within(action: Action, seen: Observation, limits: Limits) -> Action:
+def clamp_action(action: Action, seen: Observation, limits: Limits) -> Action:
     """Clips an action to the limits: one shard at a time, and none that is not there.
 
     Where an operator has made them more or fewer than the limits, no limit makes one come or go.
@@ -183,14 +180,13 @@ def within(action: Action, seen: Observation, limits: Limits) -> Action:
 
 
 def buffer_of(limits: Limits, factor: float) -> int:
-    """The updates of a version under this factor of the plan's buffer."""
     return max(limits.minimum, round(limits.buffer * factor))
 
 
-def deed(action: Action, seen: Observation) -> tuple[str, str]:
-    """The `ShardDeed` that an action asks for, and the shard: ("", "") for none.
+def choose_deed(action: Action, seen: Observation) -> tuple[str, str]:
+    """Returns the `ShardDeed` that an action asks for, and the shard: ("", "") for none.
 
-    The first spare shard comes, and the last that came goes.
+    The first spare shard is added; the shard that came last is drained.
     """
     if action.shards > len(seen.shards) and seen.spares:
         return ShardDeed.ADD.value, seen.spares[0]
@@ -200,26 +196,27 @@ def deed(action: Action, seen: Observation) -> tuple[str, str]:
 
 
 def decide_nothing(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-    """Changes nothing; row-blocks alone may move."""
+    """Changes nothing; only row-blocks may move."""
     return stay(seen, "fixed")
 
 
 BUSY, IDLE = 0.4, 0.1
-"""Parts of a version's time that shards and transfers take: above one a shard comes, below the
-other one goes."""
+"""Above BUSY, as a part of a version's time on shards and transfers, a shard is added; below IDLE
+one is drained."""
 LATE = 0.2
-"""The part of what was asked for that is lost, above which deadlines and buffers grow."""
+"""Deadlines and buffers grow if a larger part of the requested updates is lost."""
 EARLY = 0.5
-"""The part of the deadline within which the last of a round is here, for it to shrink."""
+"""The deadline shrinks if the last update of a round arrives within this part of it."""
 STEP = 1.25
 
 
 def decide_by_thresholds(
     seen: Observation, before: Sequence[ScalingDecided], limits: Limits
 ) -> Action:
-    """Goes a step at a time where a threshold is crossed, as autoscalers do.
+    """Changes by one step where a threshold is crossed, as autoscalers do.
 
-    Shards follow their part of a version's time, deadlines and buffers what is lost.
+    Shards follow their part of a version's time; deadlines and buffers follow the part that is
+    lost.
     """
     waits = seen.waits
     part = min(1.0, (waits.shards + waits.transfer) / max(waits.version, 1e-9))
@@ -240,36 +237,35 @@ def decide_by_thresholds(
         buffer /= STEP
         why.append("versions wait long for a full buffer")
     reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
-    return within(Action(shards, deadline, buffer, reason), seen, limits)
+    return clamp_action(Action(shards, deadline, buffer, reason), seen, limits)
 
 
 def _last_arrival(seen: Observation) -> float:
-    """The mean time at which the last update of a round was here."""
     return sum(each.closed for each in seen.rounds) / len(seen.rounds)
 
 
 # --- A policy of `[scaling]` that fits a model of what a version takes -------------
 
 BOUND = 0.7
-"""The part of a transfer that is the shards' to shorten."""
+"""The part of a transfer's time that depends on shards."""
 FOLLOW = 0.5
-"""For each client that another deadline leaves out, how many more it does: a client that is late
-for one round begins the next one late."""
+"""How many more clients are late for each one that a deadline leaves out, because a late client
+begins the next round late."""
 STAYS = 4
-"""Decisions for which a shard that has come stays: blocks move twice for nothing else."""
+"""Decisions for which an added shard stays, so that blocks do not move twice for nothing."""
 STEPS = 4
-"""Candidates between a deadline, or a buffer, and one of twice as much."""
+"""Candidates between a value and its double."""
 
 
 GAIN, MOVE = 1.05, 0.05
-"""A change must promise the reward times GAIN, and MOVE more for each shard that it adds, because
-versions wait while blocks move."""
+"""A change must promise GAIN times the reward, and MOVE more per added shard, because versions wait
+while blocks move."""
 GIVEN_BACK = 0.99
-"""A shard is given back if the model promises at least this part of the reward without it."""
+"""A shard is drained if the model promises at least this part of the reward without it."""
 
 
 def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
-    """Chooses the action that promises most by the model, if it promises enough."""
+    """Chooses the action with the largest predicted reward, if it promises enough."""
     model, shards = Model(seen, limits), len(seen.shards)
     now = model.reward(shards, seen.deadline, seen.buffer)
     if now <= 0:
@@ -288,10 +284,10 @@ def decide_by_model(seen: Observation, before: Sequence[ScalingDecided], limits:
 
 
 def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int]]:
-    """Yields one change at a time within the limits, so that what comes of it can be told.
+    """Yields single changes within the limits, so that the effect of each can be seen.
 
-    A change is one shard more or less, or another deadline or buffer. With each go the shards that
-    it leads to: a few row-blocks are spread no better over one shard more, and over two.
+    A change is one shard more or less, or another deadline or buffer. Each comes with the number of
+    shards it leads to: a few row-blocks may spread no better over one more shard, but over two.
     """
     shards, found = len(seen.shards), set[tuple[int, float, float]]()
     factors = [2.0 ** (k / STEPS) for k in range(-3 * STEPS, 3 * STEPS + 1)]
@@ -300,7 +296,7 @@ def _candidates(seen: Observation, limits: Limits) -> Iterator[tuple[Action, int
         for factor in factors if goal == shards else [1.0]:
             own = (factor, 1.0) if seen.rounds else (1.0, factor)
             wanted = Action(goal, seen.deadline * own[0], seen.buffer * own[1], "")
-            to = within(wanted, seen, limits)
+            to = clamp_action(wanted, seen, limits)
             end = goal if to.shards > shards else to.shards
             key = (end, round(to.deadline, 6), round(to.buffer, 6))
             if key in found or to == stay(seen, ""):
@@ -329,14 +325,14 @@ def _factor(what: str, value: str, factor: float, limits: Limits) -> str:
 
 
 class Model:
-    """Foretells what other settings would have made of what was observed."""
+    """Predicts the reward of other settings for what was observed."""
 
     def __init__(self, seen: Observation, limits: Limits) -> None:
         self._seen, self._limits = seen, limits
         self._rounds = _whole(seen.rounds)
 
     def reward(self, shards: int, deadline: float, buffer: float) -> float:
-        """The reward up to a factor (the module says how); 0 where no version is made."""
+        """Returns the reward up to a constant factor; 0 if no version would be made."""
         share, waits = self.share(shards), self._seen.waits
         servers = waits.shards * share + waits.holders
         if self._rounds:
@@ -344,7 +340,7 @@ class Model:
         return self._of_streams(buffer_of(self._limits, buffer), share, servers)
 
     def share(self, shards: int) -> float:
-        """The work of the busiest of so many shards, as a part of the busiest one's work now."""
+        """Returns the busiest shard's work with so many shards, relative to now."""
         now = len(self._seen.shards)
         blocks = self._seen.blocks or now * shards
         return math.ceil(blocks / shards) / math.ceil(blocks / now)
@@ -356,8 +352,8 @@ class Model:
             arrivals = self._sooner(before, share)
             enough = min(max(least.quorum, least.minimum, 1), len(arrivals))
             needed = arrivals[enough - 1]
-            # The first deadline by which so many are here. No loop over deadlines: how long a
-            # transfer takes is what clients say, and they may say a petasecond.
+            # The first deadline by which enough are here. A loop over deadlines might never end:
+            # clients report how long a transfer takes, and may report a petasecond.
             until = max(deadline, needed + -needed % deadline)
             until = min(until, deadline * (1 + least.extensions))
             came = bisect_right(arrivals, until)
@@ -370,7 +366,7 @@ class Model:
         return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
 
     def _sooner(self, arrivals: Sequence[float], share: float) -> list[float]:
-        """When updates arrive if the busiest shard has this share of its work: ascending."""
+        """Returns arrival times, ascending, if the busiest shard has this share of its work."""
         ways = self._seen.ways or (self._seen.waits.transfer,)
         moved = list[float]()
         for k, at in enumerate(arrivals):
@@ -392,9 +388,9 @@ class Model:
 
 
 def _whole(rounds: Sequence[Round]) -> list[tuple[int, tuple[float, ...]]]:
-    """The times of all that were asked, round by round.
+    """Returns for each round the number asked and the arrival times of all of them.
 
-    Those of clients that did not come in time lie on the line through all arrivals on a normal
+    Times of clients that were late are extrapolated on a line through all arrivals, on a normal
     probability plot of their logarithms.
     """
     came = [
@@ -417,20 +413,21 @@ def _whole(rounds: Sequence[Round]) -> list[tuple[int, tuple[float, ...]]]:
 
 
 def _place(k: int, each: Round) -> float:
-    """Standard deviations from the middle at which the k-th of those that were asked comes."""
+    """Returns where on a normal distribution the k-th of those asked arrives."""
     return NormalDist().inv_cdf((k + 0.5) / each.asked)
 
 
 # --- moves row-blocks from shards that have much to do to shards that have less ----
 
 UNEVEN = 1.25
-"""Times the time of an even spread that the busiest shard may have before anything moves."""
+"""Blocks move only if the busiest shard takes more than this many times an even spread's time."""
 EVEN = 1.05
-"""The same, where it is good enough."""
+"""They stop moving below this."""
 WORTH = 0.9
-"""Of the longest time, the most that may be left of it for a move to be worth it."""
+"""A move is worth it only if it leaves at most this part of the longest time."""
 MOST = 8
-"""Blocks that move at once: a move holds cohorts up, and the load may be another one by then."""
+"""The most blocks that move at once: a move delays cohorts, and by its end the load may have
+changed."""
 
 
 def balance(
@@ -441,9 +438,9 @@ def balance(
     """Chooses the blocks that move now, and says why; None where the spread is even enough.
 
     Args:
-        held: by group, of every block its shards.
-        loads: by group, bytes on their way at once to all of its blocks; others have none.
-        costs: of each shard, what a byte costs it, in units of its own choice, above 0.
+        held: by group, each block's shards.
+        loads: by group, bytes on their way to all of its blocks; absent if none.
+        costs: by shard, cost per byte in any common unit, above 0.
     """
     at = {
         (group, block): list(shards)
@@ -461,7 +458,7 @@ def balance(
     even = total / rates if rates else 0.0
     before, moved = max(busy.values()), list[BlockAssigned]()
     if not (even and math.isfinite(before) and before > UNEVEN * even):
-        return None  # even enough, or weights of shards so far apart that no figure tells
+        return None  # even enough, or costs too far apart to compute with
     while len(moved) < MOST and max(busy.values()) > EVEN * even:
         found = _best(at, size, busy, costs)
         if found is None:
@@ -487,12 +484,12 @@ def _best(
     busy: Mapping[str, float],
     costs: Mapping[str, float],
 ) -> BlockAssigned | None:
-    """Finds the move that leaves the giver and its taker with the least to do."""
+    """Finds the move after which the busier of giver and taker has the least to do."""
     giver = max(busy, key=lambda shard: (busy[shard], shard))
     best: tuple[float, str, int, str] | None = None
     own = {key: shards for key, shards in at.items() if giver in shards}
     if len(own) < 2:
-        return None  # of a shard without any nothing is measured: they would come back, and go
+        return None  # nothing is measured on a shard without blocks: they would move to and fro
     for key, shards in own.items():
         rest = busy[giver] - size[key] * costs[giver]
         for taker in costs:

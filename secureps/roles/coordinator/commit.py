@@ -40,7 +40,7 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 
 def founded_from(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
     """What version 0 is to be made of: the plan's file (None), or the models that are here."""
-    return (None,) if tx.plan.given(group.name) else tuple(group.receipts.values())
+    return (None,) if tx.plan.is_given(group.name) else tuple(group.receipts.values())
 
 
 # --- 1 close ----------------------------------------------------------------------
@@ -254,7 +254,7 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """Whether a shard made version 0 of a founding model that was given up since."""
-    if group.phase is not Phase.FOUNDING or tx.plan.given(group.name):
+    if group.phase is not Phase.FOUNDING or tx.plan.is_given(group.name):
         return False
     owned = tx.federation.owners(group.name)[by.shard]
     given = (tuple(r.blocks[block] for block in owned) for r in group.receipts.values())

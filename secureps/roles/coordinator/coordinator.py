@@ -621,6 +621,6 @@ def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
         commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
         tx.order(client, recovery.make_invite(tx, group, client))
-    founder = client == tx.federation.founder and not tx.plan.given(group.name)
+    founder = client == tx.federation.founder and not tx.plan.is_given(group.name)
     if group.phase is Phase.FOUNDING and founder and not group.receipts:
         tx.order(client, recovery.make_invite(tx, group, client))

@@ -30,7 +30,13 @@ from secureps.messages.orders import (
 )
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
-from secureps.policy.cohorts.suspicion import BELIEVED, believed, missable, told, unsupported
+from secureps.policy.cohorts.suspicion import (
+    BELIEVED,
+    accusation,
+    believes,
+    count_spare,
+    tally_doubts,
+)
 from secureps.roles.coordinator import opening, recovery, termination
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -117,8 +123,8 @@ def stuck(tx: Transaction, group: GroupState) -> str:
     if not waiting:
         return ""
     by = sorted(frozenset[str]().union(*(group.open_receipts.doubted[id] for id in waiting)))
-    accused = unsupported(tx.federation.accused, _spare(tx, len(tx.holders)))
-    says = "; ".join(f"{holder} {told(accused[holder])}" for holder in by)
+    accused = tally_doubts(tx.federation.accused, _spare(tx, len(tx.holders)))
+    says = "; ".join(f"{holder} {accusation(accused[holder])}" for holder in by)
     updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
     return (
         f"{updates} cannot be opened without {named(by)}: {says}. Replace it, or whoever was taken "
@@ -157,13 +163,13 @@ def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: s
     if not group.rounds:
         able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
     spared = left <= tx.plan.threshold or len(able) > tx.plan.bounds(group.name).minimum
-    if believed(accused, id.client, holder, spare, BELIEVED if spared else 0):
+    if believes(accused, id.client, holder, spare, BELIEVED if spared else 0):
         return ""
-    return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"
+    return f"not believed: {holder} {accusation(tally_doubts(accused, spare)[holder])}"
 
 
 def _spare(tx: Transaction, left: int) -> int:
-    return missable(left, tx.plan.holders, tx.plan.threshold)
+    return count_spare(left, tx.plan.holders, tx.plan.threshold)
 
 
 def give_up_lost(tx: Transaction, group: GroupState) -> None:

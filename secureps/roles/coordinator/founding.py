@@ -108,7 +108,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
         if party in shards or party in holders or tx.spare(party):
             tx.order(party, tx.make_configure())
     for group in federation.groups.values():
-        if plan.given(group.name):
+        if plan.is_given(group.name):
             commit.found(tx, group, None)
 
 
@@ -138,7 +138,7 @@ def choose_founder(tx: Transaction) -> None:
     else is here: else nobody would train for as long as that client stays away.
     """
     federation, groups = tx.federation, tx.federation.groups.values()
-    awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.given(g.name)]
+    awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.is_given(g.name)]
     here = next(filter(tx.trains, federation.members), None) if awaited else None
     if here is None:
         return

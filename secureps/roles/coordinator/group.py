@@ -670,7 +670,7 @@ class GroupState:
         Updates that they made later were dropped, were in no cohort, and may be made anew.
         """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
-        self.suspicion = self.suspicion.opened_for(clients)
+        self.suspicion = self.suspicion.start_round(clients)
         self.phase = Phase.COLLECTING
         if self.rounds:
             self.members.training = dict.fromkeys(clients, Base(self.version, 0))
@@ -697,7 +697,7 @@ class GroupState:
         """Ends the open round without a cohort; returns what was sent for it."""
         ids = self.of_round
         self.drop(ids, at)
-        self.suspicion = self.suspicion.given_up()
+        self.suspicion = self.suspicion.give_up_round()
         self.end_round()
         self.go_on(at, reason)
         return ids

@@ -56,10 +56,10 @@ from secureps.messages.submission import (
 from secureps.model.layout import GroupLayout
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_counted
-from secureps.policy.groups import together
+from secureps.policy.groups import joint_groups
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import LARGEST
-from secureps.policy.spending import fact
+from secureps.policy.spending import make_fact
 from secureps.roles.coordinator import (
     commit,
     envelopes,
@@ -412,7 +412,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     if receipt.size != size:
         raise Malformed(f"{id}: {receipt.size} bytes, the plan makes {size}")
     # Without a name of its own an update could be summed twice, sealed under two keys.
-    beside = DIGEST_BYTES if len(together(plan, id.group)) > 1 else 0
+    beside = DIGEST_BYTES if len(joint_groups(plan, id.group)) > 1 else 0
     wanted = (UPDATE_BYTES, beside) if purpose == UPDATE else (0, 0)
     if (len(receipt.update), len(receipt.beside)) != wanted:
         raise Malformed(f"{id}: its update's name and the groups beside it take {wanted}")
@@ -482,7 +482,7 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     id, given = receipt.id, receipt.fact
     planned = None
     if receipt.purpose == UPDATE:
-        planned = fact(plan, id.client, id.group, layout.sent, receipt.version, receipt.step)
+        planned = make_fact(plan, id.client, id.group, layout.sent, receipt.version, receipt.step)
     if planned is None:
         if given is not None:
             raise Malformed(f"{id}: a charge where nothing is private")
@@ -499,7 +499,7 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
 
 def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     # Version 0 lies in the clear and is everybody's: one client gives it, and once.
-    client, given = receipt.id.client, tx.plan.given(group.name)
+    client, given = receipt.id.client, tx.plan.is_given(group.name)
     if given or group.phase is not Phase.FOUNDING or client != tx.federation.founder:
         raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
     if group.receipts:

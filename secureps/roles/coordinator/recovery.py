@@ -21,7 +21,7 @@ from secureps.policy.cohorts.suspicion import (
     Cut,
     Suspicion,
     choose,
-    closing,
+    close_with,
     halves,
     uneven,
 )
@@ -83,7 +83,7 @@ def decide(
     first, last = tx.deadlines(group, group.opened_at)
     whole = here >= group.invited
     minimum = tx.plan.bounds(group.name).minimum
-    found = closing(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)
+    found = close_with(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)
     count = f"{len(here)} of {len(state.chosen)} have arrived"
     if found is not None:
         closed = sorted((a for a in arrivals if a.id.client in found), key=lambda a: a.id)
@@ -174,7 +174,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
 
 
 def isolate(tx: Transaction, group: GroupState) -> None:
-    for client in sorted(group.suspicion.alone) if opening.wanted(tx.plan) else ():
+    for client in sorted(group.suspicion.offenders) if opening.wanted(tx.plan) else ():
         text = (
             f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
             "in it stood in cohorts that did"

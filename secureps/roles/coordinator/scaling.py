@@ -41,10 +41,10 @@ from secureps.policy.scaling.policies import (
     ScalingPolicy,
     Waits,
     balance,
+    choose_deed,
     decide_by_model,
     decide_by_thresholds,
     decide_nothing,
-    deed,
     stay,
 )
 from secureps.roles.coordinator import resharding, termination
@@ -393,7 +393,7 @@ def _by_policy(
 ) -> ScalingDecided:
     before = [record for _, record in tx.federation.scaled.decided]
     action = POLICIES[section.policy](seen, before, _limits(tx, section))
-    what, shard = deed(action, seen)
+    what, shard = choose_deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
         if text := _too_little(tx, load.memory, resharding.spread(tx, left)):

@@ -532,12 +532,12 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
-    shown = supports.alike(period, arrivals, bases, group.version, own.minimum)
+    shown = supports.select_alike(period, arrivals, bases, group.version, own.minimum)
     if isinstance(shown, Drop):
         return shown
     seen = _discount(tx, group, rule_state(tx, group), {arrival.id for arrival in arrivals})
     decision = tx.rule(group.name).decide(tx.now, shown, seen)
-    decision = supports.not_for_ever(period, decision, shown, bases, group.version)
+    decision = supports.end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
     if opening.wanted(tx.plan) and group.suspicion.suspect_sets:
@@ -755,7 +755,7 @@ def _owed_of(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]
         case Phase.PREPARING:
             silent = tuple(s for s in owners if s not in group.coming)
             return (group.name, version, "its part of version"), silent
-        case Phase.FOUNDING if tx.plan.given(group.name):
+        case Phase.FOUNDING if tx.plan.is_given(group.name):
             silent = tuple(s for s in owners if s not in group.coming)
             return (group.name, version, "its part of version"), silent
     return (group.name, version, ""), ()

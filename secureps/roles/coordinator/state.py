@@ -735,7 +735,7 @@ class CoordinatorState:
                 self.liars |= dict.fromkeys(holders, reason)
             case records.CohortBurnt(reason=reason):
                 self._drop(group, group.summed, reason)
-                group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
+                group.suspicion = group.suspicion.note_burnt(group.weights, record.spoilt)
                 group.burn(reason)
                 group.end_cohort(at, reason)
             case records.GroupResigned(reason=reason):
@@ -805,7 +805,7 @@ class CoordinatorState:
         group.blocks = self.by_block(group.name, coming)
         group.states = {shard: made.state for shard, made in coming.items()}
         group.history[version] = group.digest
-        group.suspicion = group.suspicion.opens(frozenset(group.weights))
+        group.suspicion = group.suspicion.note_opened(frozenset(group.weights))
         group.sitting_out = frozenset()
         group.forget_spoilt()
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)

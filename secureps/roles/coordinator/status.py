@@ -32,9 +32,9 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
-from secureps.policy.cohorts.suspicion import BELIEVED, missable, told, unsupported
+from secureps.policy.cohorts.suspicion import BELIEVED, accusation, count_spare, tally_doubts
 from secureps.policy.plan import Plan
-from secureps.policy.spending import adjacency, spent
+from secureps.policy.spending import adjacency, total_epsilon
 from secureps.roles.coordinator import (
     envelopes,
     opening,
@@ -150,8 +150,8 @@ def servers(
     The coordinator is one of them where something is wrong with its disk or its roster, and so is
     its standby, which lives while it follows.
     """
-    spare = missable(len(roster.holders()), plan.holders, plan.threshold)
-    accuse = unsupported(federation.accused, spare)
+    spare = count_spare(len(roster.holders()), plan.holders, plan.threshold)
+    accuse = tally_doubts(federation.accused, spare)
     gone = federation.moving.left
     shards = roster.names("shard") if federation.pinned is None else federation.shards
     found = [
@@ -216,7 +216,7 @@ def why(
     if out and group.phase is Phase.COLLECTING:
         reason = f"{reason}; without: {by_reason(out)}"
     many = (server for server in servers if server.accuses > BELIEVED)
-    reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
+    reason = "; ".join([reason, *(f"{each.name} {accusation(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
     away = federation.members.keys() - live if group.phase is Phase.WAITING else set[str]()
     names += sorted(away - federation.why_gone.keys())
@@ -251,7 +251,7 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
         client = "" if plan.section.initial is not None else "a first client"
         parts = [", ".join(server.name for server in absent), client]
         return " and ".join(part for part in parts if part) or "its servers"
-    if group.receipts or plan.given(group.name):
+    if group.receipts or plan.is_given(group.name):
         made = group.coming
         makers = [shard for shard in federation.owners(group.name) if shard not in made]
         return f"{named(makers, SHOWN)} to make version 0"
@@ -318,7 +318,7 @@ def _epsilon(tx: Transaction, name: str) -> float:
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)
-    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, ledger.tally(name)))
+    return tx.cache.of(("spent", name), known, lambda: total_epsilon(tx.plan, ledger.tally(name)))
 
 
 KEPT = 4096

@@ -20,9 +20,9 @@ from secureps.messages.coordinator_records import (
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.messages.submission import Base
-from secureps.policy.checks.evaluation import stop
+from secureps.policy.checks.evaluation import why_stop
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, after, fact
+from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
@@ -143,7 +143,7 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 def judged(tx: Transaction, result: VersionEvaluated) -> None:
     """Journals what was published of a version, for which the plan may end the run."""
     tx.write(result)
-    reason = stop(tx.federation.trail.newest, tx.plan.section.evaluation)
+    reason = why_stop(tx.federation.trail.newest, tx.plan.section.evaluation)
     if reason is not None and not all(over(tx, g) for g in tx.federation.model_groups):
         end(tx, reason)
 
@@ -219,7 +219,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
     def count() -> float:
         facts = (_fact(tx, client, group, base) for group, base in bases)
-        return after(tx.plan, ledger, client, [each for each in facts if each is not None])
+        return epsilon_after(tx.plan, ledger, client, [each for each in facts if each is not None])
 
     question = ("epsilon", client, *(group.name for group, _ in bases))
     basis = (ledger.count(client), tuple(base for _, base in bases))
@@ -228,7 +228,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
 
 def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact | None:
     size = tx.layout.group(group.name).sent
-    return fact(tx.plan, client, group.name, size, base.version, base.step)
+    return make_fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
 def next_version(tx: Transaction) -> list[GroupState]:

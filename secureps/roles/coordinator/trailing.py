@@ -10,7 +10,7 @@ the evaluator's word instead.
 from __future__ import annotations
 
 from secureps.messages.evaluation import EvaluationSkipped
-from secureps.policy.checks.evaluation import best
+from secureps.policy.checks.evaluation import find_best
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -125,5 +125,5 @@ def unkept(tx: Transaction) -> int:
 
 def best_version(tx: Transaction) -> int:
     """The best version by its results; 0 without any, or if the plan does not say what is best."""
-    found = best(tx.federation.trail.newest, tx.plan.section.evaluation)
+    found = find_best(tx.federation.trail.newest, tx.plan.section.evaluation)
     return 0 if found is None else found.version

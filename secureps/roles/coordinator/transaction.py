@@ -39,7 +39,7 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import build_rule, in_force
+from secureps.policy.rules.registry import apply_factors, build_rule
 from secureps.policy.rules.rule import Rule, Wait
 from secureps.roles.coordinator.group import GroupState, Members
 from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
@@ -496,7 +496,7 @@ class Transaction:
         factors = self.federation.scaled.of(self.group(group))
         if factors == AS_PLANNED:
             return self.plan.rule(group)
-        section = in_force(self.plan.group(group).rule, *factors)
+        section = apply_factors(self.plan.group(group).rule, *factors)
         made = partial(build_rule, section, self.plan.room)
         return self.cache.of(("rule", group), factors, made)
 
@@ -508,7 +508,7 @@ class Transaction:
 
     def deadline(self, group: str) -> float:
         section, factors = self.plan.group(group).rule, self.federation.scaled.of(self.group(group))
-        return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
+        return (section if factors == AS_PLANNED else apply_factors(section, *factors)).deadline
 
     def deadlines(self, group: GroupState, since: float) -> tuple[float, float]:
         """When a round that opened at `since` is to close, and when it must: seconds of the clock.

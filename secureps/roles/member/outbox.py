@@ -25,7 +25,7 @@ from secureps.messages.orders import GroupVersion, Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
 from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
 from secureps.policy.checks.local_work import Pace
-from secureps.policy.groups import joins_others, together
+from secureps.policy.groups import joins_others, joint_groups
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
 from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
@@ -412,7 +412,7 @@ class Desk:
         """For every rule with rounds, all of its groups or none."""
         by_rule: dict[tuple[str, ...], list[str]] = {}
         for group in self._open(alone=False):
-            by_rule.setdefault(together(self.plan, group), []).append(group)
+            by_rule.setdefault(joint_groups(self.plan, group), []).append(group)
         for groups in by_rule.values():
             due = [self._due(group) for group in groups]
             if None not in due:

@@ -26,9 +26,9 @@ from secureps.messages.run import Schema, other_run
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.checks.privacy import weak_privacy
-from secureps.policy.counting import public_number, publication
+from secureps.policy.counting import describe_public, public_number
 from secureps.policy.plan import Plan, different_keys
-from secureps.policy.spending import Fact, adjacency, after, fact, spent
+from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.tasks import Aim, Contributed
@@ -88,7 +88,7 @@ class Budget:
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
         """The facts that these aims will spend; the same update again is free."""
         facts = [
-            fact(
+            make_fact(
                 self.plan,
                 self.client,
                 aim.group,
@@ -116,7 +116,7 @@ class Budget:
         if any(receipt.unsafe for receipt in sent):
             parts.append(NO_PRIVACY)
         elif privacy is not None:
-            epsilon = spent(self.plan, ledger.tally(self.client))
+            epsilon = total_epsilon(self.plan, ledger.tally(self.client))
             parts.append(f"epsilon {epsilon:.3f} of {privacy.budget:g} in this run")
             parts += [came.standing] if came.standing else []
             parts[-1] += f" ({adjacency(self.plan)})"
@@ -131,7 +131,7 @@ class Budget:
         if self.budget is not None:
             limits.append((self.budget, OWN_DELTA))
         for budget, most_delta in limits:
-            epsilon = after(self.plan, ledger, self.client, facts, most_delta)
+            epsilon = epsilon_after(self.plan, ledger, self.client, facts, most_delta)
             if epsilon > budget:
                 of = f"the budget is {budget:g} ({adjacency(self.plan)})"
                 return f"would bring epsilon to {epsilon:.2f}, {of}"
@@ -386,7 +386,7 @@ class MemberSettings:
 
         A budget of its own limits the second, whatever the plan says.
         """
-        public = () if self.name == plan.evaluator else publication(plan.section, self.records)
+        public = () if self.name == plan.evaluator else describe_public(plan.section, self.records)
         weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
         return (*public, *weak)
 
@@ -406,7 +406,7 @@ class MemberSettings:
         run = welcome.run
         if pinned is None:
             plan = check_run(run, welcome.placement, self.roster)
-            plan.touched(self.rows)
+            plan.touched_groups(self.rows)
             if self.name != plan.evaluator:
                 public_number(plan.section, self.records)  # refuses a plan without one
             model = self.model(plan)

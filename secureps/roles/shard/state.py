@@ -343,7 +343,7 @@ class ShardState:
         return StepState(made.cohort, opened, key)
 
     def _founding(self, group: str, state: Prepared) -> MakeState | None:
-        if self.pinned.plan.given(group):
+        if self.pinned.plan.is_given(group):
             return MakeState(group, None)
         wanted = dict(zip(self.own(group), state.blocks, strict=True))
         found = {

@@ -244,7 +244,7 @@ def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
-    state += f"; {suspicion.told(server.accuses)}" if server.accuses else ""
+    state += f"; {suspicion.accusation(server.accuses)}" if server.accuses else ""
     return f"{state}; {server.trouble}" if server.trouble else state
 
 

@@ -181,9 +181,9 @@ class Look:
                     if not np.isfinite(view).all():
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
 
-    def touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
+    def touched_groups(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
         with blamed("touches"):
-            return plan.touched(touched_rows(trainer, self.schema))
+            return plan.touched_groups(touched_rows(trainer, self.schema))
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}

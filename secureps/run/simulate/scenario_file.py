@@ -11,7 +11,7 @@ from pathlib import Path
 from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
-from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
+from secureps.config.sections import parse, read_toml, refuse_misplaced, resolve_paths
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.policy.plan import Plan, load_plan
@@ -83,7 +83,7 @@ def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario
     section = parse(ScenarioSection, values, str(path))
     if runs:
         refuse_misplaced(section.settings, path)
-    settings = placed(section.settings, path.parent)
+    settings = resolve_paths(section.settings, path.parent)
     section = section.model_copy(update={"settings": settings})
     script = path.parent / section.script
     plan = load_plan(path.parent / section.plan, fetch=fetch)

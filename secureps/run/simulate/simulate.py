@@ -39,7 +39,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Outcome
 from secureps.policy.explain.explanation import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
-from secureps.policy.spending import adjacency, spent
+from secureps.policy.spending import adjacency, total_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.machine import Machine
 from secureps.run.initial_schema import founding_schema
@@ -325,7 +325,7 @@ class Play:
         plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
         if plan.section.privacy is None:
             return None
-        return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
+        return max(total_epsilon(plan, ledger.tally(name)) for name in self.scenario.clients)
 
     def summary(self) -> dict[str, Any]:
         totals, clients = self.metrics.totals, self.scenario.clients

@@ -61,7 +61,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_deltas import FLOAT_BYTES, Codes, block_code, block_delta
 from secureps.policy.counting import shares_in
-from secureps.policy.groups import moved
+from secureps.policy.groups import scale_mover
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.privacy.client_level import FIRST
@@ -548,7 +548,7 @@ class Stepping:
     def _stepped(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
         plan, cohort = self._plan, self._cohort
         optimizer = plan.optimizer(cohort.group)
-        mover = moved(plan, cohort.group, self._layout.sent)
+        mover = scale_mover(plan, cohort.group, self._layout.sent)
         scale = None if mover is None else float(np.float32(mover.check(cohort.scale)))
         scaled = bool(self._layout.apart(block))
         values, before = self._before.values[block], self._before.optimizer[block]

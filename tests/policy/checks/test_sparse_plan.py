@@ -83,11 +83,11 @@ def test_what_no_trainer_touches(
 def test_rows_become_row_blocks_and_silence_all_of_them() -> None:
     plan = sparse_plan("plain", BUFFERED)
     assert touched_rows(Shopper(1, [0, 2]), SCHEMA) == {"table": [1, 11]}
-    assert plan.touched({"table": [1, 3, 11]}) == ("table.0", "table.2", "tower")
-    assert plan.touched({"table": []}) == ("tower",)
-    assert plan.touched({}) == ("table.0", "table.1", "table.2", "table.3", "tower")
+    assert plan.touched_groups({"table": [1, 3, 11]}) == ("table.0", "table.2", "tower")
+    assert plan.touched_groups({"table": []}) == ("tower",)
+    assert plan.touched_groups({}) == ("table.0", "table.1", "table.2", "table.3", "tower")
     with pytest.raises(Malformed, match=f"no row {ROWS}"):
-        plan.touched({"table": [ROWS]})
+        plan.touched_groups({"table": [ROWS]})
 
 
 def test_a_client_that_touches_nothing_at_all_cannot_take_part() -> None:
@@ -95,4 +95,4 @@ def test_a_client_that_touches_nothing_at_all_cannot_take_part() -> None:
     table = data["group"][0]
     plan = Plan(parse(PlanSection, data | {"group": [table]}, "test"))
     with pytest.raises(Malformed, match="this client has nothing to train"):
-        plan.touched({"table": np.array([], np.int64).tolist()})
+        plan.touched_groups({"table": np.array([], np.int64).tolist()})

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.policy.cohorts.suspicion import Clients, halves, within
+from secureps.policy.cohorts.suspicion import Clients, halves, is_within
 
 RUN = b"r" * 32
 
@@ -52,12 +52,12 @@ def test_nobody_is_left_among_fewer_than_the_least(count: int, least: int) -> No
 def test_within_is_membership_of_the_tree(count: int, least: int) -> None:
     whole = clients(count)
     sets = tree(whole, least)
-    assert all(within(RUN, "all", 3, whole, s, least) for s in sets)
+    assert all(is_within(RUN, "all", 3, whole, s, least) for s in sets)
     for s in sets[1:]:
         one = next(iter(s))
-        assert not within(RUN, "all", 3, whole, s - {one}, least)
-        assert not within(RUN, "all", 3, s, whole, least)
-    assert not within(RUN, "all", 3, whole, whole | {"stranger"}, least)
+        assert not is_within(RUN, "all", 3, whole, s - {one}, least)
+        assert not is_within(RUN, "all", 3, s, whole, least)
+    assert not is_within(RUN, "all", 3, whole, whole | {"stranger"}, least)
 
 
 def test_another_run_group_or_version_cuts_otherwise() -> None:

@@ -16,9 +16,9 @@ from secureps.policy.cohorts.suspicion import (
     Clients,
     Suspicion,
     choose,
-    closing,
+    close_with,
     halves,
-    within,
+    is_within,
 )
 
 RUN = b"r" * 32
@@ -63,17 +63,17 @@ class Played:
             if self.over:
                 return
             for before in asked:
-                known = partial(within, RUN, "all", self.versions, before, choice.clients)
+                known = partial(is_within, RUN, "all", self.versions, before, choice.clients)
                 assert not before & choice.clients or known(self.minimum)
             asked.append(choice.clients)
-            self.state = self.state.opened_for(choice.clients)
+            self.state = self.state.start_round(choice.clients)
             if not spoils(choice.clients):
-                self.state = self.state.opens(choice.clients)
+                self.state = self.state.note_opened(choice.clients)
                 self.included |= choice.clients
                 self.isolate()
                 break
             self.burnt += 1
-            self.state = self.state.burns(dict.fromkeys(choice.clients, 1), spoilt=True)
+            self.state = self.state.note_burnt(dict.fromkeys(choice.clients, 1), spoilt=True)
             self.isolate()
         self.versions += 1
 
@@ -84,9 +84,9 @@ class Played:
         assert suspects or not self.state.cleared
 
     def isolate(self) -> None:
-        for client in sorted(self.state.alone):
+        for client in sorted(self.state.offenders):
             self.isolated |= {client}
-            self.state = self.state.without(client)
+            self.state = self.state.remove_client(client)
 
     def on(self, spoils: Callable[[Clients], Clients]) -> Played:
         """Until everybody is in a version or out."""
@@ -179,7 +179,7 @@ def chosen(state: Suspicion, able: Clients, live: Clients, minimum: int = 4) -> 
 def burns(*clients: Clients, spoilt: bool = True) -> Suspicion:
     state = Suspicion()
     for each in clients:
-        state = state.opened_for(each).burns(dict.fromkeys(each, 1), spoilt)
+        state = state.start_round(each).note_burnt(dict.fromkeys(each, 1), spoilt)
     return state
 
 
@@ -208,7 +208,7 @@ def test_the_largest_set_without_a_known_offender_or_flaw_is_next() -> None:
     assert state.suspect_sets == {first}
     assert chosen(state, whole, whole).clients == second, "before the halves of the first"
     for half, other in ((first, second), (second, first)):
-        flawed = burns(whole, spoilt=False).doubt(min(half))
+        flawed = burns(whole, spoilt=False).note_flaw(min(half))
         assert chosen(flawed, whole, whole).clients == other
         assert chosen(burns(whole), whole - {min(half)}, whole).clients == other, "left out"
 
@@ -230,44 +230,44 @@ def test_a_set_that_is_given_up_again_and_again_is_no_longer_tried() -> None:
     state, tried = burns(whole), []
     while not (found := chosen(state, whole, whole)).over:
         tried.append(found.clients)
-        state = state.opened_for(found.clients).given_up()
+        state = state.start_round(found.clients).give_up_round()
     assert sorted(map(sorted, tried)) == sorted(map(sorted, MOST_TRIED * cutting(3)(whole, 4)))
 
 
 def test_a_round_after_a_burnt_cohort_closes_for_exactly_those_it_is_for() -> None:
     half = cutting(3)(crowd(16), 4)[0]
-    state = burns(crowd(16)).opened_for(half)
+    state = burns(crowd(16)).start_round(half)
     assert state.exact
-    assert closing(state, half - {min(half)}, 4, deadline=True, last=True) is None
-    assert closing(state, half, 4, deadline=False, last=False) == half
+    assert close_with(state, half - {min(half)}, 4, deadline=True, last=True) is None
+    assert close_with(state, half, 4, deadline=False, last=False) == half
 
 
 def test_a_round_of_a_version_of_its_own_closes_without_those_who_are_late() -> None:
-    state = burns(crowd(16)).opens(crowd(16) - named(1, 2, 3))
+    state = burns(crowd(16)).note_opened(crowd(16) - named(1, 2, 3))
     assert state.cleared == crowd(16) - named(1, 2, 3)
     found = chosen(state, crowd(16), crowd(16)).clients
     assert len(found & named(1, 2, 3)) == 1
-    state = state.opened_for(found)
+    state = state.start_round(found)
     assert not state.exact
     ten, six = [frozenset(sorted(found, reverse=True)[:k]) for k in (10, 6)]
-    assert closing(state, ten, 4, deadline=False, last=False) is None
-    assert closing(state, ten, 4, deadline=True, last=False) == ten
-    assert closing(state, six | found & named(1, 2, 3), 4, deadline=True, last=False) == six, (
+    assert close_with(state, ten, 4, deadline=False, last=False) is None
+    assert close_with(state, ten, 4, deadline=True, last=False) == ten
+    assert close_with(state, six | found & named(1, 2, 3), 4, deadline=True, last=False) == six, (
         "if it burnt, nothing could follow it"
     )
-    assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=False) is None
-    assert closing(state, named(1, 2, 3, 4), 4, deadline=True, last=True) == named(1, 2, 3, 4)
-    assert closing(state, crowd(16) | found, 4, deadline=True, last=True) == found, "no others"
+    assert close_with(state, named(1, 2, 3, 4), 4, deadline=True, last=False) is None
+    assert close_with(state, named(1, 2, 3, 4), 4, deadline=True, last=True) == named(1, 2, 3, 4)
+    assert close_with(state, crowd(16) | found, 4, deadline=True, last=True) == found, "no others"
 
 
 def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
     """Whoever spoilt nothing while nobody was suspected may be the next to do so."""
     six = crowd(6)
-    behaved = Suspicion().opens(six).opens(six)
-    spoilt = behaved.burns(dict.fromkeys(crowd(7), 1), spoilt=True)
+    behaved = Suspicion().note_opened(six).note_opened(six)
+    spoilt = behaved.note_burnt(dict.fromkeys(crowd(7), 1), spoilt=True)
     assert spoilt.suspect_sets == {crowd(7)}, "not the newcomer alone"
-    among = dataclasses.replace(spoilt, burnt=()).opens(named(0, 1, 2))
-    turned = among.burns(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
+    among = dataclasses.replace(spoilt, burnt=()).note_opened(named(0, 1, 2))
+    turned = among.note_burnt(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
     assert turned.suspect_sets == {named(3, 4, 5, 6), named(0, 1, 2)}
     assert turned.cleared == frozenset()
 
@@ -275,7 +275,7 @@ def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
 def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_cohort() -> None:
     """The largest that is allowed does: its members can send the same once more."""
     whole = crowd(16)
-    state = Suspicion().burns(dict.fromkeys(whole, 1), spoilt=True)
+    state = Suspicion().note_burnt(dict.fromkeys(whole, 1), spoilt=True)
     cut = cutting(0)
     first, second = sorted(cut(whole, 2), key=sorted)
     free = choose(state, cut, whole, whole, 2, MOST)
@@ -287,7 +287,7 @@ def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_coh
 
 
 def test_too_few_for_a_test_go_on_without_the_suspects() -> None:
-    state = burns(crowd(9)).opens(crowd(6))
+    state = burns(crowd(9)).note_opened(crowd(6))
     found = chosen(state, crowd(7), crowd(7))
     assert found.clients == crowd(6)
     assert found.reason == "too few for a test: without c06"

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.suspicion import uneven
-from secureps.policy.rules.registry import LARGEST, declared, even_out, fade, superseded
+from secureps.policy.rules.registry import LARGEST, declare, drop_older, even_out, fade
 from secureps.policy.rules.rule import Arrival
 
 
@@ -47,14 +47,14 @@ def test_an_older_update_counts_for_no_more() -> None:
 
 def test_what_is_declared_is_within_its_bounds() -> None:
     """By half-octaves: a clip that is passed by a rounding tells no more than one that is not."""
-    assert [declared(2.0**-k, 1.0) for k in range(9)] == [15, 13, 11, 9, 7, 5, 3, 1, 0]
-    assert declared(1.0 + 1e-7, 1.0) == declared(9.0, 1.0) == LARGEST
-    assert declared(0.0, 1.0) == declared(1.0, 0.0) == 0
+    assert [declare(2.0**-k, 1.0) for k in range(9)] == [15, 13, 11, 9, 7, 5, 3, 1, 0]
+    assert declare(1.0 + 1e-7, 1.0) == declare(9.0, 1.0) == LARGEST
+    assert declare(0.0, 1.0) == declare(1.0, 0.0) == 0
 
 
 def test_the_newest_update_of_a_client_is_the_one_that_is_chosen_from() -> None:
     ids = [SubmissionId(client, "all", n) for n, client in enumerate(("a", "b", "a", "c", "a"))]
-    drop = superseded(tuple(Arrival(id, 0, float(n)) for n, id in enumerate(ids)))
+    drop = drop_older(tuple(Arrival(id, 0, float(n)) for n, id in enumerate(ids)))
     assert drop is not None
     assert drop.ids == (ids[0], ids[2])
-    assert superseded(tuple(Arrival(id, 0) for id in (ids[1], ids[3], ids[4]))) is None
+    assert drop_older(tuple(Arrival(id, 0) for id in (ids[1], ids[3], ids[4]))) is None

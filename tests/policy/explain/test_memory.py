@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.policy.memory import MemoryUse, Service, fewest, footprint
+from secureps.policy.memory import MemoryUse, Service, footprint, least_footprint
 from secureps.policy.plan import Plan
 from tests.kits import explained
 from tests.kits.roles_kit import make_plan
@@ -18,7 +18,7 @@ SERVICE = replace(explained.SERVICE, shards=("shard-0",), clients=3)
 
 
 def need(plan: Plan, values: int, service: Service = SERVICE) -> MemoryUse:
-    return footprint(plan, plan.sized({"all": values}), service)
+    return footprint(plan, plan.lay_out_sizes({"all": values}), service)
 
 
 def test_every_part_is_counted() -> None:
@@ -85,8 +85,8 @@ def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
     table = {"rule": RULE, "tier": "resident"}
     plan = make_plan("plain", group=[table], shards=4, scaling=scaling)
     service = replace(SERVICE, shards=tuple(f"shard-{i}" for i in range(4)), memory=memory)
-    groups = plan.sized({"all": 960})
-    made = fewest(plan, groups, service)
+    groups = plan.lay_out_sizes({"all": 960})
+    made = least_footprint(plan, groups, service)
     assert (None if made is None else made.shards) == left
     if made is not None:
         alone = footprint(plan, groups, replace(service, shards=service.shards[:left]))

@@ -9,7 +9,7 @@ import pytest
 
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import Plan
-from secureps.policy.spending import HUNDREDTHS, choose, planned, refuse_epsilon
+from secureps.policy.spending import HUNDREDTHS, choose_noise, plan_epsilon, refuse_epsilon
 from tests.kits.privacy_kit import private_plan as client_plan
 from tests.kits.roles_kit import make_plan, private_plan
 
@@ -22,19 +22,19 @@ def spends(plan: Plan, **privacy: Any) -> float:
     section = plan.section.privacy
     assert section is not None
     own = plan.section.model_copy(update={"privacy": section.model_copy(update=privacy)})
-    return planned(Plan(own), SIZES, own.versions)
+    return plan_epsilon(Plan(own), SIZES, own.versions)
 
 
 def lasting(plan: Plan, versions: int) -> float:
     own = plan.section.model_copy(update={"versions": versions})
-    return planned(Plan(own), SIZES, versions)
+    return plan_epsilon(Plan(own), SIZES, versions)
 
 
 @pytest.mark.parametrize("unit", PLANS)
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 20.0])
 def test_the_least_noise_of_hundredths_is_chosen(unit: str, epsilon: float) -> None:
     plan = PLANS[unit]()
-    made, choice = choose(plan, SIZES, epsilon, noise_stated=False)
+    made, choice = choose_noise(plan, SIZES, epsilon, noise_stated=False)
     assert made.section.privacy is not None
     assert made.section.privacy.budget == epsilon
     assert made.section.privacy.noise_multiplier == choice.noise_multiplier
@@ -52,7 +52,7 @@ def test_the_least_noise_of_hundredths_is_chosen(unit: str, epsilon: float) -> N
 def test_where_the_noise_is_stated_the_most_versions_are(unit: str) -> None:
     plan = PLANS[unit]()
     epsilon = 1.5 * lasting(plan, 1)
-    made, choice = choose(plan, SIZES, epsilon, noise_stated=True)
+    made, choice = choose_noise(plan, SIZES, epsilon, noise_stated=True)
     assert choice.versions == made.section.versions >= 1
     assert lasting(plan, choice.versions) <= epsilon < lasting(plan, choice.versions + 1)
     assert choice.lines[0] == f"versions = {choice.versions}"
@@ -62,22 +62,22 @@ def test_where_the_noise_is_stated_the_most_versions_are(unit: str) -> None:
 
 def test_what_is_not_enough_for_one_version_is_refused_with_the_noise_that_is() -> None:
     plan = private_plan()
-    _, least = choose(plan, SIZES, 0.5, noise_stated=False)
+    _, least = choose_noise(plan, SIZES, 0.5, noise_stated=False)
     with pytest.raises(PlanRefused, match=r"one version spends .* of 0\.5, of one record") as said:
-        choose(plan, SIZES, 0.5, noise_stated=True)
+        choose_noise(plan, SIZES, 0.5, noise_stated=True)
     assert f"; noise_multiplier = {least.noise_multiplier:g} lasts for all" in str(said.value)
 
 
 def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
     with pytest.raises(PlanRefused, match="no noise_multiplier up to 1000 spends 1e-09 or less"):
-        choose(private_plan(), SIZES, 1e-9, noise_stated=False)
+        choose_noise(private_plan(), SIZES, 1e-9, noise_stated=False)
 
 
 def test_an_evaluation_that_would_come_too_late_is_moved() -> None:
     rounds = {"every": 3, "metrics": {"loss": 1.0}}
     plan = private_plan(versions=9, evaluation=rounds)
     epsilon = lasting(private_plan(versions=9), 2)
-    made, choice = choose(plan, SIZES, epsilon, noise_stated=True)
+    made, choice = choose_noise(plan, SIZES, epsilon, noise_stated=True)
     assert choice.versions == 2
     assert choice.lines[-2:] == ("[evaluation]", "every = 2")
     assert made.section.evaluation is not None

@@ -11,8 +11,8 @@ from secureps.policy.explain.visibility import (
     Sight,
     advised_threshold,
     collusion,
+    count_withstood,
     sights,
-    withstood,
 )
 from secureps.policy.plan import Plan
 from tests.kits.committee_plans import committee_plan
@@ -48,7 +48,7 @@ def learns(t: int, n: int, corrupt: int) -> bool:
     ("t", "n"), [(t, n) for n in range(1, 9) for t in range(n // 2 + 1, n + 1)]
 )
 def test_the_bound_is_exact(t: int, n: int) -> None:
-    most = withstood(t, n)
+    most = count_withstood(t, n)
     assert most >= 0
     assert not learns(t, n, most)
     assert learns(t, n, most + 1)
@@ -57,13 +57,13 @@ def test_the_bound_is_exact(t: int, n: int) -> None:
 def test_an_advised_threshold_withstands_as_many_as_may_be_away() -> None:
     """Of n = 1 to 12 holders; a smaller one would withstand fewer than may be away."""
     known = {n: advised_threshold(n) for n in range(1, 13)}
-    assert [(n - t, withstood(t, n)) for n, t in known.items()] == [
+    assert [(n - t, count_withstood(t, n)) for n, t in known.items()] == [
         *((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 3)),
         *((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)),
     ]
     for n, t in known.items():
         Committee(tuple(f"{k:02d}" for k in range(n)), t)  # its seeds are few enough
-        assert withstood(t - 1, n) < n - (t - 1)
+        assert count_withstood(t - 1, n) < n - (t - 1)
 
 
 def test_a_key_holder_of_a_committee_sees_no_update_in_any_form() -> None:

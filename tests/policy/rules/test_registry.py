@@ -9,7 +9,7 @@ import pytest
 from secureps.config.plan import BufferedSection, OwnRuleSection, PlanSection, SyncSection
 from secureps.config.sections import parse
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import build_rule, in_force, staleness_power
+from secureps.policy.rules.registry import apply_factors, build_rule, staleness_power
 from tests.kits.streams import BUFFERED, PRIORITY, stream_plan
 
 SYNC = SyncSection(quorum=6, deadline=10.0)
@@ -21,7 +21,7 @@ def test_a_rule_has_a_power_of_staleness_or_none() -> None:
 
 
 def test_a_deadline_is_the_plan_s_times_a_factor() -> None:
-    changed = in_force(SYNC, 0.5, 0.25)
+    changed = apply_factors(SYNC, 0.5, 0.25)
     assert changed == SYNC.model_copy(update={"deadline": 5.0})
 
 
@@ -30,20 +30,20 @@ def test_a_buffer_is_neither_below_the_minimum_nor_above_the_plan_s(
     factor: float, buffer: int
 ) -> None:
     section = BufferedSection(name="buffered", buffer=20)
-    changed = in_force(section, 1.0, factor)
+    changed = apply_factors(section, 1.0, factor)
     assert isinstance(changed, BufferedSection)
     assert changed.buffer == buffer
 
 
 def test_a_rule_of_the_user_s_own_stays() -> None:
     own = OwnRuleSection(name="package.module:Class")
-    assert in_force(own, 0.5, 0.5) is own
+    assert apply_factors(own, 0.5, 0.5) is own
 
 
 @pytest.mark.parametrize("rule", [BUFFERED | {"minimum": 2}, PRIORITY | {"minimum": 2}])
 def test_a_cohort_of_the_rule_in_force_is_one_that_the_plan_allows(rule: dict[str, Any]) -> None:
     plan = stream_plan("plain", rule)
-    bounds: Any = build_rule(in_force(plan.group("all").rule, 1.0, 0.5), plan.room)
+    bounds: Any = build_rule(apply_factors(plan.group("all").rule, 1.0, 0.5), plan.room)
     assert bounds.bounds.most == 2
     assert plan.bounds("all").minimum <= bounds.bounds.most <= plan.bounds("all").most
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.policy.scaling.policies import Action, deed, stay, within
+from secureps.policy.scaling.policies import Action, choose_deed, clamp_action, stay
 from tests.kits.loads import LIMITS, observed
 
 
 @pytest.mark.parametrize("shards", [4, 5, 8])
 def test_a_shard_that_an_operator_added_beyond_the_most_stays(shards: int) -> None:
     seen = observed(shards=shards, spares=1)
-    assert deed(within(stay(seen, "fixed"), seen, LIMITS), seen) == ("", "")
+    assert choose_deed(clamp_action(stay(seen, "fixed"), seen, LIMITS), seen) == ("", "")
     wanted = Action(shards + 1, 1.0, 1.0, "because")
-    assert deed(within(wanted, seen, LIMITS), seen) == ("", "")
+    assert choose_deed(clamp_action(wanted, seen, LIMITS), seen) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_one_more_shard_is_the_first_spare_and_one_less_the_last(
     shards: int, what: tuple[str, str]
 ) -> None:
     seen = observed(shards=2, spares=2)
-    assert deed(Action(shards, 1.0, 1.0, "because"), seen) == what
+    assert choose_deed(Action(shards, 1.0, 1.0, "because"), seen) == what

@@ -91,7 +91,7 @@ class Round:
         self.group.round += 1
         self.group.version, self.group.phase = 0, Phase.COLLECTING
         self.group.invited, self.group.opened_at = invited, self.tx.now
-        self.group.suspicion = self.group.suspicion.opened_for(invited)
+        self.group.suspicion = self.group.suspicion.start_round(invited)
 
     def agrees(self) -> None:
         ready, waiting = plain(self.tx, self.group)
@@ -122,7 +122,7 @@ class Round:
                 group.suspicion = group.suspicion.doubt(chance.choice(CLIENTS))
             case "burn" if chance.random() < 0.1:
                 cohort = chance.sample(CLIENTS, chance.randint(4, 6))
-                group.suspicion = group.suspicion.burns(dict.fromkeys(cohort, 1), spoilt=True)
+                group.suspicion = group.suspicion.note_burnt(dict.fromkeys(cohort, 1), spoilt=True)
                 self.opens(frozenset(cohort[: chance.randint(2, 6)]))
             case "here":
                 here = frozenset(chance.sample(HOLDERS, chance.randint(2, 4)))

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.errors import Malformed
 from secureps.messages.requests import Figure, Missing, Telemetry
-from secureps.policy.spending import planned
+from secureps.policy.spending import plan_epsilon
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.status import Window
@@ -148,5 +148,7 @@ def test_a_versions_epsilon_is_of_what_was_charged_until_it_was_there() -> None:
         for figure in report.figures
         if report.party == "coordinator"
     }
-    expected = [planned(plan, {"all": 1}, versions) if versions else 0.0 for versions in range(4)]
+    expected = [
+        plan_epsilon(plan, {"all": 1}, versions) if versions else 0.0 for versions in range(4)
+    ]
     assert [spent[version, "epsilon"] for version in range(4)] == expected

@@ -12,7 +12,7 @@ from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.requests import Retire
 from secureps.policy.plan import Plan
-from secureps.policy.spending import after, fact, spent
+from secureps.policy.spending import epsilon_after, make_fact, total_epsilon
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -47,12 +47,12 @@ def budgeted(plan: Plan, versions: int, groups: tuple[str, ...] = ("all",)) -> P
     """The same with a budget that lasts for so many versions, and a bit."""
     layout = plan.layout(SCHEMA)
     facts = [
-        fact(plan, "c0", group, layout.group(group).size, version)
+        make_fact(plan, "c0", group, layout.group(group).size, version)
         for group in groups
         for version in range(versions)
     ]
     assert plan.section.privacy is not None
-    budget = 1.0001 * spent(plan, [each for each in facts if each is not None])
+    budget = 1.0001 * total_epsilon(plan, [each for each in facts if each is not None])
     privacy = plan.section.privacy.model_copy(update={"budget": budget})
     return Plan(plan.section.model_copy(update={"privacy": privacy}))
 
@@ -78,7 +78,7 @@ def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
 
     def counting(plan: Plan, ledger: Ledger, party: str, ahead: Any) -> float:
         counted[party] += 1
-        return after(plan, ledger, party, ahead)
+        return epsilon_after(plan, ledger, party, ahead)
 
     monkeypatch.setattr(termination, "after", counting)
     rule = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4}
@@ -120,10 +120,10 @@ def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
     for client in CLIENTS:
         facts = facts_of(world.federation.ledger, client)
         assert len(facts) == 3
-        assert spent(world.plan, facts) <= budget
-        one_more = fact(world.plan, client, "all", 60, 3)
+        assert total_epsilon(world.plan, facts) <= budget
+        one_more = make_fact(world.plan, client, "all", 60, 3)
         assert one_more is not None
-        assert spent(world.plan, (*facts, one_more)) > budget
+        assert total_epsilon(world.plan, (*facts, one_more)) > budget
     invited = [o.version for to, o in world.told if to == "c0" and isinstance(o, orders.Invite)]
     assert max(invited) == 2
     last = world.federation.checkpoints[-1]
@@ -293,7 +293,7 @@ def test_an_evaluation_under_way_is_paid_for_before_the_next_version(tmp_path: P
     straight = played(1e6)
     facts = facts_of(straight.coordinator.federation.ledger, "client-00")
     for count in range(2, len(facts)):
-        run = played(1.0001 * spent(straight.coordinator.plan, facts[:count]))
+        run = played(1.0001 * total_epsilon(straight.coordinator.plan, facts[:count]))
         federation, made = run.coordinator.federation, run.versions()["all"]
         assert federation.finished.startswith("the privacy budget is spent: ")
         assert run.loop.now() < 5.0, "a round waited for clients that had stopped"

@@ -20,7 +20,7 @@ from secureps.errors import (
 from secureps.messages import coordinator_records, member_records, orders, records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import COORDINATOR, Schema, ShardAddress, TensorSpec
-from secureps.policy.counting import publication
+from secureps.policy.counting import describe_public
 from secureps.policy.plan import Plan
 from secureps.roles.machine import (
     Answered,
@@ -87,7 +87,7 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     step = client.welcome()
     pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
     assert step.records == [pinned]
-    published = list(map(Say, publication(PLAN.section, None)))
+    published = list(map(Say, describe_public(PLAN.section, None)))
     assert step.effects == [*published, *(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
     assert client.machine.pinned == Pinned.of(pinned)
     assert client.machine.wake() == 15.0
