@@ -120,7 +120,7 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent = "c0", "c1"
-    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: client in spent)
+    monkeypatch.setattr(termination, "is_unaffordable", lambda tx, client, group: client in spent)
     world = under(name="buffered", buffer=3, max_staleness=2, concurrency=2)
     world.join("c5")
     world.join("c6")

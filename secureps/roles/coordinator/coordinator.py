@@ -83,7 +83,7 @@ class Coordinator(Seat):
         self._settings = settings
         if settings.initial is not None:
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
-        looks = settings.examined and opening.wanted(settings.plan)
+        looks = settings.examined and opening.has_committee(settings.plan)
         enough = settings.plan.threshold if looks else 0
         bounds, names = settings.plan.bounds, settings.plan.all_groups
         groups = {
@@ -145,7 +145,7 @@ class Coordinator(Seat):
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
         opening.form_committee(tx, self._settings)
-        checkpointing.manifest_again(tx)
+        checkpointing.write_manifest_if_whole(tx)
         return self._close_turn(tx)
 
     def _refuse_other(self, run: RunInfo) -> None:
@@ -221,7 +221,7 @@ class Coordinator(Seat):
             self._rule(tx := self._tx(now))
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
-            if checkpointing.written(tx := self._tx(now), event):
+            if checkpointing.complete(tx := self._tx(now), event):
                 resharding.finish(tx)
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, KitRead):
@@ -292,7 +292,7 @@ class Coordinator(Seat):
             case requests.Submit(receipt):
                 membership.submit(tx, self._settings.roster, receipt)
             case requests.Trouble(party, reason):
-                self._sessions.trouble(party, membership.said(reason))
+                self._sessions.trouble(party, membership.shorten(reason))
             case requests.Retire(party):
                 self._sessions.leave(party)
                 membership.retire(tx, event)
@@ -301,31 +301,31 @@ class Coordinator(Seat):
             case requests.Withdraw():
                 membership.withdraw(tx, event)
             case Evaluated():
-                membership.evaluated(tx, self._settings.roster, event)
+                membership.take_evaluation(tx, self._settings.roster, event)
             case requests.Missing(party, ids=ids):
                 # A client may have the name of a shard that left, and reopens no cohort as that.
                 if self._settings.roster.find(party).role == "client":
-                    membership.gone(tx, party, ids)
+                    membership.take_lost(tx, party, ids)
                 else:
-                    answers.missing(tx, event)
+                    answers.take_missing(tx, event)
             case Held():
-                answers.held(tx, event)
+                answers.take_held(tx, event)
             case requests.Spoilt():
-                answers.spoilt(tx, event)
+                answers.take_spoilt(tx, event)
             case requests.Prepared():
-                answers.prepared(tx, event)
+                answers.take_prepared(tx, event)
             case requests.Checkpointed():
-                answers.checkpointed(tx, event)
+                answers.take_checkpointed(tx, event)
             case requests.Opened():
-                answers.opened(tx, event)
+                answers.take_opened(tx, event)
             case requests.OpenRefused():
-                answers.refused(tx, event)
+                answers.take_refusal(tx, event)
             case requests.KeyShare():
-                answers.key_share(tx, event)
+                answers.take_key_share(tx, event)
             case requests.Examined():
-                envelopes.looked_into(tx, tx.group(event.group), event)
+                envelopes.take_examination(tx, tx.group(event.group), event)
             case EnvelopeKeyAnnounced():
-                envelopes.announced(tx, self._settings.roster, event)
+                envelopes.take_key(tx, self._settings.roster, event)
             case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
                 if self.plan.section.scaling is not None and not self.plan.trails(event.group):
@@ -360,17 +360,17 @@ class Coordinator(Seat):
         of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
         if of_blocks and sender not in tx.federation.placed:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-        if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self.plan):
+        if isinstance(event, OF_A_COMMITTEE) and not opening.has_committee(self.plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
         """Does what is left to do before this coordinator rules, then what waited for that."""
-        for event in reign.asked(tx):
+        for event in reign.pick_next(tx):
             self._watched(tx, event)
             tx.order(event.party, tx.make_configure())
         reign.pass_fence(tx)
-        reign.follow(tx)
-        if reign.rules(tx):
+        reign.record_follower(tx)
+        if reign.is_ruling(tx):
             waiting = list(self._sessions.waiting.values())
             self._sessions.waiting.clear()
             for event in waiting:
@@ -437,7 +437,7 @@ class Coordinator(Seat):
         )
 
     def _close_turn(self, tx: Transaction) -> Step:
-        if rules := reign.rules(tx):
+        if rules := reign.is_ruling(tx):
             scaling.advance(tx, self._load)
         self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
@@ -459,7 +459,7 @@ def do_act(tx: Transaction, act: Act) -> None:
             for another reason than an operator's.
     """
     what = _deed(act)
-    act = Act(what.value, act.party, membership.said(act.reason))
+    act = Act(what.value, act.party, membership.shorten(act.reason))
     known, out = tx.federation, tx.federation.isolated
     if act.reason.startswith(BY_ITSELF):  # else an audit, and who is drained, would be misled
         raise Malformed(
@@ -482,7 +482,7 @@ def do_act(tx: Transaction, act: Act) -> None:
             tx.write(act)
         case Deed.SCALING_ON if known.scaled.off:
             tx.write(act)
-        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.newer(tx):
+        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.has_newer_version(tx):
             tx.write(act)
         case Deed.LEAVE_OUT if act.party not in out:
             _leave_out(tx, act)
@@ -493,7 +493,7 @@ def do_act(tx: Transaction, act: Act) -> None:
         case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.party not in tx.clients:
             raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
         case ShardDeed():
-            resharding.act(tx, act)
+            resharding.begin_move(tx, act)
             drained = what is ShardDeed.DRAIN and act.party not in known.scaled.drained
             if drained and tx.plan.section.scaling is not None:
                 tx.write(act)  # the load has drained it: by this word it comes back by another one
@@ -563,7 +563,7 @@ def repeat_orders(
         if federation.released(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
-            if opening.wanted(tx.plan):
+            if opening.has_committee(tx.plan):
                 _repeat_to_committee(tx, group, party)
             elif group.phase is Phase.OPENING:
                 tx.order(party, commit.make_open(tx, group))
@@ -595,7 +595,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        for receipt in commit.founded_from(tx, group) if shard not in group.coming else ():
+        for receipt in commit.founding_models(tx, group) if shard not in group.coming else ():
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
         return
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
@@ -610,7 +610,9 @@ def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> Non
     if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
-    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent_holders(
+        tx, group
+    ):
         tx.order(holder, commit.make_open(tx, group))
 
 
@@ -618,7 +620,7 @@ def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     if group.version >= 0:
         tx.order(client, commit.make_published(tx, group))
     for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
-        commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
+        commit.resume_submission(tx, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
         tx.order(client, recovery.make_invite(tx, group, client))
     founder = client == tx.federation.founder and not tx.plan.given(group.name)

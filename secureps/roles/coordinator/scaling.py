@@ -234,7 +234,7 @@ class Load:
 
     def _tells(self, tx: Transaction, group: GroupState) -> bool:
         sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
-        return bool(sent) and not termination.over(tx, group)
+        return bool(sent) and not termination.is_over(tx, group)
 
     def news(self, tx: Transaction) -> bool:
         """Whether each group has made another version, on average, since this was last true.
@@ -309,7 +309,7 @@ def advance(tx: Transaction, load: Load) -> None:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
     # A move that waits for its shard to come is not due, and another one would take its place.
-    moves = federation.moving.what or resharding.due(tx)
+    moves = federation.moving.what or resharding.describe_due_move(tx)
     if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
@@ -327,7 +327,7 @@ def advance(tx: Transaction, load: Load) -> None:
     if decided is None and measured:
         decided = _by_policy(tx, load, seen, section)
     if decided is not None:
-        if section.policy != "fixed" or _changes(decided, seen):
+        if section.policy != "fixed" or _is_change(decided, seen):
             _carry_out(tx, seen, decided)
         load.begin(tx.now)
 
@@ -355,7 +355,7 @@ def _decide(
     )
 
 
-def _changes(decided: ScalingDecided, seen: Observation) -> bool:
+def _is_change(decided: ScalingDecided, seen: Observation) -> bool:
     moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
     return moved or bool(decided.what or decided.blocks)
 
@@ -364,7 +364,7 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
     reason = decided.reason
     if decided.what:
         try:
-            resharding.act(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
+            resharding.begin_move(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
         except (Refused, UnknownParty) as error:
             stays = stay(seen, f"{reason}; and yet: {error}")
             decided = replace(
@@ -382,7 +382,7 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     held = tx.federation.placement.held
     found = balance(held, load.at_once(tx), load.costs(tx))
-    if found is None or _too_little(tx, load.memory, resharding.balanced(held, found[0])):
+    if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
     return _decide(tx, load, seen, stay(seen, reason), blocks=blocks)
@@ -396,12 +396,12 @@ def _by_policy(
     what, shard = deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
-        if text := _too_little(tx, load.memory, resharding.spread(tx, left)):
+        if text := _why_too_little(tx, load.memory, resharding.spread_blocks(tx, left)):
             action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
     return _decide(tx, load, seen, action, what, shard)
 
 
-def _too_little(
+def _why_too_little(
     tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> str:
     """Which shard could not work with the blocks that it would have, and why; empty if none.
@@ -451,7 +451,7 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
     )
 
 
-def seen(tx: Transaction) -> ScalingStatus | None:
+def make_status(tx: Transaction) -> ScalingStatus | None:
     section, scaled = tx.plan.section.scaling, tx.federation.scaled
     if section is None:
         return None
@@ -462,13 +462,15 @@ def seen(tx: Transaction) -> ScalingStatus | None:
         deadline=scaled.deadline,
         buffer=scaled.buffer,
         loads=last.loads if last else (),
-        steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in scaled.decided),
+        steps=tuple(
+            ScalingStep(at, describe(record), record.reason) for at, record in scaled.decided
+        ),
         reward=last.reward if last else 0.0,
         lost=last.lost if last else 0.0,
     )
 
 
-def told(record: ScalingDecided) -> str:
+def describe(record: ScalingDecided) -> str:
     if record.blocks:
         return f"balance {counted(len(record.blocks), 'block')}"
     if record.what:

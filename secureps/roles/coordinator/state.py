@@ -280,10 +280,10 @@ class Fates:
             self.known.pop(id, None)
             self.receipts.pop(id, None)
         if told:
-            self.over[client, group] = joined((*self.over.get((client, group), ()), *told))
+            self.over[client, group] = join_ranges((*self.over.get((client, group), ()), *told))
 
 
-def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
+def join_ranges(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
     """Ranges and single sequences as ranges, in order; ranges that touch become one."""
     found: list[tuple[int, int]] = []
     for first, last in sorted((each, each) if isinstance(each, int) else each for each in of):
@@ -389,7 +389,7 @@ class CoordinatorState:
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     moving: Moving = field(default_factory=Moving)
     members: dict[str, float] = field(default_factory=dict)
-    joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    join_ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
     founder: str = ""
     settled: Fates = field(default_factory=Fates)
     next: dict[tuple[str, str], int] = field(default_factory=dict)

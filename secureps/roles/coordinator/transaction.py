@@ -100,7 +100,7 @@ class Changes:
         self._clients.clear()
 
     def note(self, record: object) -> None:
-        concerned = _concerned(record)
+        concerned = _concerned_clients(record)
         if concerned is None:
             self.forget()
             return
@@ -112,7 +112,7 @@ class Changes:
         return None if mark < self._began else self._clients[mark - self._began :]
 
 
-def _concerned(record: object) -> Collection[str] | None:
+def _concerned_clients(record: object) -> Collection[str] | None:
     """The clients whose part in a group a record changes; None if that may be any."""
     match record:
         case (
@@ -595,7 +595,7 @@ class Transaction:
             self.order(shard, make(blocks))
 
 
-def said_once(tx: Transaction, party: str, text: str) -> NotReady:
+def refuse_once(tx: Transaction, party: str, text: str) -> NotReady:
     """The refusal of a party that waits for an operator, who reads of it here, once."""
     if party not in tx.sessions.elsewhere:
         tx.step.effects.append(Say(text))

@@ -11,7 +11,7 @@ from secureps.errors import Conflict
 from secureps.messages.orders import Settled
 from secureps.messages.requests import Submit
 from secureps.messages.submission import Outcome, SubmissionId
-from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, joined
+from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, join_ranges
 from secureps.roles.machine import Order
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import small_federation, small_plan
@@ -94,7 +94,7 @@ def test_a_sequence_that_never_came_is_not_over() -> None:
     ],
 )
 def test_ranges_are_joined(of: tuple[int | tuple[int, int], ...], found: object) -> None:
-    assert joined(of) == found
+    assert join_ranges(of) == found
 
 
 @pytest.fixture(scope="module")
