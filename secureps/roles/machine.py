@@ -256,7 +256,7 @@ class Unfolds(Protocol):
 class Foldable(Unfolds, Protocol):
     """A role whose journal may be compacted."""
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         """All that the records so far came to, and nothing else."""
 
 
@@ -275,7 +275,7 @@ class Machine(Protocol):
     def inspect(self, sender: str, message: Request) -> bool:
         """Before a payload is taken in: is it wanted? False if it is already held."""
 
-    def troubled(self, reason: str) -> Sequence[Effect]:
+    def report_trouble(self, reason: str) -> Sequence[Effect]:
         """Something is wrong beside the machine, or is no more (no reason): effects that say so."""
 
     def wake(self) -> float | None:
@@ -292,11 +292,11 @@ class DiskReports:
         self._party = party
         self._reason = ""
 
-    def troubled(self, reason: str) -> list[Effect]:
+    def report_trouble(self, reason: str) -> list[Effect]:
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]
 
     def heard(self, request: object) -> list[Effect]:
         """Says it again if the coordinator heard an older state: calls overtake each other."""
         stale = isinstance(request, Trouble) and request.reason != self._reason
-        return self.troubled(self._reason) if stale else []
+        return self.report_trouble(self._reason) if stale else []

@@ -343,12 +343,12 @@ def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
     sizes = {f"table.{k}": sum(k in own for own in SKEWED) * update for k in range(4)}
     known = load.at_once(tx)
     assert {group: known[group] for group in sizes} == sizes
-    assert (load.news(tx), load.news(tx)) == (True, False), "once for each version of all"
+    assert (load.has_news(tx), load.has_news(tx)) == (True, False), "once for each version of all"
     load.versions += load.groups
     late = load._lags.pop("shard-1")
-    assert not load.news(tx), "nobody knows how late it is"
+    assert not load.has_news(tx), "nobody knows how late it is"
     load._lags["shard-1"] = late
-    assert load.news(tx)
+    assert load.has_news(tx)
 
 
 def received(play: Simulation, group: str) -> list[Receipt]:

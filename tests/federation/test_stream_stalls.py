@@ -181,9 +181,9 @@ def test_a_deadline_counts_from_the_first_that_holders_have_looked_into(seldom: 
     world.now += 10.0
     world.send("c1", "c2", "c3")
     for id in [id for id in opened.receipts if id != first]:
-        opened.look(id, HOLDER)
+        opened.approve(id, HOLDER)
     world.give("coordinator", Tick())
-    opened.look(first, HOLDER)
+    opened.approve(first, HOLDER)
     world.now += 41.0
     world.give("coordinator", Tick())
     assert world.group().phase is Phase.HOLDING, world.group().reason

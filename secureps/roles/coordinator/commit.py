@@ -95,7 +95,7 @@ def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
         return
-    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
+    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.is_closed_over(receipt.id)
     if begun and tx.sessions.asked.isdisjoint(group.summed):
         hold_again(tx, group)
 
@@ -103,7 +103,7 @@ def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
     """Asks members for the same bytes once more, from their outboxes."""
     asked = tx.sessions.asked.union(ids)
-    tx.sessions.asked = {id for id in asked if tx.federation.waits(id)}
+    tx.sessions.asked = {id for id in asked if tx.federation.is_pending(id)}
     for id in ids:
         tx.order(id.client, orders.SendAgain(tx.federation.incarnation, id))
 
@@ -228,7 +228,7 @@ def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
         if replaced:  # others were not heard while this one erred
             _repeat_prepare(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
-    tx.sessions.holds(by.shard, group.name)
+    tx.sessions.note_whole(by.shard, group.name)
     owners = tx.federation.owners(group.name)
     if not owners.keys() <= group.coming.keys():
         return False

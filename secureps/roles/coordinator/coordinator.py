@@ -116,7 +116,7 @@ class Coordinator(Seat):
         self.federation.apply(at, record)
         self._sessions.changes.forget()
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         pinned = self.federation.pinned
         records = (*(() if pinned is None else (pinned,)), *self._follower.records)
         return Fold(records, to_plain(self.federation))
@@ -161,7 +161,7 @@ class Coordinator(Seat):
                 "began with. A new run takes a new state folder: keep this one"
             )
 
-    def troubled(self, reason: str) -> list[Effect]:
+    def report_trouble(self, reason: str) -> list[Effect]:
         """Shows in the status what is wrong beside it."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
@@ -260,7 +260,7 @@ class Coordinator(Seat):
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
-        gave_up = sender in tx.federation.moving.removed or tx.spare(sender)
+        gave_up = sender in tx.federation.moving.removed or tx.is_spare(sender)
         if isinstance(event, OF_BLOCKS) and gave_up:
             return requests.Noted()  # it held some when it said so
         self._demand_own(tx, sender, event)
@@ -550,17 +550,17 @@ def repeat_orders(
     if party in federation.moving.removed:
         resharding.dismiss(tx, party)
         return
-    spare = tx.spare(party)  # it hears which run it is part of, and no more
+    spare = tx.is_spare(party)  # it hears which run it is part of, and no more
     if spare or party in federation.placed or party in tx.holders:
         tx.order(party, tx.make_configure())
     if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
-        past = tuple(id for id in unsettled if federation.past(id))
+        past = tuple(id for id in unsettled if federation.is_past(id))
         if past:
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
-        if federation.released(party):
+        if federation.least_usable_key(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
             if opening.has_committee(tx.plan):
@@ -578,7 +578,7 @@ def repeat_orders(
         for id in unsettled:
             if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))
-            elif not federation.known(id):
+            elif not federation.is_known(id):
                 commit.send_again(tx, (id,))
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)

@@ -87,12 +87,12 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
         return
     doubt = _why_disbelieved(tx, group, id, answer.holder)
     alone = len(opening.remaining_holders(tx, group, id) - {answer.holder}) < tx.plan.threshold
-    if (alone or not doubt) and group.phase is Phase.HOLDING and group.closed_over(id):
+    if (alone or not doubt) and group.phase is Phase.HOLDING and group.is_closed_over(id):
         tx.write(CohortReopened(group.name, group.number, ()))
-    if not doubt and group.drops(id):
+    if not doubt and group.can_drop(id):
         _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
-        late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
+        late = "too late to leave it out" if tx.federation.is_kept(id) else "left out already"
         looked_at = opening.is_examined_first(group, id.client)
         tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
         if not looked_at and opening.is_examined_first(group, id.client):
@@ -108,7 +108,7 @@ def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
     for id in sorted(opening.unopenable(tx, group)):
         holders = group.open_receipts.doubted.get(id, frozenset())
         taken = [h for h in sorted(holders) if not _why_disbelieved(tx, group, id, h)]
-        if taken and group.drops(id):
+        if taken and group.can_drop(id):
             flaw = "it does not open, and too few others are left to open it"
             _leave_out(tx, group, id, taken[0], flaw)
 
@@ -142,7 +142,7 @@ def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     id = answer.id
     if id in group.open_receipts.receipts:
         return answer.holder not in group.open_receipts.doubted.get(id, ())
-    known = tx.federation.known(id)
+    known = tx.federation.is_known(id)
     return known and answer.holder not in tx.federation.accused.get(id.client, ())
 
 
@@ -196,7 +196,9 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
 
 def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
     """Drops what was sent for these holders; with the round, where there are rounds."""
-    ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
+    ids = tuple(
+        r.id for r in group.receipts.values() if r.committee in lost and group.can_drop(r.id)
+    )
     if not group.rounds:
         sealed = {group.receipts[id].committee or b"" for id in ids}
         for committee in sorted(sealed):
@@ -293,7 +295,7 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
     """
     if not opening.has_committee(tx.plan):
         return
-    stale = [r for r in group.receipts.values() if _is_stale(tx, r) and group.drops(r.id)]
+    stale = [r for r in group.receipts.values() if _is_stale(tx, r) and group.can_drop(r.id)]
     if not stale:
         return
     tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
@@ -310,7 +312,9 @@ def _stale_text(tx: Transaction) -> str:
 def _is_stale(tx: Transaction, receipt: Receipt) -> bool:
     keys = tx.federation.keys
     able = sum(
-        max(keys.least(holder), tx.federation.released(holder)) <= number <= keys.number(holder)
+        max(keys.least(holder), tx.federation.least_usable_key(holder))
+        <= number
+        <= keys.number(holder)
         for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
@@ -322,7 +326,7 @@ def release(tx: Transaction) -> None:
         return
     federation = tx.federation
     for holder in tx.holders:
-        released, newest = federation.released(holder), federation.keys.number(holder)
+        released, newest = federation.least_usable_key(holder), federation.keys.number(holder)
         groups = federation.groups.values()
         if released >= newest or any(group.members.returning for group in groups):
             continue
@@ -333,7 +337,7 @@ def release(tx: Transaction) -> None:
 
 
 def make_erase(tx: Transaction, holder: str) -> EraseKeys:
-    return EraseKeys(tx.federation.incarnation, tx.federation.released(holder))
+    return EraseKeys(tx.federation.incarnation, tx.federation.least_usable_key(holder))
 
 
 def _least_needed(tx: Transaction, holder: str) -> int:

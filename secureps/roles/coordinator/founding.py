@@ -105,7 +105,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     tx.write(RunPinned(run, placement, addresses))
     opening.form_committee(tx, settings)
     for party in sorted(tx.watchers):
-        if party in shards or party in holders or tx.spare(party):
+        if party in shards or party in holders or tx.is_spare(party):
             tx.order(party, tx.make_configure())
     for group in federation.groups.values():
         if plan.given(group.name):
@@ -139,17 +139,17 @@ def choose_founder(tx: Transaction) -> None:
     """
     federation, groups = tx.federation, tx.federation.groups.values()
     awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.given(g.name)]
-    here = next(filter(tx.trains, federation.members), None) if awaited else None
+    here = next(filter(tx.is_trainer, federation.members), None) if awaited else None
     if here is None:
         return
     wanted = []
     for group in awaited:
         asked = tx.sessions.asked.intersection(group.receipts)
-        gone = tuple(id for id in asked if not tx.trains(id.client))
+        gone = tuple(id for id in asked if not tx.is_trainer(id.client))
         tx.drop(group.name, gone, "a shard lost its blocks, and its client is away")
-        if gone or (not group.receipts and not tx.trains(federation.founder)):
+        if gone or (not group.receipts and not tx.is_trainer(federation.founder)):
             wanted.append(group)
-    if wanted and not tx.trains(federation.founder):
+    if wanted and not tx.is_trainer(federation.founder):
         tx.write(FounderChosen(here))
     for group in wanted:
         tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
@@ -173,7 +173,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         Fenced: it is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
-    if not federation.reigns.can_be(event.seen):  # a damaged server must not end this coordinator
+    if not federation.reigns.is_possible(
+        event.seen
+    ):  # a damaged server must not end this coordinator
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
@@ -209,7 +211,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
         tx.write(Incarnated(event.seen + 1))  # its record was lost with our journal's end
     reign.note_obedience(tx, party, event.seen)
-    if moved and tx.spare(party):
+    if moved and tx.is_spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.effects.append(Say(text))
     elif moved and reign.is_ruling(tx):

@@ -107,7 +107,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-    known = federation.joined_for(client, message.groups)
+    known = federation.has_joined_for(client, message.groups)
     if client in federation.members and client not in federation.why_gone and known:
         return None
     _demand_constant(tx, client)
@@ -239,7 +239,7 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
     pending = federation.pending(client)
     known = pending & here.asked.intersection(ids)
     here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
-    here.gone &= {id for id in here.gone if federation.waits(id)}
+    here.gone &= {id for id in here.gone if federation.is_pending(id)}
     here.gone |= known
     for group in [federation.groups[name] for name in {id.group for id in known}]:
         if group.phase in (Phase.OPENING, Phase.PREPARING):
@@ -376,7 +376,7 @@ def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     # Nobody sends what it was told is settled but with another receipt under the same name.
     if known is None and tx.federation.settled.is_over(id):
         raise Conflict(f"{id} is over since long; begin a new sequence")
-    return tx.federation.known(id)
+    return tx.federation.is_known(id)
 
 
 # --- the plan ---------------------------------------------------------------------

@@ -183,7 +183,7 @@ def visible_submissions(tx: Transaction, group: GroupState) -> tuple[Collection[
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
     due = committee_at(tx, group.name, group.version).holders
-    said = describe_missing(tx, due, open_receipts.looked_into_all(held))
+    said = describe_missing(tx, due, open_receipts.examiners_of_all(held))
     return shown, f"{updates} came, to be examined by key holders: {said}"
 
 

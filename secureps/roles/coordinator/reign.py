@@ -215,7 +215,7 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
     if pinned is not None and event.run not in (b"", pinned.run.id):
         return None  # what it obeyed in another run says nothing of this one, which refuses it
     higher, holder = event.seen > reigns.incarnation, event.party in tx.holders
-    if reigns.foreign(event.seen):
+    if reigns.is_foreign(event.seen):
         if is_ruling(tx) and not higher:
             return None  # it obeyed one that never ruled, nor will
     elif not (holder and higher and not is_ruling(tx)):
@@ -235,7 +235,7 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
     It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
     end. A coordinator without a run ends: the other one asks only if it has one.
     """
-    followed = tx.federation.reigns.taken_over(event.seen)
+    followed = tx.federation.reigns.has_taken_over(event.seen)
     if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
@@ -358,7 +358,7 @@ class Standby(Seat):
         wake = min(self._again, silent)
         return None if wake == math.inf else wake
 
-    def troubled(self, reason: str) -> Sequence[Effect]:
+    def report_trouble(self, reason: str) -> Sequence[Effect]:
         return ()
 
     def handle(self, now: float, sender: str, event: Event) -> Step:

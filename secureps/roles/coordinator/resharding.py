@@ -187,7 +187,7 @@ def finish(tx: Transaction) -> None:
     go_on(tx, [shard for shard in before if shard not in coming.shards])
     for name, shards in changing.items():
         for shard in shards:
-            tx.sessions.holds(shard, name)
+            tx.sessions.note_whole(shard, name)
     if leaving:
         dismiss(tx, leaving)
 

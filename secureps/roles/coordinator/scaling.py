@@ -174,7 +174,7 @@ class Load:
 
     # --- what it comes to -------------------------------------------------------------
 
-    def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
+    def observe(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
         assert self.since is not None
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
@@ -186,7 +186,7 @@ class Load:
             updates=self._updates,
             reward=self._fresh / seconds * (1 - lost),
             lost=lost,
-            live=sum(map(tx.trains, tx.live)),
+            live=sum(map(tx.is_trainer, tx.live)),
             waits=self._waits(),
             rounds=tuple(self._rounds),
             shards=tx.federation.placement.shards,
@@ -214,7 +214,7 @@ class Load:
             queue=2 * max(transfers, default=0.0),
         )
 
-    def at_once(self, tx: Transaction) -> dict[str, float]:
+    def bytes_at_once(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates that are on their way at once, by group that makes more versions.
 
         In a group with rounds that is what came for one of its newest rounds; without rounds, an
@@ -236,7 +236,7 @@ class Load:
         sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
         return bool(sent) and not termination.is_over(tx, group)
 
-    def news(self, tx: Transaction) -> bool:
+    def has_news(self, tx: Transaction) -> bool:
         """Whether each group has made another version, on average, since this was last true.
 
         Not before `at_once` is known of each group, and how late each shard is: a slow one would
@@ -261,7 +261,7 @@ class Load:
         """
         shards = tx.federation.placement.shards
         costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
-        sent = self.on_shards(tx)
+        sent = self.bytes_on_shards(tx)
         paces = {
             name: median(lags) / sent[name]
             for name, lags in self._lags.items()
@@ -279,7 +279,7 @@ class Load:
             for name, cost in costs.items()
         }
 
-    def on_shards(self, tx: Transaction) -> dict[str, float]:
+    def bytes_on_shards(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates a second that came for the blocks of each shard."""
         placement, seconds = tx.federation.placement, max(tx.now - (self.since or 0.0), 1e-9)
         found = dict.fromkeys(placement.shards, 0.0)
@@ -320,9 +320,9 @@ def advance(tx: Transaction, load: Load) -> None:
     if not tx.watchers.issuperset(federation.placement.shards):
         return  # one is away: nothing that is measured now is of the load
     measured = load.versions >= LEAST_VERSIONS * load.groups
-    if not (measured or (section.balance and load.news(tx))):
+    if not (measured or (section.balance and load.has_news(tx))):
         return
-    seen = load.observed(tx, _spares(tx))
+    seen = load.observe(tx, _spares(tx))
     decided = _balance(tx, load, seen) if section.balance else None
     if decided is None and measured:
         decided = _by_policy(tx, load, seen, section)
@@ -349,7 +349,7 @@ def _decide(
         blocks=blocks,
         reward=seen.reward,
         shards=len(seen.shards),
-        loads=tuple(ShardLoad(name, of) for name, of in load.on_shards(tx).items()),
+        loads=tuple(ShardLoad(name, of) for name, of in load.bytes_on_shards(tx).items()),
         reason=action.reason,
         lost=seen.lost,
     )
@@ -381,7 +381,7 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
 
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     held = tx.federation.placement.held
-    found = balance(held, load.at_once(tx), load.costs(tx))
+    found = balance(held, load.bytes_at_once(tx), load.costs(tx))
     if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
@@ -429,7 +429,7 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
     """Shards that are here and hold nothing, and were not drained by an operator; by name."""
     left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
     names = sorted(tx.federation.shards.keys() & tx.watchers)
-    return tuple(name for name in names if name not in left and tx.spare(name))
+    return tuple(name for name in names if name not in left and tx.is_spare(name))
 
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:

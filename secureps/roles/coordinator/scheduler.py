@@ -401,14 +401,14 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     """
     out = tx.federation.isolated
     pending = group.pending if out else ()  # nobody looks at all that wait at every event
-    ids = (id for id in pending if id.client in out and not group.closed_over(id))
+    ids = (id for id in pending if id.client in out and not group.is_closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
         tx.drop(group.name, given_up, f"{names} left out of this run")
     returning = sorted(group.members.returning)
     if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    comes, goes = tx.attendance(group).comes_and_goes(group.members)
+    comes, goes = tx.attendance(group).pop_changes(group.members)
     for client in goes:
         tx.write(records.MemberLeft(group.name, client))
     for client in comes:

@@ -161,7 +161,7 @@ class Reigns:
                 if standby and standby not in self.followers:
                     self.followers.append(standby)
 
-    def placed(self, before: Placement, now: Placement) -> None:
+    def note_placement(self, before: Placement, now: Placement) -> None:
         """Notes which shards hold no blocks any more, and which hold some for the first time."""
         if self.follower:
             self.left += (shard for shard in before.shards if shard not in now.shards)
@@ -186,19 +186,19 @@ class Reigns:
         """The incarnation with which a standby that followed takes over."""
         return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
-    def taken_over(self, seen: int) -> bool:
+    def has_taken_over(self, seen: int) -> bool:
         """Whether this incarnation shows that the follower has taken over."""
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
 
-    def can_be(self, seen: int) -> bool:
+    def is_possible(self, seen: int) -> bool:
         """Whether some coordinator of this run can have come to this incarnation."""
-        if self.foreign(seen):
+        if self.is_foreign(seen):
             return 0 <= seen // REIGN <= self.incarnation // REIGN + MOST_AHEAD
         return 0 <= seen <= self.incarnation + MOST_AHEAD
 
-    def foreign(self, seen: int) -> bool:
+    def is_foreign(self, seen: int) -> bool:
         """Whether this incarnation is of a coordinator that may have acted on more than is here.
 
         A higher one in its own line is the coordinator's own, whose record was lost.
@@ -268,7 +268,7 @@ class Fates:
         if fate.final:
             self.final.setdefault((id.client, id.group), {}).setdefault(id.sequence, version)
 
-    def trained_from(self, client: str, group: str, version: int) -> None:
+    def forget_known(self, client: str, group: str, version: int) -> None:
         """Forgets fates that a client knows, for it sent an update of a later version."""
         final = self.final.get((client, group), {})
         if len(final) <= KEPT_FATES:
@@ -488,7 +488,7 @@ class CoordinatorState:
     def takes_part(self, client: str, group: str) -> bool:
         return client not in self.outside.get(group, ())
 
-    def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
+    def has_joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
         """Whether a client contributes to exactly these groups (none named: to all)."""
         return all(
             self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
@@ -498,22 +498,22 @@ class CoordinatorState:
         groups = self.groups.values()
         return frozenset(id for group in groups for id in group.pending if id.client == client)
 
-    def waits(self, id: SubmissionId) -> bool:
+    def is_pending(self, id: SubmissionId) -> bool:
         group = self.groups.get(id.group)
-        return group is not None and group.waits(id)
+        return group is not None and group.is_pending(id)
 
-    def known(self, id: SubmissionId) -> bool:
+    def is_known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
         here = group is not None and id in group.receipts
         return here or self.settled.of(id) is not None
 
-    def stands(self, id: SubmissionId) -> bool:
+    def is_kept(self, id: SubmissionId) -> bool:
         """Whether a submission that is known is not dropped."""
         fate = self.settled.of(id)
         return fate is None or fate.outcome != Outcome.DROPPED
 
-    def past(self, id: SubmissionId) -> bool:
+    def is_past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
         fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
@@ -646,7 +646,7 @@ class CoordinatorState:
             if group.phase is Phase.DONE:
                 group.move(record, group.reopen)
 
-    def released(self, holder: str) -> int:
+    def least_usable_key(self, holder: str) -> int:
         """Returns the number below which a holder's envelope keys open nothing any more."""
         return min(self.replaced.get(holder, ()), default=self.keys.number(holder))
 
@@ -671,14 +671,14 @@ class CoordinatorState:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
 
-    def unprotected(self, client: str) -> bool:
+    def is_unprotected(self, client: str) -> bool:
         """Whether everybody may know the noise of a client, or what shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
         self.settled.receipts[id] = receipt.digest
-        self.settled.trained_from(id.client, id.group, receipt.version)
+        self.settled.forget_known(id.client, id.group, receipt.version)
         self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)
         if receipt.unsafe:
@@ -728,7 +728,7 @@ class CoordinatorState:
                 self._apply_answer(group, at, record)
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
-                if self.stands(id):
+                if self.is_kept(id):
                     group.suspicion = group.suspicion.doubt(id.client)
                     group.open_receipts.doubt(id, holder)
             case records.LiarsNamed(holders=holders, reason=reason):
@@ -766,7 +766,7 @@ class CoordinatorState:
                 group.invited -= {id.client}
                 group.sitting_out |= frozenset() if group.rounds else {id.client}
             case Examined(id=id, holder=holder):
-                group.open_receipts.look(id, holder)
+                group.open_receipts.approve(id, holder)
             case KeyShare(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
@@ -791,7 +791,7 @@ class CoordinatorState:
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups)
-        self.reigns.placed(before.placement, self.pinned.placement)
+        self.reigns.note_placement(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
                 group.move(record, group.open)

@@ -304,7 +304,7 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(tx, name),
-        unsafe=federation.unprotected(name),
+        unsafe=federation.is_unprotected(name),
     )
 
 
@@ -316,7 +316,7 @@ def most_spent(tx: Transaction) -> float | None:
 
 def _epsilon(tx: Transaction, name: str) -> float:
     privacy = tx.plan.section.privacy
-    if privacy is None or tx.federation.unprotected(name):
+    if privacy is None or tx.federation.is_unprotected(name):
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)

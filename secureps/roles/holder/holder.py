@@ -107,7 +107,7 @@ class Holder(ABC):
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
         self._disk = DiskReports(ledger.name)
-        self.troubled = self._disk.troubled
+        self.report_trouble = self._disk.report_trouble
         self._openings: dict[Name, Open] = {}
         self._watches = False
         self._end: tuple[Trouble, Halt] | None = None
@@ -118,8 +118,8 @@ class Holder(ABC):
     def apply(self, at: float, record: Record) -> None:
         self._ledger.apply(record)
 
-    def folded(self) -> Fold:
-        return self._ledger.folded()
+    def make_fold(self) -> Fold:
+        return self._ledger.make_fold()
 
     def unfold(self, fold: Fold) -> None:
         self._ledger.unfold(fold)
@@ -452,7 +452,7 @@ class HolderLedger:
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         run = () if self._pinned is None else (self._pinned.record,)
         return Fold((*run, *self.follower.records), to_plain(self.known))
 

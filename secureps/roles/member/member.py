@@ -234,7 +234,7 @@ class Member:
         self._lowered = budget if self._lowered is None else min(budget, self._lowered)
         self._budget = self._appraiser.budget = self._budget.lowered(budget)
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         state = MemberState(
             client=self._settings.name,
             sealed=self._out.sealed,
@@ -326,9 +326,9 @@ class Member:
             self._beating = True
             step.tell(requests.Heartbeat(self._settings.name))
 
-    def troubled(self, reason: str) -> list[Effect]:
+    def report_trouble(self, reason: str) -> list[Effect]:
         """Tells the coordinator what is wrong; where on the disk only its own log says."""
-        return self._disk.troubled(reason.partition(":")[0])
+        return self._disk.report_trouble(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         step = Step()

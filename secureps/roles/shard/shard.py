@@ -182,7 +182,7 @@ class Shard:
         self.state = ShardState(address.name)
         self._address, self._unsafe, self._limit = address, unsafe, limit
         self._disk = DiskReports(address.name)
-        self.troubled = self._disk.troubled
+        self.report_trouble = self._disk.report_trouble
         self._busy: set[tuple[str, str, int] | None] = set()
         self._watches = False
         self._forwarding = Forwarding()
@@ -197,9 +197,9 @@ class Shard:
         else:
             self.state.apply(record)
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         records = (*self.state.record, *self._follower.records)
-        return Fold(records, to_plain(self.state.folded()))
+        return Fold(records, to_plain(self.state.make_fold()))
 
     def unfold(self, fold: Fold) -> None:
         for record in fold.records:

@@ -113,7 +113,7 @@ class ShardState:
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 
-    def folded(self) -> ShardFold:
+    def make_fold(self) -> ShardFold:
         return ShardFold(self.incarnation, self.spooled, self._groups, self._sequences)
 
     def unfold(self, known: ShardFold) -> None:

@@ -508,8 +508,8 @@ class IdleClient(Worker):
     def inspect(self, sender: str, message: Request) -> bool:
         return self.member.inspect(sender, message)
 
-    def troubled(self, reason: str) -> list[Effect]:
-        return self.member.troubled(reason)
+    def report_trouble(self, reason: str) -> list[Effect]:
+        return self.member.report_trouble(reason)
 
     def wake(self) -> float | None:
         return self._wakes_at if self._made is None else self._made[0].wake()

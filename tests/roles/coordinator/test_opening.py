@@ -110,7 +110,7 @@ class Round:
                 for client in left[: chance.randint(0, 2)]:
                     group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
-                group.open_receipts.look(chance.choice(ids), chance.choice(HOLDERS))
+                group.open_receipts.approve(chance.choice(ids), chance.choice(HOLDERS))
             case "doubt":
                 group.open_receipts.doubt(chance.choice(ids), chance.choice(HOLDERS))
             case "go":
@@ -166,7 +166,7 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
         world.group.receive(0.0, receipt(id))
         for holder in HOLDERS:
             decided()
-            world.group.open_receipts.look(id, holder)
+            world.group.open_receipts.approve(id, holder)
     for now in (1.0, 9.0, 9.9):
         assert isinstance(decided(now), Wait)
     assert asked == [0, 1, 2, 3, 4], "once more for each that the third holder found in order"

@@ -86,7 +86,7 @@ def test_blocks_do_not_move_to_a_shard_that_has_too_little(
     made = moves, "uneven"
     monkeypatch.setattr(scaling, "balance", lambda *_: made)
     load = desk.at.play.coordinator._load
-    seen = load.observed(desk.tx, ())
+    seen = load.observe(desk.tx, ())
     decision = scaling._balance(desk.tx, load, seen)
     assert decision is not None
     assert decision.blocks == moves
