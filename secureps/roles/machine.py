@@ -296,7 +296,7 @@ class DiskReports:
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]
 
-    def heard(self, request: object) -> list[Effect]:
+    def repeat_if_stale(self, request: object) -> list[Effect]:
         """Says it again if the coordinator heard an older state: calls overtake each other."""
         stale = isinstance(request, Trouble) and request.reason != self._reason
         return self.report_trouble(self._reason) if stale else []

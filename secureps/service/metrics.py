@@ -248,7 +248,7 @@ def _is_ready(machine: Machine) -> bool:
         case Shard():
             return machine.state.founded
         case Holder():
-            return machine.configured
+            return machine.is_configured
     return True
 
 

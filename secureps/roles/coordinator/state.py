@@ -389,7 +389,7 @@ class CoordinatorState:
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     moving: Moving = field(default_factory=Moving)
     members: dict[str, float] = field(default_factory=dict)
-    join_ranges: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     founder: str = ""
     settled: Fates = field(default_factory=Fates)
     next: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class Known:
         return self.reigns.reign, self.rows
 
 
-def has_taken_over(machines: Machines) -> bool:
+def taken_over(machines: Machines) -> bool:
     """Whether a standby has ever taken over."""
     return any(known.reigns.ruler for known in _both(machines))
 
