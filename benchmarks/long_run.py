@@ -124,7 +124,7 @@ class LongRun:
             rows = sum(1 for _ in replayed(machine, journal))
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             ever = journal.mark.seq
-        assert said_nothing(machine.folded()) == said_nothing(here.folded())
+        assert said_nothing(machine.make_fold()) == said_nothing(here.make_fold())
         size, version = journal_size(self._path(name)), self._simulation.versions()["all"]
         self._sizes[name].append(size)
         wrong = list(grown(self._sizes[name], CLIENTS, version, CLIENTS * version))

@@ -193,7 +193,7 @@ class Joining:
     def insists(self) -> Terms:
         """The stricter of the client's own terms and its site's."""
         own = self.terms
-        return self.site.terms.tightened(own.budget, own.threshold, own.plan)
+        return self.site.terms.tighten(own.budget, own.threshold, own.plan)
 
     @property
     def charged(self) -> Path:

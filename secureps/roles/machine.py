@@ -1,10 +1,10 @@
-"""What a role is: a machine without I/O. Events in, records and effects out.
+"""A role is a machine without I/O: it takes events, and returns records and effects.
 
     handle(now, sender, event) -> Step(records, effects)
 
 The executor writes a step's records into the journal, in one transaction, before it
-performs any of its effects; after a restart it folds the journal's records with `apply`
-and asks `resume` what is to be done again. Payloads never enter a machine: they lie in
+performs any of its effects. After a restart it folds the journal's records with `apply`,
+and `resume` returns what must be done again. Payloads never enter a machine: they lie in
 stores under keys, and effects name the key (`attach`).
 """
 
@@ -25,7 +25,7 @@ from secureps.messages.shard_records import ShardRecord
 
 
 class TaskResult:
-    """What came of a task: the event that reports its end."""
+    """Event that reports the end of a task."""
 
     __slots__ = ()
 
@@ -42,24 +42,23 @@ class Prune(Task):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(Task):
-    """After a start: deletes payloads that no record refers to."""
+    """Deletes, after a start, the payloads that no record refers to."""
 
     referenced: frozenset[str]
 
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
-"""What is journalled, of whichever role."""
 
 WORKER = "(worker)"
-"""The sender of an event that reports the end of a `Work`: no party can have this name."""
+"""Sender of the events that report the end of a `Work`; no party can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The state that a party's journal comes to: a compacted journal begins with it.
+    """The state that a party's records add up to; a compacted journal begins with it.
 
     Args:
-        records: what its machine applies first: its run, and the rosters it followed.
+        records: the run and the rosters, which the machine applies first.
         state: the rest, in plain values (`messages.encoding.to_plain`).
     """
 
@@ -69,9 +68,9 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Replies to the request that is being handled; `attach` names its payload.
+    """Replies to the request that is being handled; `attach` names the reply's payload.
 
-    With a `ticket` it replies to the requests that were deferred under it instead.
+    With a `ticket`, it replies instead to the requests that were deferred under that ticket.
     """
 
     message: Reply | SecurepsError
@@ -81,14 +80,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """The request that is being handled is answered later, by an Answer with this ticket."""
+    """Leaves the request that is being handled open until an `Answer` with this ticket."""
 
     ticket: str
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """To a party that watches (the coordinator alone gives orders)."""
+    """Sends an order to a party whose stream is open; only the coordinator gives orders."""
 
     to: str
     message: AnyOrder
@@ -96,9 +95,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Dials a server; its answer, or `Failed`, comes back as an event from `to`.
+    """Sends a request to a server; its answer, or `Failed`, comes back as an event from `to`.
 
-    `others` can answer it as well: they are asked in turn if `to` cannot be reached.
+    `others` are asked in turn if `to` cannot be reached.
     """
 
     to: str
@@ -109,21 +108,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallOff:
-    """Ends all unanswered calls to a server; calls with `others` go on with those."""
+    """Ends all unanswered calls to a server; a call with `others` continues with those."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something long or with I/O, done outside the machine; its result comes back as an event."""
+    """Has a long task, or one with I/O, done outside the machine; its result is an event."""
 
     task: Task
 
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Where a server can be reached from now on."""
+    """Sets the address at which a server can be reached from now on."""
 
     party: str
     address: str
@@ -131,7 +130,7 @@ class Locate:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Opens the stream of orders, and opens it again whenever it is lost."""
+    """Opens the stream of orders, or opens it anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Event: a call came back with an error that trying again cannot mend."""
+    """Event: a call failed with an error that a retry cannot mend."""
 
     request: Request
     error: SecurepsError
@@ -159,7 +158,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Done(TaskResult):
-    """Event: a task is done, and what it made is durable: it may go on record, and to others."""
+    """Event: a task is done. What it made is durable, and may be journalled or sent."""
 
     task: Task
     made: Record | Request | None = None
@@ -168,7 +167,7 @@ class Done(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """Event: a work ended with an error."""
+    """Event: a task ended with an error."""
 
     task: Task
     error: SecurepsError
@@ -187,14 +186,14 @@ class Answered:
 class WatchLost:
     """Event: the sender's stream of orders broke.
 
-    The party itself hears of its own stream and greets the coordinator anew; the coordinator hears
-    of everybody's.
+    A party gets this event for its own stream, and registers or joins again. The coordinator gets
+    one for each party's stream.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(TaskResult):
-    """Event: the person who runs this party wants it to take part no more, and to end."""
+    """Event: the person who runs this party wants it to leave the run and to end."""
 
     reason: str
 
@@ -203,7 +202,7 @@ class Leave(TaskResult):
 class KitRead(TaskResult):
     """Event: the calendar's Unix seconds, and what is new in this party's kit.
 
-    `roster` and `keys`, those of holders' envelopes, are empty if they did not change.
+    `roster` and `keys` (the holders' envelope keys) are empty if they did not change.
     """
 
     unix: float
@@ -217,12 +216,10 @@ class Tick:
 
 
 Effect = Answer | Defer | Order | Call | CallOff | Work | Locate | Watch | Halt | Say
-"""What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
     Answered | Failed | WatchLost | OwnAct | StandbyFollows | Tick
 )
-"""What a machine is told, of whichever role."""
 
 
 @dataclass(slots=True)
@@ -241,7 +238,7 @@ class Viewed(Protocol):
     """A role that answers some requests without journalling, even while its disk fails."""
 
     def view(self, now: float, sender: str, message: Event) -> Reply | None:
-        """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
+        """Answers a request that changes nothing; None for any other. Raises SecurepsErrors."""
 
 
 @runtime_checkable
@@ -249,54 +246,54 @@ class Unfolds(Protocol):
     """A role that can begin from a compacted journal."""
 
     def unfold(self, fold: Fold) -> None:
-        """Takes up its state, before anything is applied; Malformed if it is no such state."""
+        """Restores the state before records are applied; Malformed if it is another role's."""
 
 
 @runtime_checkable
 class Foldable(Unfolds, Protocol):
     """A role whose journal may be compacted."""
 
-    def folded(self) -> Fold:
-        """All that the records so far came to, and nothing else."""
+    def make_fold(self) -> Fold:
+        """Returns the state that all records so far add up to."""
 
 
 class Machine(Protocol):
-    """A role. It raises a SecurepsError for a bad request, and then nothing has changed."""
+    """A role. It raises a SecurepsError for a bad request, and is then unchanged."""
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state; also called for every new record."""
 
     def resume(self, now: float) -> Step:
-        """What to do first after a start or restart, when the journal has been folded."""
+        """Returns what to do first after a start, when the journal has been folded."""
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """One event: a request, an order, an answer, the end of a work, or a tick."""
+        """Handles one event: a request, an order, an answer, the end of a work, or a tick."""
 
     def inspect(self, sender: str, message: Request) -> bool:
-        """Before a payload is taken in: is it wanted? False if it is already held."""
+        """Checks a request before its payload is received; False if the payload is held already."""
 
-    def troubled(self, reason: str) -> Sequence[Effect]:
-        """Something is wrong beside the machine, or is no more (no reason): effects that say so."""
+    def report_trouble(self, reason: str) -> Sequence[Effect]:
+        """Reports a fault outside the machine; with an empty reason, that the fault is over."""
 
     def wake(self) -> float | None:
-        """When to send the next `Tick`; None for never."""
+        """Returns when to send the next `Tick`; None for never."""
 
     def subscription(self) -> Subscribe:
-        """What to say when opening the stream of orders."""
+        """Returns the request that opens the stream of orders."""
 
 
 class DiskReports:
-    """Tells the coordinator what is wrong with the disk of one party, until it has heard it."""
+    """Tells the coordinator what is wrong with one party's disk."""
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._reason = ""
 
-    def troubled(self, reason: str) -> list[Effect]:
+    def report_trouble(self, reason: str) -> list[Effect]:
         self._reason = reason
         return [Call(COORDINATOR, Trouble(self._party, reason))]
 
-    def heard(self, request: object) -> list[Effect]:
-        """Says it again if the coordinator heard an older state: calls overtake each other."""
+    def repeat_if_stale(self, request: object) -> list[Effect]:
+        """Repeats the report if the coordinator heard an older one: calls overtake each other."""
         stale = isinstance(request, Trouble) and request.reason != self._reason
-        return self.troubled(self._reason) if stale else []
+        return self.report_trouble(self._reason) if stale else []

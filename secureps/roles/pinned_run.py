@@ -79,20 +79,22 @@ class Pinned:
         gains = () if self.coming is None else self.coming.holders(group, block)
         return (*held, *(shard for shard in gains if shard not in held))
 
-    def moved(
+    def follow_placement(
         self, placement: Placement, roster: Roster, coming: Placement | None = None
     ) -> Pinned:
         """The same run by newer placements, unless these have to wait.
 
         Raises WrongRun as `check_placement`.
         """
-        if not self._is_newer(placement, coming) or self.waits(placement, roster, coming):
+        if not self._is_newer(placement, coming) or self.must_wait(placement, roster, coming):
             return self
         for each in filter(None, (placement, coming)):
             check_placement(self.layout, each, roster, self.plan.section.replicas)
         return replace(self, placement=placement, coming=coming)
 
-    def waits(self, placement: Placement, roster: Roster, coming: Placement | None = None) -> bool:
+    def must_wait(
+        self, placement: Placement, roster: Roster, coming: Placement | None = None
+    ) -> bool:
         """Whether newer placements have shards that are not on this party's roster.
 
         A party that was away has yet to hear of the roster that they are on.
@@ -104,11 +106,11 @@ class Pinned:
         known = (self.placement.epoch, 0 if self.coming is None else self.coming.epoch)
         return (placement.epoch, 0 if coming is None else coming.epoch) > known
 
-    def left(self, before: Pinned) -> list[CallOff]:
+    def call_off_left(self, before: Pinned) -> list[CallOff]:
         """Calls off what was asked of shards that were placed before, and are not now."""
         return [CallOff(shard) for shard in before.shards if shard not in self.shards]
 
-    def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
+    def locate_shards(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
         if run.id != self.run.id:
             return []
         return [Locate(shard.name, shard.advertise) for shard in shards]
@@ -117,14 +119,14 @@ class Pinned:
         return Place(self.run.id, group, self.layout.digest, self.layout.group(group).full)
 
 
-def founded(pinned: Pinned | None, party: str) -> Pinned:
+def demand_founded(pinned: Pinned | None, party: str) -> Pinned:
     if pinned is None:
         raise NotReady(f"{party} waits for the run to be founded")
     return pinned
 
 
-def behind(party: str, placement: Placement) -> Say:
-    """The line that a party says of a placement that waits (`Pinned.waits`)."""
+def describe_behind(party: str, placement: Placement) -> Say:
+    """The line that a party says of a placement that waits (`Pinned.must_wait`)."""
     return Say(
         f"{party} goes by an older roster than placement {placement.epoch} of the run's blocks, "
         "and keeps to the one before until it hears of that roster"

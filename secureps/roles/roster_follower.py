@@ -135,7 +135,7 @@ class RosterFollower:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
 
-    def recovers(self) -> bool:
+    def take_recovery(self) -> bool:
         """Whether something waited for a calendar that has been set right; true once."""
         if not self._said or self.expired:
             return False

@@ -317,7 +317,7 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
         return
     try:
         if journal.pack():
-            journal.compact(machine.folded())
+            journal.compact(machine.make_fold())
     except DamagedStore:
         raise
     except OperatorError as error:
@@ -628,7 +628,7 @@ class Executor:
         self.later(self._say_troubles)
 
     def _say_troubles(self) -> None:
-        for effect in self.machine.troubled(self._troubles.said):
+        for effect in self.machine.report_trouble(self._troubles.said):
             self._perform(_Event(self._party, Tick()), effect)
 
     # --- its own requests -----------------------------------------------------------

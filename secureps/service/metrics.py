@@ -45,7 +45,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.status import why
+from secureps.roles.coordinator.status import describe_wait
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Machine, Record, TaskResult
 from secureps.roles.shard.shard import Shard
@@ -248,14 +248,14 @@ def _is_ready(machine: Machine) -> bool:
         case Shard():
             return machine.state.founded
         case Holder():
-            return machine.configured
+            return machine.is_configured
     return True
 
 
 def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
     federation, servers, live = machine.federation, machine.servers, machine.live(now)
     groups = federation.groups.values()
-    waits = {g.name: why(machine.plan, federation, live, g, servers) for g in groups}
+    waits = {g.name: describe_wait(machine.plan, federation, live, g, servers) for g in groups}
     members, finished = len(federation.members), bool(federation.finished)
     yield (
         "secureps_group_version",

@@ -149,7 +149,7 @@ class Evidence:
 
     def watch_machine(self, role: str, machine: Machine) -> None:
         """Counts the classes of all events of a machine, and of all effects."""
-        handle, resume, troubled = machine.handle, machine.resume, machine.troubled
+        handle, resume, troubled = machine.handle, machine.resume, machine.report_trouble
 
         def handled(now: float, sender: str, event: Any) -> Step:
             heard = f"{role} hears {type(event).__name__}"
@@ -173,4 +173,4 @@ class Evidence:
             return step
 
         machine.handle, machine.resume = handled, resumed  # type: ignore[method-assign]
-        machine.troubled = said  # type: ignore[method-assign]
+        machine.report_trouble = said  # type: ignore[method-assign]

@@ -209,7 +209,7 @@ class World(Simulation):
             case Shard():
                 return machine.state.founded
             case Holder():
-                return machine.configured
+                return machine.is_configured
         return False
 
     def _error(self, name: str) -> type[BaseException] | None:

@@ -217,8 +217,8 @@ def test_a_client_stops_at_its_budget_though_a_coordinator_asks_for_more(
     facts = (make_fact(plan, "client-00", "all", VALUES, version) for version in range(3))
     three = total_epsilon(plan, [each for each in facts if each is not None])
     plan = plan_of(rule, RECORD | {"budget": three + 1e-6}, versions=30)
-    monkeypatch.setattr(termination, "exhausted", lambda tx, groups: frozenset())
-    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: False)
+    monkeypatch.setattr(termination, "exhausted_clients", lambda tx, groups: frozenset())
+    monkeypatch.setattr(termination, "is_unaffordable", lambda tx, client, group: False)
     simulation = stream(plan, tmp_path, 6)
     ends = [party.halted for name, party in simulation.parties.items() if name.startswith("client")]
     simulation.run(lambda: all(end.done() for end in ends))

@@ -152,11 +152,11 @@ def sealed_twice(sites: Sites, name: str) -> tuple[Sent, Sent]:
     sealer = OutboxSealer(identity, {}, known.due_for_made, outbox, MemoryLedger())
     known.take(before.sealed_for("all", 0))
     first = before.send(name, by=(sealer, outbox))
-    known.sealed(first.receipt)
+    known.note_sealed(first.receipt)
     follower.follow(Step(), after.kit.public.roster.to_bytes().decode())
     begins = orders.GroupVersion("all", 1)
     known.take(dataclasses.replace(after.sealed_for("all", 1), since=(begins,)))
-    known.sealed(after.send(name, 2, version=1, by=(sealer, outbox)).receipt)
+    known.note_sealed(after.send(name, 2, version=1, by=(sealer, outbox)).receipt)
     known.take(after.sealed_for("all", 0))
     with pytest.raises(Refused, match="it has sealed version 1 of all"):
         known.due("all", 0)

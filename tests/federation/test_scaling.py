@@ -341,14 +341,14 @@ def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
     load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
     update = max(block.size for block in received(at.play, "table.0"))
     sizes = {f"table.{k}": sum(k in own for own in SKEWED) * update for k in range(4)}
-    known = load.at_once(tx)
+    known = load.bytes_at_once(tx)
     assert {group: known[group] for group in sizes} == sizes
-    assert (load.news(tx), load.news(tx)) == (True, False), "once for each version of all"
+    assert (load.has_news(tx), load.has_news(tx)) == (True, False), "once for each version of all"
     load.versions += load.groups
     late = load._lags.pop("shard-1")
-    assert not load.news(tx), "nobody knows how late it is"
+    assert not load.has_news(tx), "nobody knows how late it is"
     load._lags["shard-1"] = late
-    assert load.news(tx)
+    assert load.has_news(tx)
 
 
 def received(play: Simulation, group: str) -> list[Receipt]:
@@ -362,6 +362,6 @@ def test_without_rounds_an_update_of_each_member_is_on_its_way(tmp_path: Path) -
     at.play.run(lambda: at.play.versions()["all"] >= 4)
     tx = at.play.coordinator._tx(at.play.loop.now())
     update = received(at.play, "all")[-1].size
-    assert at.play.coordinator._load.at_once(tx) == {"all": 6 * update}
+    assert at.play.coordinator._load.bytes_at_once(tx) == {"all": 6 * update}
     at.end()
-    assert at.play.coordinator._load.at_once(tx) == {}, "it makes no more versions"
+    assert at.play.coordinator._load.bytes_at_once(tx) == {}, "it makes no more versions"

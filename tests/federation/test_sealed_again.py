@@ -13,7 +13,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.scheduler import _arrivals, alike
+from secureps.roles.coordinator.scheduler import _arrivals, largest_alike
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.cheats import (
@@ -158,7 +158,7 @@ def test_the_most_that_trained_beside_the_same_models_are_summed(
         for kind, count in enumerate(counts)
         for _ in range(count)
     ]
-    assert [r.beside for r in alike(receipts)] == [bytes([most])] * counts[most]
+    assert [r.beside for r in largest_alike(receipts)] == [bytes([most])] * counts[most]
 
 
 def test_of_as_many_beside_each_model_those_that_came_first_are_summed() -> None:

@@ -120,7 +120,7 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent = "c0", "c1"
-    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: client in spent)
+    monkeypatch.setattr(termination, "is_unaffordable", lambda tx, client, group: client in spent)
     world = under(name="buffered", buffer=3, max_staleness=2, concurrency=2)
     world.join("c5")
     world.join("c6")
@@ -181,9 +181,9 @@ def test_a_deadline_counts_from_the_first_that_holders_have_looked_into(seldom: 
     world.now += 10.0
     world.send("c1", "c2", "c3")
     for id in [id for id in opened.receipts if id != first]:
-        opened.look(id, HOLDER)
+        opened.approve(id, HOLDER)
     world.give("coordinator", Tick())
-    opened.look(first, HOLDER)
+    opened.approve(first, HOLDER)
     world.now += 41.0
     world.give("coordinator", Tick())
     assert world.group().phase is Phase.HOLDING, world.group().reason

@@ -62,7 +62,7 @@ class Puppet:
             raise Malformed("no")
         return self.wants
 
-    def troubled(self, reason: str) -> list[Any]:
+    def report_trouble(self, reason: str) -> list[Any]:
         self.troubles.append(reason)
         return []
 

@@ -54,4 +54,4 @@ def made(
         machine.unfold(fold)
     for at, record in rows:
         machine.apply(at, record)
-    return machine.folded()
+    return machine.make_fold()

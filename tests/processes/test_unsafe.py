@@ -68,7 +68,7 @@ def test_what_shards_add_from_such_a_seed_protects_nobody(placement: str, marked
     again.servers(2)  # whatever it says later, sums were protected by nothing
     for each in (world, again):
         assert each.federation.unsafe == ({"shard-a"} if marked else set())
-        assert {each.federation.unprotected(name) for name in each.clients} == {marked}
+        assert {each.federation.is_unprotected(name) for name in each.clients} == {marked}
         (status,) = answers(each.give("c0", requests.AskStatus()))
         assert {member.unsafe for member in status.members} == {marked}
         assert {math.isinf(member.epsilon) for member in status.members} == {marked}

@@ -343,10 +343,10 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
 
 def test_the_newest_word_is_the_last_that_is_heard() -> None:
     own = DiskReports("shard-a")
-    assert own.troubled("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
-    own.troubled("")
-    assert own.heard(Trouble("shard-a", "")) == []
-    again = own.heard(Trouble("shard-a", "full"))
+    assert own.report_trouble("full") == [Call(COORDINATOR, Trouble("shard-a", "full"))]
+    own.report_trouble("")
+    assert own.repeat_if_stale(Trouble("shard-a", "")) == []
+    again = own.repeat_if_stale(Trouble("shard-a", "full"))
     assert again == [Call(COORDINATOR, Trouble("shard-a", ""))], "it overtook the newer one"
 
 

@@ -68,10 +68,10 @@ def test_a_compacted_journal_tells_the_same(played: tuple[Path, Status], tmp_pat
     writer = (COORDINATOR, "coordinator", time.time)
     with closing(DatedJournal(SqliteJournal(path), *writer)) as journal:
         assert [*replayed(machine, journal)]
-        journal.compact(machine.folded())
+        journal.compact(machine.make_fold())
         machine.apply(9e6, again := Incarnated(7))
         journal.append(9e6, [again])
-        journal.compact(machine.folded())
+        journal.compact(machine.make_fold())
     status = told(copy)
     assert status == replace(own, incarnation=7, servers=status.servers), (
         "its first rows are in the archive alone"

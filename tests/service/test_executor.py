@@ -514,7 +514,7 @@ class Compacted(MemoryJournal):
 class Counting(Puppet):
     """Its state is the numbers that it applied."""
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         return Fold((), {"numbers": [record.number for record in self.applied]})
 
     def unfold(self, fold: Fold) -> None:

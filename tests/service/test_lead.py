@@ -29,7 +29,7 @@ SAID = Heartbeat("c0")
 class Folding(Puppet):
     """A machine whose journal may be compacted."""
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         return Fold((), None)
 
     def unfold(self, fold: Fold) -> None:

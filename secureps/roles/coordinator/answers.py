@@ -35,14 +35,14 @@ from secureps.wording import named
 # --- of shards --------------------------------------------------------------------
 
 
-def held(tx: Transaction, event: Held) -> None:
+def take_held(tx: Transaction, event: Held) -> None:
     """A shard holds sums of a cohort, or says so again while that is opened.
 
     Raises:
         Malformed: they are not of its blocks.
     """
-    holding = _at(tx, event.group, Phase.HOLDING, event.cohort)
-    group = holding or _opening(tx, event.group, event.cohort)
+    holding = _find_in_phase(tx, event.group, Phase.HOLDING, event.cohort)
+    group = holding or _find_opening(tx, event.group, event.cohort)
     if group is None:
         return
     owned = tx.federation.owners(event.group).get(event.shard, ())
@@ -64,7 +64,7 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
     if group.phase is not Phase.OPENING:
         return
     if tx.plan.opening is Opening.NOTHING:
-        commit.opened(tx, group, ())
+        commit.record_opening(tx, group, ())
     else:
         commit.open_again(tx, group)
 
@@ -78,7 +78,7 @@ def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
     shard = said.shard
     if group.closed_cohort.held.get(shard) != said:
         text = f"{shard} lost the sums, and made again from the same blocks they came out different"
-        commit.burnt(tx, group, text)
+        commit.burn(tx, group, text)
     elif group.phase is Phase.PREPARING:
         blocks = tx.federation.owners(group.name)[shard]
         tx.order(shard, commit.make_prepare(tx, group, blocks))
@@ -86,13 +86,13 @@ def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
         tx.reasons[group.name] = OPENS
 
 
-def missing(tx: Transaction, event: Missing) -> None:
+def take_missing(tx: Transaction, event: Missing) -> None:
     """A shard lacks blocks, of a founding model or of a cohort's members, or opened sums."""
     group = tx.group(event.group)
     wanted = tuple(id for id in event.ids if id in group.receipts)
     if group.phase is Phase.FOUNDING:
         commit.send_again(tx, wanted)
-    elif _opening(tx, event.group, event.cohort) is not None:
+    elif _find_opening(tx, event.group, event.cohort) is not None:
         _lose_opened(tx, group, wanted)
     elif group.phase is Phase.HOLDING and group.number == event.cohort and wanted:
         # nothing was opened: the members send again, and the rule closes anew
@@ -110,7 +110,7 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
     if gone:
         names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
         text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
-        commit.burnt(tx, group, text)
+        commit.burn(tx, group, text)
     elif ids:
         commit.send_again(tx, ids)
         clients = named([id.client for id in ids])
@@ -122,20 +122,20 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
         commit.open_again(tx, group)
 
 
-def spoilt(tx: Transaction, event: Spoilt) -> None:
+def take_spoilt(tx: Transaction, event: Spoilt) -> None:
     """A shard cannot use what was opened; of a committee's answers another sum may serve."""
-    if not (group := _at(tx, event.group, Phase.PREPARING, event.cohort)):
+    if not (group := _find_in_phase(tx, event.group, Phase.PREPARING, event.cohort)):
         return
     making = group.closed_cohort
     if event.key is None:
-        commit.burnt(tx, group, f"{event.shard} cannot use the sum: {event.reason}")
+        commit.burn(tx, group, f"{event.shard} cannot use the sum: {event.reason}")
     elif making.key is not None and event.key == payload_digest(making.key):
         text = f"with the answers of {', '.join(making.opened_by)}, {event.shard} says: "
         text = f"{text}{event.reason}"[: commit.REASON_LIMIT]
         tx.write(OpeningFailed(group.name, group.number, making.opened_by, text))
 
 
-def prepared(tx: Transaction, event: Prepared) -> None:
+def take_prepared(tx: Transaction, event: Prepared) -> None:
     """A shard has made its blocks of the next version.
 
     Raises:
@@ -143,7 +143,7 @@ def prepared(tx: Transaction, event: Prepared) -> None:
     """
     group = tx.federation.groups.get(event.group)
     if group is not None and event.epoch:
-        resharding.prepared(tx, group, event)
+        resharding.take_prepared(tx, group, event)
         return
     if group is None or event.version != group.version + 1:
         return
@@ -162,11 +162,11 @@ def prepared(tx: Transaction, event: Prepared) -> None:
         raise Malformed(
             f"{event.shard}: nobody asks for the total of version {event.version} of {event.group}"
         )
-    if commit.prepared(tx, group, event) and result is not None:
-        termination.judged(tx, result)
+    if commit.take_prepared(tx, group, event) and result is not None:
+        termination.take_evaluation(tx, result)
 
 
-def checkpointed(tx: Transaction, event: Checkpointed) -> None:
+def take_checkpointed(tx: Transaction, event: Checkpointed) -> None:
     """A shard has written its part of the newest checkpoint."""
     last = tx.federation.last_checkpoint
     if last is None or last.number != event.number:
@@ -174,22 +174,22 @@ def checkpointed(tx: Transaction, event: Checkpointed) -> None:
     check_part(event)
     if event.shard not in last.parts:
         tx.write(event)
-        checkpointing.manifest_again(tx)
+        checkpointing.write_manifest_if_whole(tx)
 
 
 # --- of key holders ---------------------------------------------------------------
 
 
-def opened(tx: Transaction, event: Opened) -> None:
+def take_opened(tx: Transaction, event: Opened) -> None:
     """A holder that decrypts has opened the sums of a cohort.
 
     Raises:
         Malformed: the run has a committee, or there is not one digest for each block.
         Conflict: they are of another cohort.
     """
-    if opening.wanted(tx.plan):
+    if opening.has_committee(tx.plan):
         raise Malformed(f"{event.holder}: a committee gives shares of keys, and opens no sums")
-    group, sums = _asked(tx, event), event.sums
+    group, sums = _find_answered(tx, event), event.sums
     if group is None:
         return
     if group.phase is Phase.PREPARING:
@@ -199,36 +199,36 @@ def opened(tx: Transaction, event: Opened) -> None:
     blocks = tx.layout.group(event.group).blocks
     if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
         raise Malformed(f"{event.holder}: {event.group} has {blocks} blocks, each one digest")
-    commit.opened(tx, group, sums, holders=(event.holder,))
+    commit.record_opening(tx, group, sums, holders=(event.holder,))
 
 
-def key_share(tx: Transaction, event: KeyShare) -> None:
+def take_key_share(tx: Transaction, event: KeyShare) -> None:
     """Keeps a holder's share of a sum of keys, even if others suffice: it may be needed.
 
     Raises:
         Malformed: it is no vector of the group's keys.
         Conflict: it is of another cohort.
     """
-    group = _asked(tx, event)
+    group = _find_answered(tx, event)
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
-    if group is not None and event.holder in opening.silent(tx, group):
+    if group is not None and event.holder in opening.silent_holders(tx, group):
         tx.write(event)
 
 
-def refused(tx: Transaction, event: OpenRefused) -> None:
+def take_refusal(tx: Transaction, event: OpenRefused) -> None:
     """A holder opens no sum of a cohort; of a committee others may suffice.
 
     Raises:
         Conflict: it means another cohort.
     """
-    if not (group := _asked(tx, event)):
+    if not (group := _find_answered(tx, event)):
         return
     holder, reason = event.holder, event.reason
-    if opening.wanted(tx.plan):
-        if holder in opening.silent(tx, group):
+    if opening.has_committee(tx.plan):
+        if holder in opening.silent_holders(tx, group):
             tx.write(replace(event, reason=reason[: commit.REASON_LIMIT]))
     elif group.phase is Phase.OPENING:
-        commit.burnt(tx, group, f"{holder} refused: {reason}")
+        commit.burn(tx, group, f"{holder} refused: {reason}")
     else:
         tx.reasons[group.name] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
@@ -236,14 +236,14 @@ def refused(tx: Transaction, event: OpenRefused) -> None:
 # --- of which cohort --------------------------------------------------------------
 
 
-def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
+def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
     """The group whose cohort a holder answers for; None if that is past.
 
     Raises:
         Conflict: the answer is about another cohort of this number, or of another run.
     """
     name, number = answer.group, answer.cohort
-    group = _opening(tx, name, number)
+    group = _find_opening(tx, name, number)
     if group is not None:
         cohort = group.closed_cohort.cohort
         receipts = (group.receipts[member.id] for member in cohort.members)
@@ -252,10 +252,12 @@ def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupSta
     return group
 
 
-def _opening(tx: Transaction, group: str, cohort: int) -> GroupState | None:
-    return _at(tx, group, Phase.OPENING, cohort) or _at(tx, group, Phase.PREPARING, cohort)
+def _find_opening(tx: Transaction, group: str, cohort: int) -> GroupState | None:
+    return _find_in_phase(tx, group, Phase.OPENING, cohort) or _find_in_phase(
+        tx, group, Phase.PREPARING, cohort
+    )
 
 
-def _at(tx: Transaction, name: str, phase: Phase, cohort: int) -> GroupState | None:
+def _find_in_phase(tx: Transaction, name: str, phase: Phase, cohort: int) -> GroupState | None:
     group = tx.group(name)
     return group if group.phase is phase and group.number == cohort else None

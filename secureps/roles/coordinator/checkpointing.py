@@ -8,7 +8,7 @@ from secureps.messages.run import Placement
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
-from secureps.roles.coordinator.termination import over
+from secureps.roles.coordinator.termination import is_over
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
 from secureps.wording import named
@@ -20,9 +20,11 @@ def order(tx: Transaction) -> None:
     groups = federation.groups.values()
     if any(group.version < 0 for group in groups) or federation.checkpoint_in_making is not None:
         return
-    kept = not trailing.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
-    asked = federation.wants_checkpoint and newer(tx)
-    if not kept or asked or any(_due(tx, group, last) for group in groups):
+    kept = not trailing.unkept_version(tx) or all(
+        is_over(tx, group) for group in federation.model_groups
+    )
+    asked = federation.wants_checkpoint and has_newer_version(tx)
+    if not kept or asked or any(_is_due(tx, group, last) for group in groups):
         begin(tx)
 
 
@@ -40,7 +42,7 @@ def order_part(tx: Transaction, shard: str) -> None:
     tx.order(shard, WriteCheckpoint(tx.federation.incarnation, last.number, last.versions, kept))
 
 
-def awaited(tx: Transaction) -> str:
+def why_cohorts_wait(tx: Transaction) -> str:
     """Why no cohort closes before the checkpoint in the making is whole; empty where any may."""
     if not (away := [shard for shard in parts_due(tx) if shard not in tx.watchers]):
         return ""
@@ -50,53 +52,55 @@ def awaited(tx: Transaction) -> str:
     return f"waits for {named(away)}: too many versions are in no checkpoint without it"
 
 
-def newer(tx: Transaction) -> bool:
+def has_newer_version(tx: Transaction) -> bool:
     """Whether a group has a version that no checkpoint has, whole or in the making."""
     last, groups = tx.federation.last_checkpoint, tx.federation.groups.values()
     return any(last is None or group.version > last.version_of(group.name) for group in groups)
 
 
-def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
+def _is_due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
     """Whether a group's version is worth a checkpoint; the last one knows all results."""
     before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
-    if over(tx, group):
+    if is_over(tx, group):
         told = last is not None and last.results == len(tx.federation.trail.results)
-        return trailing.idle(tx) and not (told and before == group.version)
+        return trailing.is_idle(tx) and not (told and before == group.version)
     return not group.trails and group.version // every > before // every
 
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
     """Shards that owe their part of the checkpoint in the making, but for those about to leave."""
     last = tx.federation.checkpoint_in_making
-    return () if last is None else tuple(s for s in _next(tx).shards if s not in last.parts)
+    return (
+        () if last is None else tuple(s for s in _next_placement(tx).shards if s not in last.parts)
+    )
 
 
-def _next(tx: Transaction) -> Placement:
+def _next_placement(tx: Transaction) -> Placement:
     """Where blocks lie once the move under way, if there is one, is finished."""
     return tx.federation.coming or tx.federation.placement
 
 
-def manifest_again(tx: Transaction) -> None:
+def write_manifest_if_whole(tx: Transaction) -> None:
     """Has the manifest written when all parts of a checkpoint have arrived."""
     last = tx.federation.checkpoint_in_making
     if last is not None and not parts_due(tx):
-        parts = tuple(last.parts[shard] for shard in sorted(_next(tx).shards))
+        parts = tuple(last.parts[shard] for shard in sorted(_next_placement(tx).shards))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
         trail, stay = tx.federation.trail, frozenset[int]()
         if tx.plan.keeps_best:  # also the version whose round is open, which may become the best
             stay = frozenset({trail.subject, trailing.best_version(tx)}) - {0}
-        known = (_next(tx), parts, tallies, unsafe, trail.newest, stay)
+        known = (_next_placement(tx), parts, tallies, unsafe, trail.newest, stay)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 
-def written(tx: Transaction, event: ManifestWritten) -> bool:
+def complete(tx: Transaction, event: ManifestWritten) -> bool:
     """A manifest is durable; returns whether it makes the newest checkpoint complete.
 
     Then what it includes is durable: outboxes and spools may forget it. A manifest of an older
     placement does not count: another one is asked for.
     """
     tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoint_in_making
-    if last is None or (event.number, event.epoch) != (last.number, _next(tx).epoch):
+    if last is None or (event.number, event.epoch) != (last.number, _next_placement(tx).epoch):
         return False
     ids = tx.federation.covered(event.number)
     tx.write(CheckpointComplete(event.number))

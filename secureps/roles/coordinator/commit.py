@@ -38,7 +38,7 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
-def founded_from(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
+def founding_models(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
     """What version 0 is to be made of: the plan's file (None), or the models that are here."""
     return (None,) if tx.plan.is_given(group.name) else tuple(group.receipts.values())
 
@@ -81,7 +81,7 @@ def hold_again(tx: Transaction, group: GroupState) -> None:
     tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
 
 
-def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+def resume_submission(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """A client is here again that has a submission whose fate is open."""
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
@@ -89,13 +89,13 @@ def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         send_again(tx, (receipt.id,))
 
 
-def came_again(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Blocks of a submission are with the shards (again): goes on with what waited for them."""
     tx.sessions.asked.discard(receipt.id)
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
         return
-    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
+    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.is_closed_over(receipt.id)
     if begun and tx.sessions.asked.isdisjoint(group.summed):
         hold_again(tx, group)
 
@@ -103,7 +103,7 @@ def came_again(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
     """Asks members for the same bytes once more, from their outboxes."""
     asked = tx.sessions.asked.union(ids)
-    tx.sessions.asked = {id for id in asked if tx.federation.waits(id)}
+    tx.sessions.asked = {id for id in asked if tx.federation.is_pending(id)}
     for id in ids:
         tx.order(id.client, orders.SendAgain(tx.federation.incarnation, id))
 
@@ -114,7 +114,7 @@ def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
 def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
-    shards = () if opening.wanted(tx.plan) else sorted(making.held)
+    shards = () if opening.has_committee(tx.plan) else sorted(making.held)
     held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)
 
@@ -122,11 +122,11 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
 def open_again(tx: Transaction, group: GroupState) -> None:
     """Asks the holders to open the cohort that every shard holds, the same one as before."""
     order = make_open(tx, group)
-    for holder in opening.asked(tx, group):
+    for holder in opening.asked_holders(tx, group):
         tx.order(holder, order)
 
 
-def opened(
+def record_opening(
     tx: Transaction,
     group: GroupState,
     sums: tuple[bytes, ...],
@@ -138,7 +138,7 @@ def opened(
     tx.tell_shards(group.name, lambda blocks: make_prepare(tx, group, blocks))
 
 
-def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
+def burn(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
     """Burns the cohort: nobody will ever open it, and its members are dropped.
 
     `spoilt`: what a member of a committee's cohort sent is to blame.
@@ -159,28 +159,28 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
     When all answers that are there are tried, silent holders have one deadline's time to answer.
     """
     making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
-    unanswered = opening.silent(tx, group)
+    unanswered = opening.silent_holders(tx, group)
     gone = (holder for holder in unanswered if holder not in tx.holders)
     refusals = making.refusals | dict.fromkeys(gone, REVOKED)
     if len(refusals) > n - t:
         said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
-        burnt(tx, group, f"{len(refusals)} of {n} key holders refused: {said}")
+        burn(tx, group, f"{len(refusals)} of {n} key holders refused: {said}")
         return tx.again
     if len(making.shares) < t:
-        due = opening.asked(tx, group)
+        due = opening.asked_holders(tx, group)
         answered = [holder for holder in due if holder not in unanswered]
-        return Wait(None, f"opens: {opening.missing(tx, due, answered)}")
+        return Wait(None, f"opens: {opening.describe_missing(tx, due, answered)}")
     for key, holders in opening.candidates(tx, group):
-        opened(tx, group, (), key, holders)
+        record_opening(tx, group, (), key, holders)
         return GOES_ON
     in_vain = f"no {t} of {len(making.shares)} answers open it"
     late = [holder for holder in unanswered if holder in tx.holders]
     until = making.answered_at + tx.plan.group(group.name).rule.deadline
     if late and tx.now < until:
         return Wait(until, f"{in_vain}; waits for {', '.join(late)}")
-    verdict = opening.judged(tx, group)
+    verdict = opening.judge_answers(tx, group)
     # one answer more than needed fits: only two holders that conspire could have made that up
-    burnt(tx, group, f"{in_vain}: {verdict.reason}", spoilt=len(verdict.consistent) > t)
+    burn(tx, group, f"{in_vain}: {verdict.reason}", spoilt=len(verdict.consistent) > t)
     return tx.again
 
 
@@ -201,19 +201,19 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
             tx.order(shard, make_prepare(tx, group, blocks))
 
 
-def _make_again(tx: Transaction, group: GroupState) -> None:
+def _repeat_prepare(tx: Transaction, group: GroupState) -> None:
     """Has shards that have not made the next version yet told once more."""
     if group.phase is not Phase.FOUNDING:
         prepare_again(tx, group)
         return
-    for receipt in founded_from(tx, group):
+    for receipt in founding_models(tx, group):
         found(tx, group, receipt)
 
 
-def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
+def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """Notes that a shard is prepared; returns whether all are, and the version is published."""
-    if _given_up(tx, group, by):
-        _make_again(tx, group)
+    if _is_given_up(tx, group, by):
+        _repeat_prepare(tx, group)
         return False
     version = group.version + 1
     coming = group.coming
@@ -226,13 +226,13 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
         replaced = by.shard in known
         tx.write(by)
         if replaced:  # others were not heard while this one erred
-            _make_again(tx, group)
+            _repeat_prepare(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
-    tx.sessions.holds(by.shard, group.name)
+    tx.sessions.note_whole(by.shard, group.name)
     owners = tx.federation.owners(group.name)
     if not owners.keys() <= group.coming.keys():
         return False
-    if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
+    if unsure := [shard for shard in owners if _may_have_lost_it(tx, group, shard)]:
         for shard in unsure:
             tx.order(shard, make_hold(tx, group, owners[shard]))
         return False
@@ -252,7 +252,7 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     return True
 
 
-def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
+def _is_given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """Whether a shard made version 0 of a founding model that was given up since."""
     if group.phase is not Phase.FOUNDING or tx.plan.is_given(group.name):
         return False
@@ -261,7 +261,7 @@ def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     return by.blocks not in given
 
 
-def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:
+def _may_have_lost_it(tx: Transaction, group: GroupState, shard: str) -> bool:
     """Whether a shard that was prepared may have lost its disk since.
 
     A shard that is away says it again when it comes back; were the version committed before,

@@ -1,10 +1,8 @@
-"""The coordinator: checks what parties say and turns it into records; it sees no payloads.
+"""The coordinator's machine. It turns messages and an operator's acts into records and orders.
 
-What an operator has the coordinator do: pause, a checkpoint, who is left out, no scaling.
-
-An act that is done already changes nothing, so that it may be said again.
-
-Orders may be lost with the stream that they were on; all are idempotent.
+The coordinator sees no payloads. An order may be lost with the stream that carried it, so every
+order is idempotent, and is repeated to a party that subscribes anew. An act that is done already
+changes nothing.
 """
 
 from __future__ import annotations
@@ -66,11 +64,11 @@ from secureps.roles.pinned_run import LATER, PinnedRun
 from secureps.wording import named
 
 BEFORE_A_RUN = (*reign.ALWAYS, requests.Join, requests.Subscribe, requests.Retire)
-"""What is said to a coordinator that has founded no run yet."""
+"""Requests that a coordinator accepts before it has founded a run."""
 
 
 OF_BLOCKS = (Held, requests.Missing, requests.Spoilt, requests.Prepared, requests.Checkpointed)
-"""What shards say of blocks that they hold."""
+"""Messages that only a shard which holds blocks may send."""
 
 OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
 
@@ -83,7 +81,7 @@ class Coordinator(Seat):
         self._settings = settings
         if settings.initial is not None:
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
-        looks = settings.examined and opening.wanted(settings.plan)
+        looks = settings.examined and opening.has_committee(settings.plan)
         enough = settings.plan.threshold if looks else 0
         bounds, names = settings.plan.bounds, settings.plan.all_groups
         groups = {
@@ -116,7 +114,7 @@ class Coordinator(Seat):
         self.federation.apply(at, record)
         self._sessions.changes.forget()
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         pinned = self.federation.pinned
         records = (*(() if pinned is None else (pinned,)), *self._follower.records)
         return Fold(records, to_plain(self.federation))
@@ -145,7 +143,7 @@ class Coordinator(Seat):
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
         opening.form_committee(tx, self._settings)
-        checkpointing.manifest_again(tx)
+        checkpointing.write_manifest_if_whole(tx)
         return self._close_turn(tx)
 
     def _refuse_other(self, run: RunInfo) -> None:
@@ -161,15 +159,15 @@ class Coordinator(Seat):
                 "began with. A new run takes a new state folder: keep this one"
             )
 
-    def troubled(self, reason: str) -> list[Effect]:
-        """Shows in the status what is wrong beside it."""
+    def report_trouble(self, reason: str) -> list[Effect]:
+        """Shows a fault outside the machine in the status."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 
     def view(self, now: float, sender: str, message: Event) -> requests.Reply | None:
-        """The status, of which a full disk of its own is a part.
+        """Answers `AskStatus`, also while the coordinator's own disk is full.
 
-        The end of a run is not shown: parties that see it stop, and it may not be on record yet.
+        The end of a run is left out: parties stop when they see it, and it may not be on record.
         """
         if not isinstance(message, requests.AskStatus):
             return None
@@ -178,9 +176,9 @@ class Coordinator(Seat):
         return replace(seen, finished="", failure="")
 
     def recall(self) -> requests.Status:
-        """The status by the journal alone, which does not say which clients are there now.
+        """Returns the status by the journal alone, which does not say which clients are live.
 
-        So every client is "not known", and no group's reason names clients that are away.
+        So the state of every client is "not known", and no group's reason names clients as away.
         """
         groups, gone = self.federation.groups, self.federation.why_gone
         here = frozenset(self.federation.members.keys() - gone.keys())
@@ -211,24 +209,24 @@ class Coordinator(Seat):
             self._say_of_server(tx, sender, "is away")
             if self.plan.section.replicas == 1:
                 return tx.step
-            return self._close_turn(tx)  # a shard leaves if it stays away
+            return self._close_turn(tx)  # a shard leaves the run if it stays away
         if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
-        if isinstance(event, Answered):  # another coordinator has heard of this one
+        if isinstance(event, Answered):  # from another coordinator
             return Step()
         if sender == WORKER and isinstance(event, StandbyFollows):
             self._sessions.caught_up = event.standby
             self._rule(tx := self._tx(now))
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
-            if checkpointing.written(tx := self._tx(now), event):
+            if checkpointing.complete(tx := self._tx(now), event):
                 resharding.finish(tx)
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, KitRead):
             return self._read_kit(now, event)
         self._demand_permitted(sender, event)
-        # Whoever holds a client's key and looks does not say that it is there.
-        # Its main thread says that it hangs, and nothing of its loop.
+        # These do not show that a client works: anybody with its key may ask for the run or the
+        # status, and a thread beside its loop reports that the loop hangs.
         if not isinstance(event, requests.AskRun | requests.AskStatus | requests.Trouble):
             federation = self.federation
             if sender in federation.members and sender not in federation.why_gone:
@@ -249,20 +247,20 @@ class Coordinator(Seat):
 
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
-        """Shards and holders, and which watch now; the coordinator too, if it has a trouble."""
+        """The shards and holders for a status, and the coordinator if it has a trouble."""
         return servers(self.federation, self._settings.roster, self._sessions, self.plan)
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
     ) -> requests.Reply | NotReady | None:
         if self.federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
-            # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
-            # refusal would end a shard, and drop what a client sealed.
+            # The sender holds a run, and this folder may be a volume that is not mounted. Any
+            # other error would end a shard, and would make a client drop what it sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
-        gave_up = sender in tx.federation.moving.removed or tx.spare(sender)
+        gave_up = sender in tx.federation.moving.removed or tx.is_spare(sender)
         if isinstance(event, OF_BLOCKS) and gave_up:
-            return requests.Noted()  # it held some when it said so
+            return requests.Noted()  # it held blocks when it sent this
         self._demand_own(tx, sender, event)
         match event:
             case requests.Register():
@@ -292,7 +290,7 @@ class Coordinator(Seat):
             case requests.Submit(receipt):
                 membership.submit(tx, self._settings.roster, receipt)
             case requests.Trouble(party, reason):
-                self._sessions.trouble(party, membership.said(reason))
+                self._sessions.trouble(party, membership.shorten(reason))
             case requests.Retire(party):
                 self._sessions.leave(party)
                 membership.retire(tx, event)
@@ -301,31 +299,31 @@ class Coordinator(Seat):
             case requests.Withdraw():
                 membership.withdraw(tx, event)
             case Evaluated():
-                membership.evaluated(tx, self._settings.roster, event)
+                membership.take_evaluation(tx, self._settings.roster, event)
             case requests.Missing(party, ids=ids):
-                # A client may have the name of a shard that left, and reopens no cohort as that.
+                # A client may have the name of a shard that left: it must not reopen a cohort.
                 if self._settings.roster.find(party).role == "client":
-                    membership.gone(tx, party, ids)
+                    membership.take_lost(tx, party, ids)
                 else:
-                    answers.missing(tx, event)
+                    answers.take_missing(tx, event)
             case Held():
-                answers.held(tx, event)
+                answers.take_held(tx, event)
             case requests.Spoilt():
-                answers.spoilt(tx, event)
+                answers.take_spoilt(tx, event)
             case requests.Prepared():
-                answers.prepared(tx, event)
+                answers.take_prepared(tx, event)
             case requests.Checkpointed():
-                answers.checkpointed(tx, event)
+                answers.take_checkpointed(tx, event)
             case requests.Opened():
-                answers.opened(tx, event)
+                answers.take_opened(tx, event)
             case requests.OpenRefused():
-                answers.refused(tx, event)
+                answers.take_refusal(tx, event)
             case requests.KeyShare():
-                answers.key_share(tx, event)
+                answers.take_key_share(tx, event)
             case requests.Examined():
-                envelopes.looked_into(tx, tx.group(event.group), event)
+                envelopes.take_examination(tx, tx.group(event.group), event)
             case EnvelopeKeyAnnounced():
-                envelopes.announced(tx, self._settings.roster, event)
+                envelopes.take_key(tx, self._settings.roster, event)
             case requests.Telemetry():
                 self._telemetry.take(event, tx.federation.groups)
                 if self.plan.section.scaling is not None and not self.plan.trails(event.group):
@@ -343,12 +341,12 @@ class Coordinator(Seat):
         return requests.Noted()
 
     def _demand_own(self, tx: Transaction, sender: str, event: Event) -> None:
-        """UnknownParty unless everybody speaks for themselves, and shards of blocks they hold.
+        """UnknownParty if the sender speaks for another party, or of blocks that it cannot hold.
 
-        Malformed if a holder speaks for a committee of a run that has none.
+        Malformed if it speaks for a committee, and the run has none.
         """
         names = [event.receipt.id.client] if isinstance(event, requests.Submit) else []
-        if not isinstance(event, Act):  # whose party is whom it is about
+        if not isinstance(event, Act):  # an act's `party` is the party that the act is about
             fields = ("party", "client", "shard", "holder")
             names += [getattr(event, name) for name in fields if hasattr(event, name)]
         role = "" if sender == COORDINATOR else self._settings.roster.find(sender).role
@@ -360,17 +358,17 @@ class Coordinator(Seat):
         of_blocks = isinstance(event, OF_BLOCKS) and role == "shard"
         if of_blocks and sender not in tx.federation.placed:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-        if isinstance(event, OF_A_COMMITTEE) and not opening.wanted(self.plan):
+        if isinstance(event, OF_A_COMMITTEE) and not opening.has_committee(self.plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
 
     def _rule(self, tx: Transaction) -> None:
-        """Does what is left to do before this coordinator rules, then what waited for that."""
-        for event in reign.asked(tx):
+        """Takes the next step towards ruling; once it rules, serves waiting subscriptions."""
+        for event in reign.pick_next(tx):
             self._watched(tx, event)
             tx.order(event.party, tx.make_configure())
         reign.pass_fence(tx)
-        reign.follow(tx)
-        if reign.rules(tx):
+        reign.record_follower(tx)
+        if reign.is_ruling(tx):
             waiting = list(self._sessions.waiting.values())
             self._sessions.waiting.clear()
             for event in waiting:
@@ -384,13 +382,13 @@ class Coordinator(Seat):
             self._say_of_server(tx, party, "is here again")
         self._sessions.watchers.add(party)
         self._sessions.away.pop(party, None)
-        # It may have come anew without what it has prepared.
+        # A shard may have come back without what it had prepared.
         self._sessions.prepared = {each for each in self._sessions.prepared if each[2] != party}
         self._sessions.told.add(party)
-        membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
+        membership.tell_roster(tx, self._follower, event)  # first: orders name newcomers
 
     def _say_of_server(self, tx: Transaction, party: str, text: str) -> None:
-        """Logs what became of a server: rounds wait for it, and not for clients alone."""
+        """Logs that a server went away or came back, because rounds wait for servers too."""
         if party not in self.federation.members and not self.federation.finished:
             tx.step.effects.append(Say(f"{party} {text}"))
 
@@ -420,7 +418,7 @@ class Coordinator(Seat):
             opening.form_committee(tx, own)
         return self._close_turn(tx)
 
-    # --- small things -------------------------------------------------------------
+    # --- transactions -------------------------------------------------------------
 
     def _tx(self, now: float) -> Transaction:
         everybody, evaluator = self._settings.roster.names("client"), self.plan.evaluator
@@ -437,7 +435,7 @@ class Coordinator(Seat):
         )
 
     def _close_turn(self, tx: Transaction) -> Step:
-        if rules := reign.rules(tx):
+        if rules := reign.is_ruling(tx):
             scaling.advance(tx, self._load)
         self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
@@ -450,18 +448,18 @@ class Coordinator(Seat):
 
 
 def do_act(tx: Transaction, act: Act) -> None:
-    """Does what an operator says, unless it is done already.
+    """Does an operator's act, unless it is done already.
 
     Raises:
-        Malformed: there is no such act, or it names a party where none is due, or none.
+        Malformed: there is no such act, or it names a party and should not, or the reverse.
         UnknownParty: no client of this run has that name.
-        Refused: the run is over, or could make no version without that client, or it was left out
-            for another reason than an operator's.
+        Refused: the run is over; or it could make no version without that client; or that client
+            was not left out by an operator.
     """
     what = _deed(act)
-    act = Act(what.value, act.party, membership.said(act.reason))
+    act = Act(what.value, act.party, membership.shorten(act.reason))
     known, out = tx.federation, tx.federation.isolated
-    if act.reason.startswith(BY_ITSELF):  # else an audit, and who is drained, would be misled
+    if act.reason.startswith(BY_ITSELF):  # it would pass for the coordinator's own in an audit
         raise Malformed(
             f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, of what follows '
             "from the load: say it another way"
@@ -482,7 +480,7 @@ def do_act(tx: Transaction, act: Act) -> None:
             tx.write(act)
         case Deed.SCALING_ON if known.scaled.off:
             tx.write(act)
-        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.newer(tx):
+        case Deed.CHECKPOINT if not known.wants_checkpoint and checkpointing.has_newer_version(tx):
             tx.write(act)
         case Deed.LEAVE_OUT if act.party not in out:
             _leave_out(tx, act)
@@ -493,12 +491,12 @@ def do_act(tx: Transaction, act: Act) -> None:
         case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.party not in tx.clients:
             raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
         case ShardDeed():
-            resharding.act(tx, act)
+            resharding.begin_move(tx, act)
             drained = what is ShardDeed.DRAIN and act.party not in known.scaled.drained
             if drained and tx.plan.section.scaling is not None:
-                tx.write(act)  # the load has drained it: by this word it comes back by another one
+                tx.write(act)  # scaling drained it; from now on only an operator adds it again
         case _:
-            pass  # it is so already
+            pass  # already done
 
 
 def _deed(act: Act) -> Deed | ShardDeed:
@@ -528,7 +526,7 @@ def _leave_out(tx: Transaction, act: Act) -> None:
             termination.leave_out(tx, group)
 
 
-# --- repeats to a party that (re)subscribes all orders that still concern it -------
+# --- repeated orders ---------------------------------------------------------------
 
 
 def repeat_orders(
@@ -537,12 +535,12 @@ def repeat_orders(
     unsettled: tuple[SubmissionId, ...],
     located: Located | None = None,
 ) -> None:
-    """Repeats what still concerns `party`, in the order of the steps.
+    """Repeats to a party that subscribed all orders that still concern it, in order of the steps.
 
     Args:
-        unsettled: submissions whose fate it does not know: a client's own that lie in its outbox,
+        unsettled: submissions whose fate the party does not know: those in a client's outbox, or
             those of which a shard has blocks.
-        located: where a client was told that shards are, and blocks, when it joined.
+        located: the shards' addresses and the placement's epoch that a client got when it joined.
     """
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
@@ -550,35 +548,35 @@ def repeat_orders(
     if party in federation.moving.removed:
         resharding.dismiss(tx, party)
         return
-    spare = tx.spare(party)  # it hears which run it is part of, and no more
+    spare = tx.is_spare(party)  # a spare shard is told its run, and nothing else
     if spare or party in federation.placed or party in tx.holders:
         tx.order(party, tx.make_configure())
     if party in federation.placed:
         for group in federation.groups.values():
             _repeat_to_shard(tx, group, party)
-        past = tuple(id for id in unsettled if federation.past(id))
+        past = tuple(id for id in unsettled if federation.is_past(id))
         if past:
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
-        if federation.released(party):
+        if federation.least_usable_key(party):
             tx.order(party, envelopes.make_erase(tx, party))
         for group in federation.groups.values():
-            if opening.wanted(tx.plan):
+            if opening.has_committee(tx.plan):
                 _repeat_to_committee(tx, group, party)
             elif group.phase is Phase.OPENING:
                 tx.order(party, commit.make_open(tx, group))
             elif group.phase is Phase.PREPARING:
-                commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
+                commit.prepare_again(tx, group)  # a shard may have lost sums of this holder
     elif not spare:
         for committee in opening.used_committees(tx):
             tx.order(party, opening.make_seal_for(tx, committee))
         now = (federation.addresses, pinned.placement.epoch)
-        if located != now:  # a shard or a block moved after its client had joined
+        if located != now:  # a shard or a block moved since the client joined
             tx.order(party, tx.make_configure())
         for id in unsettled:
             if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))
-            elif not federation.known(id):
+            elif not federation.is_known(id):
                 commit.send_again(tx, (id,))
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)
@@ -595,12 +593,12 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if blocks is None:
         return
     if group.phase is Phase.FOUNDING:
-        for receipt in commit.founded_from(tx, group) if shard not in group.coming else ():
+        for receipt in commit.founding_models(tx, group) if shard not in group.coming else ():
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
         return
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
-        # It may have lost its journal, whatever it said before: what follows, follows its answer.
+        # The shard may have lost its journal: ask again, and continue from its reply.
         if shard in group.coming:
             tx.sessions.unconfirmed.add((group.name, shard))
         tx.order(shard, commit.make_hold(tx, group, blocks))
@@ -610,7 +608,9 @@ def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> Non
     if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
-    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
+    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent_holders(
+        tx, group
+    ):
         tx.order(holder, commit.make_open(tx, group))
 
 
@@ -618,7 +618,7 @@ def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     if group.version >= 0:
         tx.order(client, commit.make_published(tx, group))
     for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
-        commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
+        commit.resume_submission(tx, group, receipt)  # a shard may have lost its blocks
     if group.awaits(client):
         tx.order(client, recovery.make_invite(tx, group, client))
     founder = client == tx.federation.founder and not tx.plan.is_given(group.name)

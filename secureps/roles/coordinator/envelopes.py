@@ -53,7 +53,9 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
     Where no cohort waits for that, holders find flaws while they open the cohort.
     """
-    if not opening.wanted(tx.plan) or not opening.looked_at(group, receipt.id.client):
+    if not opening.has_committee(tx.plan) or not opening.is_examined_first(
+        group, receipt.id.client
+    ):
         return
     order = make_examine(tx, receipt)
     for holder in opening.holders_of(tx, receipt.committee):
@@ -69,7 +71,7 @@ def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
                 tx.order(holder, make_examine(tx, receipt))
 
 
-def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
+def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> None:
     """Journals what a holder found in an envelope; a flaw drops the submission if it can.
 
     No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
@@ -89,17 +91,17 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
         if id in open_receipts.receipts:
             tx.write(answer)
         return
-    doubt = _disbelieved(tx, group, id, answer.holder)
-    alone = len(opening.left(tx, group, id) - {answer.holder}) < tx.plan.threshold
-    if (alone or not doubt) and group.phase is Phase.HOLDING and group.closed_over(id):
+    doubt = _why_disbelieved(tx, group, id, answer.holder)
+    alone = len(opening.remaining_holders(tx, group, id) - {answer.holder}) < tx.plan.threshold
+    if (alone or not doubt) and group.phase is Phase.HOLDING and group.is_closed_over(id):
         tx.write(CohortReopened(group.name, group.number, ()))
-    if not doubt and group.drops(id):
+    if not doubt and group.can_drop(id):
         _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
-        late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
-        looked_at = opening.looked_at(group, id.client)
+        late = "too late to leave it out" if tx.federation.is_kept(id) else "left out already"
+        looked_at = opening.is_examined_first(group, id.client)
         tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
-        if not looked_at and opening.looked_at(group, id.client):
+        if not looked_at and opening.is_examined_first(group, id.client):
             _examine_all(tx, group, id.client)
 
 
@@ -111,13 +113,13 @@ def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
     """
     for id in sorted(opening.unopenable(tx, group)):
         holders = group.open_receipts.doubted.get(id, frozenset())
-        taken = [h for h in sorted(holders) if not _disbelieved(tx, group, id, h)]
-        if taken and group.drops(id):
+        taken = [h for h in sorted(holders) if not _why_disbelieved(tx, group, id, h)]
+        if taken and group.can_drop(id):
             flaw = "it does not open, and too few others are left to open it"
             _leave_out(tx, group, id, taken[0], flaw)
 
 
-def stuck(tx: Transaction, group: GroupState) -> str:
+def describe_stuck(tx: Transaction, group: GroupState) -> str:
     """What waits because a holder that is not believed is needed; empty if nothing does."""
     waiting = opening.unopenable(tx, group)
     if not waiting:
@@ -146,16 +148,16 @@ def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     id = answer.id
     if id in group.open_receipts.receipts:
         return answer.holder not in group.open_receipts.doubted.get(id, ())
-    known = tx.federation.known(id)
+    known = tx.federation.is_known(id)
     return known and answer.holder not in tx.federation.accused.get(id.client, ())
 
 
-def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
+def _why_disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
     """Why a holder is not believed; empty if it is.
 
     The version must not lack members on the word of a few holders while others can open it.
     """
-    left = len(opening.left(tx, group, id))
+    left = len(opening.remaining_holders(tx, group, id))
     spare = _spare(tx, left)
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
@@ -182,48 +184,51 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
     cohort = group.cohort
     if group.phase is Phase.HOLDING and cohort is not None and cohort.committee in lost:
         tx.write(records.CohortReopened(group.name, group.number, ()))  # nobody was asked yet
-    between = group.phase is Phase.WAITING and not termination.over(tx, group)
+    between = group.phase is Phase.WAITING and not termination.is_over(tx, group)
     if group.version < 0 or not (between or group.phase is Phase.COLLECTING):
         return
     due = opening.committee_at(tx, group.name, group.version)
-    _give_up(tx, group, lost)
+    _drop_lost(tx, group, lost)
     if due.committee not in lost:
         return
-    asked = (m.version for burnt in group.spoilt for m in burnt.members)
+    asked = (m.version for cohort in group.spoilt for m in cohort.members)
     if max(asked, default=-1) < group.version:
-        _begin(tx, group, newest)
+        _seal_for_newest(tx, group, newest)
     elif not group.trails:  # what came to nothing there is skipped
-        text = f"{_why(tx, due)}, and they were asked to open updates of version {group.version}"
-        termination.give_up(tx, group, f"{text}{tx.plan.of(group.name)}: nobody opens others of it")
+        burnt = f"updates of version {group.version}{tx.plan.of(group.name)}"
+        text = f"{_describe_loss(tx, due)}, and they were asked to open {burnt}"
+        termination.give_up(tx, group, f"{text}: nobody opens others of it")
 
 
-def _give_up(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
+def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
     """Drops what was sent for these holders; with the round, where there are rounds."""
-    ids = tuple(r.id for r in group.receipts.values() if r.committee in lost and group.drops(r.id))
+    ids = tuple(
+        r.id for r in group.receipts.values() if r.committee in lost and group.can_drop(r.id)
+    )
     if not group.rounds:
         sealed = {group.receipts[id].committee or b"" for id in ids}
         for committee in sorted(sealed):
             own = tuple(id for id in ids if group.receipts[id].committee == committee)
-            tx.drop(group.name, own, _why(tx, lost[committee]))
+            tx.drop(group.name, own, _describe_loss(tx, lost[committee]))
     elif group.phase is Phase.COLLECTING:
         due = opening.committee_at(tx, group.name, group.version)
         if due.committee in lost:
-            termination.give_up_round(tx, group, f"given up: {_why(tx, due)}")
+            termination.give_up_round(tx, group, f"given up: {_describe_loss(tx, due)}")
 
 
-def _begin(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
+def _seal_for_newest(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
     """Has the newest version of this group sealed for the newest holders."""
     sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"
-        termination.declined(tx, group, client, reason, sits_out=True)
+        termination.take_decline(tx, group, client, reason, sits_out=True)
     others = (at for at in newest.since if at.group != group.name)
     formed = replace(newest, since=(*others, GroupVersion(group.name, group.version)))
     tx.write(formed)
     tx.tell_clients(opening.make_seal_for(tx, formed))
 
 
-def _why(tx: Transaction, committee: KeyCommittee) -> str:
+def _describe_loss(tx: Transaction, committee: KeyCommittee) -> str:
     gone = [holder for holder in committee.holders if holder not in tx.holders]
     return (
         f"{named(gone)} are on the roster no more, and fewer than {tx.plan.threshold} of the "
@@ -250,7 +255,7 @@ BETWEEN = 60.0
 """Seconds that account for two of them, where a key serves no shorter time."""
 
 
-def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
+def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
     """A holder says which key is its newest, and which are erased.
 
     Raises:
@@ -285,7 +290,7 @@ def check_keys(tx: Transaction, receipt: Receipt) -> None:
 
     Were it journalled and dropped, it would be asked for again without end.
     """
-    if _stale(tx, receipt):
+    if _is_stale(tx, receipt):
         raise WrongVersion(f"{receipt.id}, sealed for keys {receipt.keys}: {_stale_text(tx)}")
 
 
@@ -294,9 +299,9 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
 
     The members of a closed cohort stay: its holders answer, or refuse.
     """
-    if not opening.wanted(tx.plan):
+    if not opening.has_committee(tx.plan):
         return
-    stale = [r for r in group.receipts.values() if _stale(tx, r) and group.drops(r.id)]
+    stale = [r for r in group.receipts.values() if _is_stale(tx, r) and group.can_drop(r.id)]
     if not stale:
         return
     tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
@@ -310,10 +315,12 @@ def _stale_text(tx: Transaction) -> str:
     return f"{have}, the keys that it is sealed for"
 
 
-def _stale(tx: Transaction, receipt: Receipt) -> bool:
+def _is_stale(tx: Transaction, receipt: Receipt) -> bool:
     keys = tx.federation.keys
     able = sum(
-        max(keys.least(holder), tx.federation.released(holder)) <= number <= keys.number(holder)
+        max(keys.least(holder), tx.federation.least_usable_key(holder))
+        <= number
+        <= keys.number(holder)
         for holder, number in zip(opening.holders_of(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
@@ -325,21 +332,21 @@ def release(tx: Transaction) -> None:
         return
     federation = tx.federation
     for holder in tx.holders:
-        released, newest = federation.released(holder), federation.keys.number(holder)
+        released, newest = federation.least_usable_key(holder), federation.keys.number(holder)
         groups = federation.groups.values()
         if released >= newest or any(group.members.returning for group in groups):
             continue
-        below = min(newest, _needed(tx, holder))
+        below = min(newest, _least_needed(tx, holder))
         if below > released:
             tx.write(records.KeysReleased(holder, below))
             tx.order(holder, make_erase(tx, holder))
 
 
 def make_erase(tx: Transaction, holder: str) -> EraseKeys:
-    return EraseKeys(tx.federation.incarnation, tx.federation.released(holder))
+    return EraseKeys(tx.federation.incarnation, tx.federation.least_usable_key(holder))
 
 
-def _needed(tx: Transaction, holder: str) -> int:
+def _least_needed(tx: Transaction, holder: str) -> int:
     groups = tx.federation.groups
     sealed = (
         number

@@ -34,12 +34,12 @@ from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, opening, recovery, reign
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import MOST_AHEAD
-from secureps.roles.coordinator.transaction import Transaction, said_once
+from secureps.roles.coordinator.transaction import Transaction, refuse_once
 from secureps.roles.machine import Halt, Say
 from secureps.roles.pinned_run import LATER, PinnedRun
 
 
-def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
+def refuse_elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
     """Refuses a party that holds a run while this coordinator holds none; None if it is new.
 
     An empty folder may be a volume that is not mounted: a new run would send everybody away from
@@ -48,7 +48,7 @@ def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
     if not run:
         tx.sessions.elsewhere.pop(party, None)
         return None
-    return said_once(
+    return refuse_once(
         tx,
         party,
         f"{party} takes part in run {run.hex()[:16]}, and the coordinator's state folder holds no "
@@ -105,7 +105,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     tx.write(RunPinned(run, placement, addresses))
     opening.form_committee(tx, settings)
     for party in sorted(tx.watchers):
-        if party in shards or party in holders or tx.spare(party):
+        if party in shards or party in holders or tx.is_spare(party):
             tx.order(party, tx.make_configure())
     for group in federation.groups.values():
         if plan.is_given(group.name):
@@ -139,17 +139,17 @@ def choose_founder(tx: Transaction) -> None:
     """
     federation, groups = tx.federation, tx.federation.groups.values()
     awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.is_given(g.name)]
-    here = next(filter(tx.trains, federation.members), None) if awaited else None
+    here = next(filter(tx.is_trainer, federation.members), None) if awaited else None
     if here is None:
         return
     wanted = []
     for group in awaited:
         asked = tx.sessions.asked.intersection(group.receipts)
-        gone = tuple(id for id in asked if not tx.trains(id.client))
+        gone = tuple(id for id in asked if not tx.is_trainer(id.client))
         tx.drop(group.name, gone, "a shard lost its blocks, and its client is away")
-        if gone or (not group.receipts and not tx.trains(federation.founder)):
+        if gone or (not group.receipts and not tx.is_trainer(federation.founder)):
             wanted.append(group)
-    if wanted and not tx.trains(federation.founder):
+    if wanted and not tx.is_trainer(federation.founder):
         tx.write(FounderChosen(here))
     for group in wanted:
         tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
@@ -173,7 +173,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         Fenced: it is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
-    if not federation.reigns.can_be(event.seen):  # a damaged server must not end this coordinator
+    if not federation.reigns.is_possible(
+        event.seen
+    ):  # a damaged server must not end this coordinator
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
@@ -189,13 +191,13 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
     if len({held.group for held in event.held}) < len(event.held):  # each takes a digest's time
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
-    if elsewhere := _elsewhere(tx, event, role):
+    if elsewhere := _refuse_outsider(tx, event, role):
         return elsewhere
-    check = _shard_ahead if role == "shard" else _holder_apart
+    check = _refuse_shard_ahead if role == "shard" else _refuse_holder
     if federation.pinned is not None and (apart := check(tx, event)):
         return apart
     if role == "shard":
-        tx.sessions.reached[party] = _whole(tx, event)
+        tx.sessions.reached[party] = _whole_groups(tx, event)
         address = ShardAddress(party, event.advertise, event.weight)
         moved = federation.shards.get(party) != address
         unsafe = event.unsafe and tx.plan.noisy_shards
@@ -208,17 +210,17 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
         tx.write(Incarnated(event.seen + 1))  # its record was lost with our journal's end
-    reign.obeys(tx, party, event.seen)
-    if moved and tx.spare(party):
+    reign.note_obedience(tx, party, event.seen)
+    if moved and tx.is_spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.effects.append(Say(text))
-    elif moved and reign.rules(tx):
+    elif moved and reign.is_ruling(tx):
         tell_moved(tx)
     found_from_file(tx, settings)
     return Noted()
 
 
-def _whole(tx: Transaction, event: Register) -> frozenset[str]:
+def _whole_groups(tx: Transaction, event: Register) -> frozenset[str]:
     """The groups of which a shard has the newest version, or the one before.
 
     A shard that is further behind adopts what others have, and registers again.
@@ -228,11 +230,11 @@ def _whole(tx: Transaction, event: Register) -> frozenset[str]:
     return frozenset(g for g, at in known.items() if g in groups and at >= groups[g].version - 1)
 
 
-def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
+def _refuse_outsider(tx: Transaction, event: Register, role: str) -> NotReady | None:
     """Refuses a server that has left this run, or takes part in another one."""
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
-        return elsewhere(tx, party, event.run)
+        return refuse_elsewhere(tx, party, event.run)
     reason = tx.federation.moving.left.get(party, "")
     if role == "shard" and reason and party not in tx.federation.moving.removed:
         raise UnknownParty(
@@ -244,13 +246,13 @@ def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
     return None
 
 
-def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
+def _refuse_shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
     """Ends this coordinator if a shard knows more, or other, than its journal.
 
     Shards do only what was journalled here first. They are this operator's own, so that nobody else
     can end a coordinator like this.
     """
-    ahead = next(_newer(tx, event), "")
+    ahead = next(_describe_newer(tx, event), "")
     if not ahead:
         return None
     text = (
@@ -261,7 +263,7 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
     return NotReady(text, LATER)
 
 
-def _newer(tx: Transaction, event: Register) -> Iterator[str]:
+def _describe_newer(tx: Transaction, event: Register) -> Iterator[str]:
     """What a shard has that the journal here lacks or contradicts, in words."""
     groups, coming = tx.federation.groups, tx.federation.coming
     known = (coming or tx.federation.placement).epoch
@@ -294,7 +296,7 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
             )
 
 
-def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:
+def _refuse_holder(tx: Transaction, event: Register) -> NotReady | None:
     """Refuses a holder that forgot what it opened; does not count one that is ahead.
 
     Its word alone does not end a coordinator: it is only one holder that is away.
@@ -323,6 +325,6 @@ def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:
             f"cohort {state.number}: the journal is an older copy, or {party} lies; until one of "
             f"them comes back as it was, {party} counts as away"
         )
-        return said_once(tx, party, text)
+        return refuse_once(tx, party, text)
     tx.sessions.elsewhere.pop(party, None)
     return None

@@ -256,7 +256,7 @@ class OpenReceipts:
         if not self.enough:
             self._make_ready(receipt.id)
 
-    def look(self, id: SubmissionId, holder: str) -> None:
+    def approve(self, id: SubmissionId, holder: str) -> None:
         """Notes that a holder found nothing wrong with a submission that is here."""
         self._answer(self.examined, id, holder)
         if id not in self.ready and len(self.examined[id]) >= self.enough:
@@ -292,7 +292,7 @@ class OpenReceipts:
         for id in tuple(self.receipts):
             self.remove(id)
 
-    def looked_into_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
+    def examiners_of_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
         """Holders that looked into all submissions that are not ready, and these ready ones."""
         waiting = len(self.receipts) - len(self.ready) + len(kept)
         found = self._looked + Counter(h for id in kept for h in self.answered(id))
@@ -603,16 +603,16 @@ class GroupState:
         """Whether an update of a client is asked for, and is not here."""
         return self.takes_updates and client in self.members.training
 
-    def drops(self, id: SubmissionId) -> bool:
+    def can_drop(self, id: SubmissionId) -> bool:
         """Whether a flaw in a submission is found in time to leave it out."""
-        return id in self.receipts and self.takes_updates and not self.closed_over(id)
+        return id in self.receipts and self.takes_updates and not self.is_closed_over(id)
 
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
         """The submissions that are not settled: those here, and those that are to come again."""
         return (*self.receipts, *sorted(self.members.returning))
 
-    def waits(self, id: SubmissionId) -> bool:
+    def is_pending(self, id: SubmissionId) -> bool:
         return id in self.receipts or id in self.members.returning
 
     def still_asks(self, round: int, version: int) -> bool:
@@ -625,7 +625,7 @@ class GroupState:
             return False
         return any(base.version <= version for base in self.members.training.values())
 
-    def closed_over(self, id: SubmissionId) -> bool:
+    def is_closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in progress, or too late for it."""
         if self.cohort is None:
             return False

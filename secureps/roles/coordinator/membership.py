@@ -94,7 +94,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
     client, schema, federation = message.client, message.schema, tx.federation
-    if federation.pinned is None and (waits := founding.elsewhere(tx, client, message.run)):
+    if federation.pinned is None and (waits := founding.refuse_elsewhere(tx, client, message.run)):
         return waits
     if tx.plan.section.frozen and not schema.told:
         tx.plan.layout(schema)  # a plan that cannot carry its model is refused here
@@ -107,7 +107,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
         raise WrongShape(f"{text}; train the run's model")
     if unknown := set(message.groups) - set(tx.plan.groups):
         raise Malformed(f"{client}: no group is called {sorted(unknown)[0]!r:.80}")
-    known = federation.joined_for(client, message.groups)
+    known = federation.has_joined_for(client, message.groups)
     if client in federation.members and client not in federation.why_gone and known:
         return None
     _demand_constant(tx, client)
@@ -172,13 +172,13 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
     roster = follower.roster
     for committee in opening.used_committees(tx):
         if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
-            _tell(tx, known.party, follower.committee(committee.committee).roster)
+            _send_roster(tx, known.party, follower.committee(committee.committee).roster)
     newest = (roster.number, roster.expires)
     if newest != (known.epoch, known.expires) and known.epoch <= roster.number:
-        _tell(tx, known.party, roster)
+        _send_roster(tx, known.party, roster)
 
 
-def _tell(tx: Transaction, party: str, roster: Roster) -> None:
+def _send_roster(tx: Transaction, party: str, roster: Roster) -> None:
     tx.order(party, RosterChanged(tx.federation.incarnation, roster.text))
 
 
@@ -193,7 +193,7 @@ def decline(tx: Transaction, message: Decline) -> None:
         Malformed: there is no such group.
     """
     if message.party == tx.plan.evaluator:  # it is invited to no group
-        trailing.declined(tx, message.round, said(message.reason))
+        trailing.take_decline(tx, message.round, shorten(message.reason))
         return
     group, client = tx.federation.groups.get(message.group), message.party
     if group is None:
@@ -203,14 +203,14 @@ def decline(tx: Transaction, message: Decline) -> None:
     if open_now and client in group.invited and not here:
         again = not group.rounds and client in group.places  # it sits out already
         sits_out = not (group.trails or again)
-        termination.declined(tx, group, client, said(message.reason), sits_out)
+        termination.take_decline(tx, group, client, shorten(message.reason), sits_out)
     elif not group.rounds and group.awaits(client):
         if Base(message.version, message.step) < group.members.training[client]:
             return  # it was asked for that before, and for this since
         if message.version < group.version:  # it has not heard of the newest yet
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
-            termination.declined(tx, group, client, said(message.reason), sits_out=True)
+            termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
 
 
 def withdraw(tx: Transaction, message: Withdraw) -> None:
@@ -226,10 +226,10 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
     if group.takes_updates and (news or id in group.members.returning):
-        scheduler.withdrawn(tx, group, message, said(message.reason))
+        scheduler.take_withdrawal(tx, group, message, shorten(message.reason))
 
 
-def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
+def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
     """A client says that it no longer has what it was to send again.
 
     In an open round it trains once more instead: of what it lost nothing was opened. A founding
@@ -239,7 +239,7 @@ def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
     pending = federation.pending(client)
     known = pending & here.asked.intersection(ids)
     here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
-    here.gone &= {id for id in here.gone if federation.waits(id)}
+    here.gone &= {id for id in here.gone if federation.is_pending(id)}
     here.gone |= known
     for group in [federation.groups[name] for name in {id.group for id in known}]:
         if group.phase in (Phase.OPENING, Phase.PREPARING):
@@ -257,7 +257,7 @@ def retire(tx: Transaction, message: Retire) -> None:
     Raises:
         UnknownParty: it never joined, and gives no reason why it does not.
     """
-    client, reason = message.client, said(message.reason)
+    client, reason = message.client, shorten(message.reason)
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
@@ -273,10 +273,10 @@ def retire(tx: Transaction, message: Retire) -> None:
         if asked and client not in group.open_receipts.clients:
             what = "rests for a while" if message.returns else "takes part no more"
             what = reason if reason.startswith(FAILED) else what
-            termination.declined(tx, group, client, what)
+            termination.take_decline(tx, group, client, what)
 
 
-def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
+def take_evaluation(tx: Transaction, roster: Roster, message: Evaluated) -> None:
     """Journals what the designated evaluator says of a version, once.
 
     Raises:
@@ -301,15 +301,15 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         if known != result:
             raise Conflict(f"version {message.version} was evaluated already, to other values")
         return
-    now, groups = trailing.due(tx), tx.federation.model_groups
+    now, groups = trailing.due_version(tx), tx.federation.model_groups
     # Before version 0 nothing is due, and the groups have no digests.
     if not now or message.version != now or message.model != tuple(g.digest for g in groups):
         wanted = f"version {now} is to be evaluated" if now else "none is to be evaluated"
         raise WrongVersion(f"not version {message.version} as you have it; {wanted} now")
-    termination.judged(tx, result)
+    termination.take_evaluation(tx, result)
 
 
-def said(reason: str) -> str:
+def shorten(reason: str) -> str:
     """The words of another party as they are kept."""
     return printable(reason[: commit.REASON_LIMIT])
 
@@ -332,7 +332,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     group = _group(tx, receipt)
     if _is_known(tx, receipt):
         if receipt.id in group.receipts:
-            commit.came_again(tx, group, receipt)
+            commit.resume_steps(tx, group, receipt)
         return
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
     if receipt.purpose == FOUNDING:
@@ -376,7 +376,7 @@ def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     # Nobody sends what it was told is settled but with another receipt under the same name.
     if known is None and tx.federation.settled.is_over(id):
         raise Conflict(f"{id} is over since long; begin a new sequence")
-    return tx.federation.known(id)
+    return tx.federation.is_known(id)
 
 
 # --- the plan ---------------------------------------------------------------------
@@ -522,7 +522,7 @@ def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     if id in group.members.returning:
         return
-    again = id.client in group.invited and recovery.sends_again(tx, group, id.client)
+    again = id.client in group.invited and recovery.is_asked_again(tx, group, id.client)
     if again and (wrong := recovery.objection(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
     _check_base(tx, group, receipt)

@@ -154,27 +154,27 @@ def make_seal_for(tx: Transaction, committee: KeyCommittee) -> SealFor:
     return SealFor(tx.federation.incarnation, committee, keys)
 
 
-def wanted(plan: Plan) -> bool:
+def has_committee(plan: Plan) -> bool:
     return plan.opening is Opening.COMMITTEE
 
 
-def short(tx: Transaction, group: GroupState) -> str:
+def why_too_few(tx: Transaction, group: GroupState) -> str:
     """Why no round opens: too few holders are here to open it; empty if enough are."""
-    if not wanted(tx.plan):
+    if not has_committee(tx.plan):
         return ""
     due = committee_at(tx, group.name, group.version).holders
     here = [holder for holder in due if holder in tx.watchers]
     if len(here) >= tx.plan.threshold:
         return ""
-    return f"waits for key holders: {missing(tx, due, here)}"
+    return f"waits for key holders: {describe_missing(tx, due, here)}"
 
 
 # --- examination ------------------------------------------------------------------
 
 
-def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
+def visible_submissions(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
     """The submissions that the rule may see, and what others wait for; empty if none do."""
-    open_receipts, held = group.open_receipts, kept(tx, group)
+    open_receipts, held = group.open_receipts, held_back(tx, group)
     shown: Collection[SubmissionId] = open_receipts.ready
     if held:
         shown = tuple(id for id in shown if id not in held)
@@ -183,11 +183,11 @@ def examined(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionI
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
     due = committee_at(tx, group.name, group.version).holders
-    said = missing(tx, due, open_receipts.looked_into_all(held))
+    said = describe_missing(tx, due, open_receipts.examiners_of_all(held))
     return shown, f"{updates} came, to be examined by key holders: {said}"
 
 
-def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
+def held_back(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """Submissions that enough holders found in order, and that the rule may not see yet.
 
     If a flaw was found in a client's envelope, and it stayed in, every holder that is here looks
@@ -207,7 +207,7 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     )
 
 
-def left(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
+def remaining_holders(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
     """The holders that a submission is sealed for and that are on the roster; all, if unknown."""
     receipt = group.open_receipts.receipts.get(id)
     if receipt is None:
@@ -218,7 +218,7 @@ def left(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]
 def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """Submissions in which a holder found a flaw, and that fewer than t others are left to open."""
     doubted, t = group.open_receipts.doubted.items(), tx.plan.threshold
-    return frozenset(id for id, by in doubted if len(left(tx, group, id) - by) < t)
+    return frozenset(id for id, by in doubted if len(remaining_holders(tx, group, id) - by) < t)
 
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:
@@ -228,7 +228,7 @@ def last_look(tx: Transaction, group: GroupState) -> float | None:
     return until if tx.now < until else None
 
 
-def looked_at(group: GroupState, client: str) -> bool:
+def is_examined_first(group: GroupState, client: str) -> bool:
     """Whether holders look into what a client sends as soon as it comes.
 
     Where no cohort waits for that (`PinnedRun.examined`) they look while they open it; but all look
@@ -243,13 +243,13 @@ def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt
     return tuple(
         receipt
         for receipt in group.receipts.values()
-        if looked_at(group, receipt.id.client)
+        if is_examined_first(group, receipt.id.client)
         and holder not in answered(receipt.id)
         and holder in holders_of(tx, receipt.committee)
     )
 
 
-def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+def describe_missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
     """Says which of these have not answered, and how many suffice."""
     absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
@@ -260,18 +260,18 @@ def missing(tx: Transaction, holders: Collection[str], answered: Collection[str]
 # --- opening ----------------------------------------------------------------------
 
 
-def asked(tx: Transaction, group: GroupState) -> tuple[str, ...]:
+def asked_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     """The holders that open the cohort that is closed."""
-    if not wanted(tx.plan):
+    if not has_committee(tx.plan):
         return tx.holders
     return holders_of(tx, group.closed_cohort.cohort.committee)
 
 
-def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
+def silent_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     """Holders that have neither given nor refused a share of the cohort."""
     making = group.closed_cohort
     answered = making.shares.keys() | making.refusals.keys()
-    return tuple(holder for holder in asked(tx, group) if holder not in answered)
+    return tuple(holder for holder in asked_holders(tx, group) if holder not in answered)
 
 
 def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
@@ -279,14 +279,14 @@ def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tupl
 
     Sums that were tried are left out.
     """
-    committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
+    committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
         found[names] = _sum(tx, group, committee, {k: answers[k] for k in subset})
     failed = {found[names].tobytes() for names in group.closed_cohort.failed}
     for names, total in found.items():
-        if total.tobytes() not in failed and _plausible(total, group):
+        if total.tobytes() not in failed and _is_plausible(total, group):
             yield total.astype("<i4").tobytes(), names
 
 
@@ -303,27 +303,29 @@ def _sum(
     return key_sum(committee, answers, corrections, [member.weight for member in members])
 
 
-def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
+def _is_plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
     """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
     return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 
 def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     length = _key_length(tx, group)
-    indices = {holder: k for k, holder in enumerate(tx.plan.committee(asked(tx, group)).holders)}
+    indices = {
+        holder: k for k, holder in enumerate(tx.plan.committee(asked_holders(tx, group)).holders)
+    }
     shares = group.closed_cohort.shares
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
-def judged(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
+def judge_answers(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
     """Which holders' answers are off the polynomial of the others, or of `verified` ones."""
-    return judge(tx.plan.committee(asked(tx, group)), _answers(tx, group), verified)
+    return judge(tx.plan.committee(asked_holders(tx, group)), _answers(tx, group), verified)
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     """Holders that lied about an opened cohort, and why that is beyond doubt; none: empty."""
-    committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
+    committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
-    verdict = judged(tx, group, interpolate(committee, right))
+    verdict = judge_answers(tx, group, interpolate(committee, right))
     return tuple(committee.holders[k] for k in sorted(verdict.liars)), verdict.reason

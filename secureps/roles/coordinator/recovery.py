@@ -32,9 +32,9 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
 
-def chooses(tx: Transaction, group: GroupState) -> bool:
+def is_choosing(tx: Transaction, group: GroupState) -> bool:
     """Whether rounds of a group are for the clients that suspicion chooses."""
-    return opening.wanted(tx.plan) and group.suspicion.chooses and group.rounds
+    return opening.has_committee(tx.plan) and group.suspicion.chooses and group.rounds
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
@@ -48,12 +48,12 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
     if group.rounds:
         able -= group.sitting_out
         return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
-    able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
-    same = partial(_as_it_was, group)
+    able, cut = able & group.places.keys(), partial(_cut_evenly, cut, group.suspicion)
+    same = partial(_stood_alike, group)
     return choose(group.suspicion, cut, able, live, rule.minimum, rule.most, same)
 
 
-def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
+def _stood_alike(group: GroupState, whole: Clients, part: Clients) -> bool:
     """Whether these clients of a burnt cohort have been in no other with a later update."""
     now = {client: (m.weight, m.base, m.update) for client, m in group.places.items()}
     for cohort in group.spoilt:
@@ -63,7 +63,7 @@ def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
     return False
 
 
-def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
+def _cut_evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
     """The halves of a set; none if weights would single somebody out in a part of it."""
     parts = [whole]
     for part in parts:
@@ -99,30 +99,32 @@ def decide(
     return Wait(until, f"{count}; waits for {named(sorted(state.chosen - here))}")
 
 
-def chosen_round(tx: Transaction, group: GroupState) -> bool:
+def is_chosen_round(tx: Transaction, group: GroupState) -> bool:
     """Tells whether suspicion chose the clients of the open round, or of the cohort in progress."""
-    return opening.wanted(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
+    return (
+        opening.has_committee(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
+    )
 
 
-def possible(tx: Transaction, group: GroupState) -> bool:
+def has_burnt(tx: Transaction, group: GroupState) -> bool:
     """Whether holders allow anything after what was burnt for the version in the making."""
-    return opening.wanted(tx.plan) and bool(group.suspicion.burnt)
+    return opening.has_committee(tx.plan) and bool(group.suspicion.burnt)
 
 
-def behind(tx: Transaction, group: GroupState) -> frozenset[str]:
+def clients_behind(tx: Transaction, group: GroupState) -> frozenset[str]:
     """Clients that sit out, and may train from the newest version: they were behind when burnt.
 
     That is another update: none is in two sums, whatever was opened.
     """
-    if not possible(tx, group):
+    if not has_burnt(tx, group):
         return frozenset()
     sent = group.burnt_members.items()
     older = {client for client, member in sent if member.version < group.version}
     return frozenset(older & group.sitting_out - tx.federation.isolated.keys())
 
 
-def sends_again(tx: Transaction, group: GroupState, client: str) -> bool:
-    return opening.wanted(tx.plan) and client in group.places
+def is_asked_again(tx: Transaction, group: GroupState, client: str) -> bool:
+    return opening.has_committee(tx.plan) and client in group.places
 
 
 def objection(group: GroupState, receipt: Receipt) -> str:
@@ -160,7 +162,10 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     """
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if group.rounds or group.phase is Phase.FOUNDING:
-        again, evaluates = sends_again(tx, group, client), trailing.asked(tx, group, client)
+        again, evaluates = (
+            is_asked_again(tx, group, client),
+            trailing.version_to_evaluate(tx, group, client),
+        )
         base = round_base(tx, group)
     elif again := client in group.invited:
         evaluates, base, seconds = 0, group.places[client].base, 0.0
@@ -174,7 +179,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
 
 
 def isolate(tx: Transaction, group: GroupState) -> None:
-    for client in sorted(group.suspicion.offenders) if opening.wanted(tx.plan) else ():
+    for client in sorted(group.suspicion.offenders) if opening.has_committee(tx.plan) else ():
         text = (
             f"{client} spoils cohorts: one{tx.plan.of(group.name)} did not open, and all others "
             "in it stood in cohorts that did"
@@ -182,7 +187,7 @@ def isolate(tx: Transaction, group: GroupState) -> None:
         tx.write(ClientIsolated(group.name, client, text))
 
 
-def suspects(group: GroupState) -> str:
+def describe_suspects(group: GroupState) -> str:
     """Who may have spoilt the burnt cohorts of the version in the making."""
     state = group.suspicion
     least_known = min(

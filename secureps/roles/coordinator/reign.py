@@ -54,7 +54,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, different_keys
 from secureps.roles import permissions
 from secureps.roles.coordinator.state import CoordinatorState, Reigns
-from secureps.roles.coordinator.transaction import Transaction, said_once
+from secureps.roles.coordinator.transaction import Transaction, refuse_once
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -109,29 +109,29 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
         tx.step.effects.append(Call(COORDINATOR, ask))
 
 
-def rules(tx: Transaction) -> bool:
+def is_ruling(tx: Transaction) -> bool:
     """Whether no other coordinator rules, or can begin to without having everything."""
     return not tx.federation.reigns.follower or tx.sessions.followed
 
 
-def waits(tx: Transaction) -> str:
+def describe_wait(tx: Transaction) -> str:
     """Says whose obedience this coordinator waits for before it rules; empty once it rules."""
-    if rules(tx):
+    if is_ruling(tx):
         return ""
-    lacking, few = _shards(tx), tx.plan.threshold - len(_obeying_holders(tx))
+    lacking, few = _lacking_shards(tx), tx.plan.threshold - len(_obeying_holders(tx))
     if few > 0:
         lacking.append("one more key holder" if few == 1 else f"{few} more key holders")
     return f"waits for {named(lacking)} to obey it, for another one could rule"
 
 
-def follow(tx: Transaction) -> None:
+def record_follower(tx: Transaction) -> None:
     """Journals that a standby which has everything follows, if this coordinator rules then.
 
     The follower on record makes it rule. Another standby does not, for the one on record may have
     taken over.
     """
     standby, sessions, reigns = tx.sessions.caught_up, tx.sessions, tx.federation.reigns
-    if not standby or not (rules(tx) or reigns.may_take_over(standby)):
+    if not standby or not (is_ruling(tx) or reigns.may_take_over(standby)):
         return
     sessions.caught_up = b""
     if sessions.followed and not reigns.left and not reigns.came:
@@ -143,36 +143,40 @@ def follow(tx: Transaction) -> None:
 
 def pass_fence(tx: Transaction) -> None:
     """Journals that this coordinator goes on alone, once all who have to obey it do."""
-    if not rules(tx) and not _shards(tx) and len(_obeying_holders(tx)) >= tx.plan.threshold:
+    if (
+        not is_ruling(tx)
+        and not _lacking_shards(tx)
+        and len(_obeying_holders(tx)) >= tx.plan.threshold
+    ):
         tx.write(StandbyFollows(b""))
 
 
-def asked(tx: Transaction) -> tuple[requests.Subscribe, ...]:
+def pick_next(tx: Transaction) -> tuple[requests.Subscribe, ...]:
     """Returns the subscriptions of those who are to be told of this incarnation now."""
-    if rules(tx):
+    if is_ruling(tx):
         return ()
     sessions, own = tx.sessions, tx.federation.incarnation
-    turn = _shards(tx)[:1] or tx.holders
+    turn = _lacking_shards(tx)[:1] or tx.holders
     asks = [p for p in turn if p in sessions.waiting and sessions.told_of.get(p) != own]
     sessions.told_of |= dict.fromkeys(asks, own)
     return tuple(sessions.waiting[party] for party in asks)
 
 
-def _shards(tx: Transaction) -> list[str]:
+def _lacking_shards(tx: Transaction) -> list[str]:
     """The shards that do not obey this incarnation yet, in the order in which they are asked."""
     obeyed, came = tx.sessions.obeyed, tx.federation.reigns.came
-    lacking = [s for s in _every(tx) if obeyed.get(s) != tx.federation.incarnation]
+    lacking = [s for s in _all_shards(tx) if obeyed.get(s) != tx.federation.incarnation]
     return sorted(lacking, key=lambda shard: (obeyed.get(shard) == 0, shard in came, shard))
 
 
-def _every(tx: Transaction) -> set[str]:
+def _all_shards(tx: Transaction) -> set[str]:
     """All shards that another coordinator may ask, also those that left since."""
     return {*tx.federation.placement.shards, *tx.federation.reigns.left}
 
 
-def _has_first(tx: Transaction) -> bool:
+def _obeyed_first(tx: Transaction) -> bool:
     """Whether the shard that either coordinator asks first obeys this one: no other one rules."""
-    first = min(_every(tx).difference(tx.federation.reigns.came), default="")
+    first = min(_all_shards(tx).difference(tx.federation.reigns.came), default="")
     return tx.sessions.obeyed.get(first) == tx.federation.incarnation
 
 
@@ -189,11 +193,11 @@ def _obeying_holders(tx: Transaction) -> list[str]:
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
     """NotReady to a party that needs a ruling coordinator, until this one rules."""
-    if rules(tx) or isinstance(event, ALWAYS):
+    if is_ruling(tx) or isinstance(event, ALWAYS):
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
         return
-    raise NotReady(f"the coordinator {waits(tx)}", LATER)
+    raise NotReady(f"the coordinator {describe_wait(tx)}", LATER)
 
 
 def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
@@ -211,16 +215,16 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
     if pinned is not None and event.run not in (b"", pinned.run.id):
         return None  # what it obeyed in another run says nothing of this one, which refuses it
     higher, holder = event.seen > reigns.incarnation, event.party in tx.holders
-    if reigns.foreign(event.seen):
-        if rules(tx) and not higher:
+    if reigns.is_foreign(event.seen):
+        if is_ruling(tx) and not higher:
             return None  # it obeyed one that never ruled, nor will
-    elif not (holder and higher and not rules(tx)):
+    elif not (holder and higher and not is_ruling(tx)):
         return None
     tx.sessions.obeyed.pop(event.party, None)
     if holder:
         until = "until it obeys this one it is away"
         text = f"{event.party} obeys another coordinator, or lies: {until}"
-        return said_once(tx, event.party, text)
+        return refuse_once(tx, event.party, text)
     tx.step.effects.append(Halt(SUPERSEDED if higher else STALE, Fenced))
     return NotReady(f"{event.party} obeys another coordinator", LATER)
 
@@ -231,16 +235,16 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
     It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
     end. A coordinator without a run ends: the other one asks only if it has one.
     """
-    followed = tx.federation.reigns.taken_over(event.seen)
+    followed = tx.federation.reigns.has_taken_over(event.seen)
     if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
-    if rules(tx) or _has_first(tx):
+    if is_ruling(tx) or _obeyed_first(tx):
         raise Fenced(SUPERSEDED)
     return NotReady("it is not decided yet which coordinator rules", LATER)
 
 
-def obeys(tx: Transaction, party: str, seen: int) -> None:
+def note_obedience(tx: Transaction, party: str, seen: int) -> None:
     tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
 
 
@@ -354,7 +358,7 @@ class Standby(Seat):
         wake = min(self._again, silent)
         return None if wake == math.inf else wake
 
-    def troubled(self, reason: str) -> Sequence[Effect]:
+    def report_trouble(self, reason: str) -> Sequence[Effect]:
         return ()
 
     def handle(self, now: float, sender: str, event: Event) -> Step:

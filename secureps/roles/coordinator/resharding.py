@@ -40,7 +40,7 @@ SHOWN = 3
 # --- what an operator says --------------------------------------------------------
 
 
-def act(tx: Transaction, act: Act) -> None:
+def begin_move(tx: Transaction, act: Act) -> None:
     """A shard is to be added, drained or removed, if it is not so already.
 
     Raises:
@@ -60,7 +60,7 @@ def act(tx: Transaction, act: Act) -> None:
         raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
     if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
         if name in placed:
-            depart(tx, name, f"{REMOVED} before it was added{_why(act)}", True)
+            depart(tx, name, f"{REMOVED} before it was added{_give_reason(act)}", True)
         else:
             tx.write(act)
         dismiss(tx, name)
@@ -71,16 +71,16 @@ def act(tx: Transaction, act: Act) -> None:
             dismiss(tx, name)
         return
     if moving.what or tx.federation.coming is not None:
-        raise Refused(f"one move at a time: {told(tx)}; say it again when that is over")
+        raise Refused(f"one move at a time: {describe_move(tx)}; say it again when that is over")
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
         if name not in tx.watchers:  # what it has, others have
-            depart(tx, name, f"{REMOVED}, while it was away{_why(act)}", True)
+            depart(tx, name, f"{REMOVED}, while it was away{_give_reason(act)}", True)
             return
     tx.write(act)
 
 
-def _why(act: Act) -> str:
+def _give_reason(act: Act) -> str:
     return f": {act.reason}" if act.reason else ""
 
 
@@ -96,7 +96,7 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
         return
     if what is ShardDeed.DRAIN:
         raise Refused(f"{name} is away: start it, and it hands its blocks over; or remove it")
-    if only := alone(tx, name):
+    if only := find_sole_blocks(tx, name):
         blocks = ", ".join(f"block {block} of {group}" for group, block in only[:SHOWN])
         more = f", and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
         raise Refused(
@@ -108,14 +108,14 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
 # --- fence, begin and end ---------------------------------------------------------
 
 
-def due(tx: Transaction) -> str:
+def describe_due_move(tx: Transaction) -> str:
     """Why no checkpoint begins now, and cohorts do not close; empty where nothing is to move."""
-    if tx.federation.coming is None and _wanted(tx) is None:
+    if tx.federation.coming is None and _wanted_shards(tx) is None:
         return ""
-    return told(tx)
+    return describe_move(tx)
 
 
-def told(tx: Transaction) -> str:
+def describe_move(tx: Transaction) -> str:
     """What moves, or is to, and what it waits for."""
     moving = tx.federation.moving
     match moving.what:
@@ -127,20 +127,20 @@ def told(tx: Transaction) -> str:
             text = "blocks move to shards with less to do"
         case _:
             text = "blocks are copied again, since a shard has left"
-    waits = _waits(tx)
+    waits = _describe_wait(tx)
     return f"{text}; {waits}" if waits else text
 
 
-def _waits(tx: Transaction) -> str:
+def _describe_wait(tx: Transaction) -> str:
     """What a move waits for besides the copying; empty for nothing."""
     federation = tx.federation
     if federation.coming is not None:
         away = [s for s in federation.placed if s not in tx.watchers]
         if not away and federation.checkpoint_in_making is not None:
             return "waits for the checkpoint that is being made of it"
-    elif (shards := _wanted(tx)) is not None:
+    elif (shards := _wanted_shards(tx)) is not None:
         away = [s for s in {*shards, *federation.placed} if s not in tx.watchers]
-        if not away and not _between(tx):
+        if not away and not _is_between(tx):
             return "waits for the cohorts and the checkpoint that are being made"
     else:
         away = [federation.moving.shard]
@@ -151,14 +151,14 @@ def advance(tx: Transaction) -> None:
     """Begins a move that is due as soon as nothing is between two versions; and its checkpoint."""
     federation = tx.federation
     if federation.coming is None:
-        shards, placement = _wanted(tx), federation.placement
+        shards, placement = _wanted_shards(tx), federation.placement
         here = shards is not None and tx.watchers.issuperset({*shards, *placement.shards})
-        if shards is None or not here or not _between(tx):
+        if shards is None or not here or not _is_between(tx):
             return
-        coming = Placement.by_block(placement.epoch + 1, shards, _held(tx, shards))
+        coming = Placement.by_block(placement.epoch + 1, shards, _wanted_holders(tx, shards))
         tx.write(PlacementMoved(coming))
         _tell_coming(tx)
-    if federation.checkpoint_in_making is None and not _lacking(tx):
+    if federation.checkpoint_in_making is None and not _lacking_shards(tx):
         checkpointing.begin(tx)
 
 
@@ -168,7 +168,7 @@ def _tell_coming(tx: Transaction) -> None:
     for shard in tx.federation.placed:
         tx.order(shard, configure)
     for group in tx.federation.groups.values():
-        for shard in _changing(tx).get(group.name, ()):
+        for shard in _changing_shards(tx).get(group.name, ()):
             if (order := commit.make_coming(tx, group, shard)) is not None:
                 tx.order(shard, order)
 
@@ -179,20 +179,20 @@ def finish(tx: Transaction) -> None:
     Else one came back since, perhaps with an empty disk: another checkpoint is made with it.
     """
     coming, moving, before = tx.federation.coming, tx.federation.moving, tx.federation.placed
-    if coming is None or _lacking(tx):
+    if coming is None or _lacking_shards(tx):
         return
     leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
-    changing = _changing(tx)
+    changing = _changing_shards(tx)
     tx.write(PlacementMoved(coming, in_force=True))
     go_on(tx, [shard for shard in before if shard not in coming.shards])
     for name, shards in changing.items():
         for shard in shards:
-            tx.sessions.holds(shard, name)
+            tx.sessions.note_whole(shard, name)
     if leaving:
         dismiss(tx, leaving)
 
 
-def _wanted(tx: Transaction) -> tuple[str, ...] | None:
+def _wanted_shards(tx: Transaction) -> tuple[str, ...] | None:
     """The shards that are to hold the blocks, if they are others, or blocks have too few copies."""
     moving, placement = tx.federation.moving, tx.federation.placement
     match moving.what:
@@ -211,15 +211,15 @@ def _wanted(tx: Transaction) -> tuple[str, ...] | None:
     return placement.shards if tx.cache.of("thin", placement.epoch, lacks) else None
 
 
-def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
+def _wanted_holders(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks are to lie on these shards."""
     moving = tx.federation.moving
     if moving.what == BALANCE:
-        return balanced(tx.federation.placement.held, moving.assigned)
-    return spread(tx, shards, moving.shard if moving.what == ShardDeed.ADD else "")
+        return assign_blocks(tx.federation.placement.held, moving.assigned)
+    return spread_blocks(tx, shards, moving.shard if moving.what == ShardDeed.ADD else "")
 
 
-def spread(
+def spread_blocks(
     tx: Transaction, shards: Sequence[str], joins: str = ""
 ) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks would lie on these shards, of which one `joins`: as few move as can."""
@@ -227,7 +227,7 @@ def spread(
     return move_copies(tx.federation.placement.held, weights, tx.plan.section.replicas, joins)
 
 
-def balanced(
+def assign_blocks(
     held: dict[str, list[tuple[str, ...]]], assigned: Sequence[BlockAssigned]
 ) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks lie once these have moved, in place of where they lie now."""
@@ -238,14 +238,14 @@ def balanced(
     return held
 
 
-def _between(tx: Transaction) -> bool:
+def _is_between(tx: Transaction) -> bool:
     """Whether no version and no checkpoint is in the making."""
     groups = tx.federation.groups.values()
     idle = all(group.making is None and group.version >= 0 for group in groups)
     return idle and tx.federation.checkpoint_in_making is None
 
 
-def _changing(tx: Transaction) -> Mapping[str, Sequence[str]]:
+def _changing_shards(tx: Transaction) -> Mapping[str, Sequence[str]]:
     """By group, the shards that hold other blocks by the coming placement than now."""
     now, coming = tx.federation.placement, tx.federation.coming
     if coming is None:
@@ -262,11 +262,11 @@ def _changing(tx: Transaction) -> Mapping[str, Sequence[str]]:
     return tx.cache.of("changing", coming.epoch, changing)
 
 
-def _lacking(tx: Transaction) -> list[tuple[str, str]]:
+def _lacking_shards(tx: Transaction) -> list[tuple[str, str]]:
     """Shards, and groups of which they have not said since they last came that all is there."""
     coming, here = tx.federation.coming, tx.sessions.prepared
     epoch = 0 if coming is None else coming.epoch
-    owed = ((s, group) for group, shards in _changing(tx).items() for s in shards)
+    owed = ((s, group) for group, shards in _changing_shards(tx).items() for s in shards)
     return [(s, g) for s, g in owed if s not in tx.watchers or (epoch, g, s) not in here]
 
 
@@ -279,7 +279,7 @@ def dismiss(tx: Transaction, shard: str) -> None:
 # --- what shards say --------------------------------------------------------------
 
 
-def prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
+def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
     """A shard has its blocks of the coming placement, of the committed version, and what was sent.
 
     Raises:
@@ -293,7 +293,7 @@ def prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
     owned = coming.blocks_of(group.name, shard)
     check_digests(shard, group.name, owned, event.blocks)
     same = event.blocks == tuple(group.blocks[block] for block in owned)
-    if not same or shard not in _changing(tx)[group.name]:
+    if not same or shard not in _changing_shards(tx)[group.name]:
         return
     if tx.federation.moving.files.get(group.name, {}).get(shard) != event.state:
         tx.write(event)
@@ -302,13 +302,13 @@ def prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
         checkpointing.order_part(tx, shard)
 
 
-def seen(tx: Transaction) -> Move | None:
+def measure_move(tx: Transaction) -> Move | None:
     """How far a move is, for a status; None if there is none."""
     moving = tx.federation.moving
-    if tx.federation.pinned is None or not (moving.what or due(tx)):
+    if tx.federation.pinned is None or not (moving.what or describe_due_move(tx)):
         return None
     now, moved, blocks, moved_bytes, bytes = tx.federation.placement, 0, 0, 0, 0
-    coming, lacking = tx.federation.coming or now, set(_lacking(tx))
+    coming, lacking = tx.federation.coming or now, set(_lacking_shards(tx))
     for group in tx.layout.all_groups:
         for shard in tx.federation.placed:
             gains = set(coming.blocks_of(group.name, shard)) - {*now.blocks_of(group.name, shard)}
@@ -317,13 +317,13 @@ def seen(tx: Transaction) -> Move | None:
                 whole = (shard, group.name) not in lacking
                 blocks, bytes = blocks + 1, bytes + 4 * (stop - start)
                 moved, moved_bytes = moved + whole, moved_bytes + whole * 4 * (stop - start)
-    return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _waits(tx))
+    return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _describe_wait(tx))
 
 
 # --- shards that leave --------------------------------------------------------------
 
 
-def leave(tx: Transaction) -> float | None:
+def drop_absent_shard(tx: Transaction) -> float | None:
     """Leaves out who was away for long enough; returns when time alone might do so, if ever."""
     until = list[float]()
     if tx.plan.section.replicas == 1:
@@ -334,14 +334,14 @@ def leave(tx: Transaction) -> float | None:
         at = tx.sessions.away.setdefault(shard, tx.now) + tx.plan.section.shards_wait
         if tx.now < at:
             until.append(at)
-        elif not alone(tx, shard):
+        elif not find_sole_blocks(tx, shard):
             away = f"away for {tx.plan.section.shards_wait:g} seconds; others hold its blocks"
             depart(tx, shard, away)
             return tx.now  # another one may be, by what is left
     return min(until, default=None)
 
 
-def alone(tx: Transaction, shard: str) -> list[tuple[str, int]]:
+def find_sole_blocks(tx: Transaction, shard: str) -> list[tuple[str, int]]:
     """Groups and blocks that no other shard has which is here, and whole."""
     federation, placement = tx.federation, tx.federation.placement
     found = list[tuple[str, int]]()
@@ -375,15 +375,15 @@ def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
     for party in (*tx.federation.placed, *gone, *tx.holders, *tx.federation.members):
         tx.order(party, configure)
     for group in tx.federation.groups.values():
-        _say_again(tx, group)
-    checkpointing.manifest_again(tx)
+        _repeat_step(tx, group)
+    checkpointing.write_manifest_if_whole(tx)
 
 
-def _say_again(tx: Transaction, group: GroupState) -> None:
+def _repeat_step(tx: Transaction, group: GroupState) -> None:
     if group.phase is Phase.HOLDING:
         commit.hold_again(tx, group)
     elif group.phase is Phase.OPENING and tx.plan.opening is Opening.NOTHING:
-        commit.opened(tx, group, ())
+        commit.record_opening(tx, group, ())
     elif group.phase is Phase.OPENING:
         commit.open_again(tx, group)
     elif group.phase is Phase.PREPARING:

@@ -174,7 +174,7 @@ class Load:
 
     # --- what it comes to -------------------------------------------------------------
 
-    def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
+    def observe(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
         assert self.since is not None
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
@@ -186,7 +186,7 @@ class Load:
             updates=self._updates,
             reward=self._fresh / seconds * (1 - lost),
             lost=lost,
-            live=sum(map(tx.trains, tx.live)),
+            live=sum(map(tx.is_trainer, tx.live)),
             waits=self._waits(),
             rounds=tuple(self._rounds),
             shards=tx.federation.placement.shards,
@@ -214,7 +214,7 @@ class Load:
             queue=2 * max(transfers, default=0.0),
         )
 
-    def at_once(self, tx: Transaction) -> dict[str, float]:
+    def bytes_at_once(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates that are on their way at once, by group that makes more versions.
 
         In a group with rounds that is what came for one of its newest rounds; without rounds, an
@@ -234,9 +234,9 @@ class Load:
 
     def _tells(self, tx: Transaction, group: GroupState) -> bool:
         sent = self._turns.get(group.name) if group.rounds else self._updates_of[group.name]
-        return bool(sent) and not termination.over(tx, group)
+        return bool(sent) and not termination.is_over(tx, group)
 
-    def news(self, tx: Transaction) -> bool:
+    def has_news(self, tx: Transaction) -> bool:
         """Whether each group has made another version, on average, since this was last true.
 
         Not before `at_once` is known of each group, and how late each shard is: a slow one would
@@ -261,7 +261,7 @@ class Load:
         """
         shards = tx.federation.placement.shards
         costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
-        sent = self.on_shards(tx)
+        sent = self.bytes_on_shards(tx)
         paces = {
             name: median(lags) / sent[name]
             for name, lags in self._lags.items()
@@ -279,7 +279,7 @@ class Load:
             for name, cost in costs.items()
         }
 
-    def on_shards(self, tx: Transaction) -> dict[str, float]:
+    def bytes_on_shards(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates a second that came for the blocks of each shard."""
         placement, seconds = tx.federation.placement, max(tx.now - (self.since or 0.0), 1e-9)
         found = dict.fromkeys(placement.shards, 0.0)
@@ -309,7 +309,7 @@ def advance(tx: Transaction, load: Load) -> None:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
     # A move that waits for its shard to come is not due, and another one would take its place.
-    moves = federation.moving.what or resharding.due(tx)
+    moves = federation.moving.what or resharding.describe_due_move(tx)
     if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
@@ -320,14 +320,14 @@ def advance(tx: Transaction, load: Load) -> None:
     if not tx.watchers.issuperset(federation.placement.shards):
         return  # one is away: nothing that is measured now is of the load
     measured = load.versions >= LEAST_VERSIONS * load.groups
-    if not (measured or (section.balance and load.news(tx))):
+    if not (measured or (section.balance and load.has_news(tx))):
         return
-    seen = load.observed(tx, _spares(tx))
+    seen = load.observe(tx, _spares(tx))
     decided = _balance(tx, load, seen) if section.balance else None
     if decided is None and measured:
         decided = _by_policy(tx, load, seen, section)
     if decided is not None:
-        if section.policy != "fixed" or _changes(decided, seen):
+        if section.policy != "fixed" or _is_change(decided, seen):
             _carry_out(tx, seen, decided)
         load.begin(tx.now)
 
@@ -349,13 +349,13 @@ def _decide(
         blocks=blocks,
         reward=seen.reward,
         shards=len(seen.shards),
-        loads=tuple(ShardLoad(name, of) for name, of in load.on_shards(tx).items()),
+        loads=tuple(ShardLoad(name, of) for name, of in load.bytes_on_shards(tx).items()),
         reason=action.reason,
         lost=seen.lost,
     )
 
 
-def _changes(decided: ScalingDecided, seen: Observation) -> bool:
+def _is_change(decided: ScalingDecided, seen: Observation) -> bool:
     moved = decided.deadline != seen.deadline or decided.buffer != seen.buffer
     return moved or bool(decided.what or decided.blocks)
 
@@ -364,7 +364,7 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
     reason = decided.reason
     if decided.what:
         try:
-            resharding.act(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
+            resharding.begin_move(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
         except (Refused, UnknownParty) as error:
             stays = stay(seen, f"{reason}; and yet: {error}")
             decided = replace(
@@ -381,8 +381,8 @@ def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> N
 
 def _balance(tx: Transaction, load: Load, seen: Observation) -> ScalingDecided | None:
     held = tx.federation.placement.held
-    found = balance(held, load.at_once(tx), load.costs(tx))
-    if found is None or _too_little(tx, load.memory, resharding.balanced(held, found[0])):
+    found = balance(held, load.bytes_at_once(tx), load.costs(tx))
+    if found is None or _why_too_little(tx, load.memory, resharding.assign_blocks(held, found[0])):
         return None
     blocks, reason = found
     return _decide(tx, load, seen, stay(seen, reason), blocks=blocks)
@@ -396,12 +396,12 @@ def _by_policy(
     what, shard = choose_deed(action, seen)
     if what == ShardDeed.DRAIN:
         left = [name for name in seen.shards if name != shard]
-        if text := _too_little(tx, load.memory, resharding.spread(tx, left)):
+        if text := _why_too_little(tx, load.memory, resharding.spread_blocks(tx, left)):
             action, what, shard = stay(seen, f"{action.reason}; and yet: {text}"), "", ""
     return _decide(tx, load, seen, action, what, shard)
 
 
-def _too_little(
+def _why_too_little(
     tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> str:
     """Which shard could not work with the blocks that it would have, and why; empty if none.
@@ -429,7 +429,7 @@ def _spares(tx: Transaction) -> tuple[str, ...]:
     """Shards that are here and hold nothing, and were not drained by an operator; by name."""
     left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
     names = sorted(tx.federation.shards.keys() & tx.watchers)
-    return tuple(name for name in names if name not in left and tx.spare(name))
+    return tuple(name for name in names if name not in left and tx.is_spare(name))
 
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:
@@ -451,7 +451,7 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
     )
 
 
-def seen(tx: Transaction) -> ScalingStatus | None:
+def make_status(tx: Transaction) -> ScalingStatus | None:
     section, scaled = tx.plan.section.scaling, tx.federation.scaled
     if section is None:
         return None
@@ -462,13 +462,15 @@ def seen(tx: Transaction) -> ScalingStatus | None:
         deadline=scaled.deadline,
         buffer=scaled.buffer,
         loads=last.loads if last else (),
-        steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in scaled.decided),
+        steps=tuple(
+            ScalingStep(at, describe(record), record.reason) for at, record in scaled.decided
+        ),
         reward=last.reward if last else 0.0,
         lost=last.lost if last else 0.0,
     )
 
 
-def told(record: ScalingDecided) -> str:
+def describe(record: ScalingDecided) -> str:
     if record.blocks:
         return f"balance {counted(len(record.blocks), 'block')}"
     if record.what:

@@ -71,20 +71,24 @@ def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
     if tx.federation.pinned is None or tx.federation.finished:
         return None
-    leaves = resharding.leave(tx)
+    leaves = resharding.drop_absent_shard(tx)
     resharding.advance(tx)
     founding.choose_founder(tx)
-    if trailing.unkept(tx) and not resharding.due(tx):
+    if trailing.unkept_version(tx) and not resharding.describe_due_move(tx):
         checkpointing.order(tx)  # a round may wait for it
-    paused = tx.federation.paused or resharding.due(tx) or checkpointing.awaited(tx)
+    paused = (
+        tx.federation.paused
+        or resharding.describe_due_move(tx)
+        or checkpointing.why_cohorts_wait(tx)
+    )
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
-    if not resharding.due(tx):
+    if not resharding.describe_due_move(tx):
         checkpointing.order(tx)
     envelopes.release(tx)
     if tx.federation.coming is None:
         termination.finish(tx)
-    untils.append(look(tx))
+    untils.append(note_overdue(tx))
     return min((until for until in untils if until is not None), default=None)
 
 
@@ -99,23 +103,23 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
     envelopes.give_up_lost(tx, group)
     envelopes.leave_out_doubted(tx, group)
-    if paused and _between(tx, group):
+    if paused and _is_between(tx, group):
         yield Wait(None, paused)
         return
     if group.phase is Phase.WAITING:
         yield _open(tx, group)
     if group.takes_updates:
         yield _collect(tx, group)
-    if group.phase is Phase.OPENING and opening.wanted(tx.plan):
+    if group.phase is Phase.OPENING and opening.has_committee(tx.plan):
         yield commit.try_answers(tx, group)
 
 
-def _between(tx: Transaction, group: GroupState) -> bool:
+def _is_between(tx: Transaction, group: GroupState) -> bool:
     """Whether a group is between two versions, where a pause or a move of blocks holds it.
 
     A cohort that is closed comes to its version all the same.
     """
-    return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.over(tx, group)
+    return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.is_over(tx, group)
 
 
 # --- open ---------------------------------------------------------------------------
@@ -124,7 +128,7 @@ def _between(tx: Transaction, group: GroupState) -> bool:
 def _open(tx: Transaction, group: GroupState) -> Wait:
     if group.trails:
         return _open_trailing(tx, group)
-    if termination.over(tx, group):
+    if termination.is_over(tx, group):
         return GOES_ON
     if group.rounds:
         return _open_round(tx, group)
@@ -134,7 +138,7 @@ def _open(tx: Transaction, group: GroupState) -> Wait:
 
 def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
     """Gives a group up if nobody is left who might make its next version."""
-    if not recovery.chooses(tx, group):
+    if not recovery.is_choosing(tx, group):
         return
     tried = recovery.choice(tx, group, tx.takers(group.name))
     if tried.over:
@@ -143,7 +147,7 @@ def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
             group,
             f"{len(group.suspicion.burnt)} cohorts in succession came to nothing at version "
             f"{group.version}{tx.plan.of(group.name)}, and every one was charged: "
-            f"{group.reason}; {tried.reason}; {recovery.suspects(group)}",
+            f"{group.reason}; {tried.reason}; {recovery.describe_suspects(group)}",
         )
 
 
@@ -153,12 +157,12 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         return GOES_ON
     out, retired = _left_out(tx, group), frozenset(tx.federation.retired)
     live = tx.attendance(group).here
-    invited, reason = _admitted(tx, group, live)
+    invited, reason = _admit(tx, group, live)
     spent = frozenset[str]()
     if invited or retired:
-        spent = termination.exhausted(tx, termination.next_version(tx))
+        spent = termination.exhausted_clients(tx, termination.groups_ahead(tx))
         if spent:
-            invited, reason = _admitted(tx, group, live - spent)
+            invited, reason = _admit(tx, group, live - spent)
         gone = {
             "their budget is spent": (live | retired) & spent,
             "take part no more": retired - spent,
@@ -166,13 +170,13 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
         why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
         reason = "; ".join([*why, reason])
     absent = out | spent | retired
-    if absent and not invited and not _admitted(tx, group, tx.clients - absent)[0]:
+    if absent and not invited and not _admit(tx, group, tx.clients - absent)[0]:
         termination.end_for_few(tx, group, group.sitting_out, spent)
         if group.resigned:
             return GOES_ON
     if not invited:
-        return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
-    if lacking := opening.short(tx, group):
+        return Wait(None, tx.federation.ending or termination.why_too_few(tx, group) or reason)
+    if lacking := opening.why_too_few(tx, group):
         return Wait(None, lacking)
     held = _await_unheard(tx, group, invited) or trailing.hold_back(tx)
     if held is not None:
@@ -201,13 +205,13 @@ def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
 
 def _open_trailing(tx: Transaction, group: GroupState) -> Wait:
     trailing.skip_lost(tx, group)
-    at = trailing.due(tx)
+    at = trailing.due_version(tx)
     if not at:
         return GOES_ON
-    out = termination.exhausted(tx, (group,)) | _left_out(tx, group)
-    invited, reason = _admitted(tx, group, tx.live - out)
+    out = termination.exhausted_clients(tx, (group,)) | _left_out(tx, group)
+    invited, reason = _admit(tx, group, tx.live - out)
     if not invited:
-        may_come = _admitted(tx, group, tx.clients - out - tx.federation.retired)[0]
+        may_come = _admit(tx, group, tx.clients - out - tx.federation.retired)[0]
         return trailing.await_members(tx, group, at, reason, bool(may_come))
     _invite(tx, group, invited, f"{len(invited)} members are asked to evaluate version {at}")
     return GOES_ON
@@ -220,9 +224,9 @@ def _invite(tx: Transaction, group: GroupState, invited: Collection[str], reason
         tx.order(client, recovery.make_invite(tx, group, client))
 
 
-def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
+def _admit(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
     """The members that the rule admits if these are live, and why not the first other one."""
-    if recovery.chooses(tx, group):
+    if recovery.is_choosing(tx, group):
         chosen = recovery.choice(tx, group, frozenset(members))
         return tuple(sorted(chosen.clients)), chosen.reason
     rule, out = tx.rule(group.name), len(_left_out(tx, group))
@@ -245,7 +249,7 @@ def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple
 
 def _collect(tx: Transaction, group: GroupState) -> Wait:
     collecting = group.phase is Phase.COLLECTING
-    if not group.rounds and collecting and termination.over(tx, group):
+    if not group.rounds and collecting and termination.is_over(tx, group):
         _end(tx, group)
         return GOES_ON
     if collecting and group.invited and not termination.leave_out(tx, group):
@@ -253,29 +257,29 @@ def _collect(tx: Transaction, group: GroupState) -> Wait:
     try:
         if group.rounds:
             return _decide(tx, group)
-        return _go_on(tx, group)
+        return _run_stream(tx, group)
     except RuleFailed as error:
         return _fail(tx, group, f"the rule{tx.plan.of(group.name)} failed: {error}")
 
 
-def _go_on(tx: Transaction, group: GroupState) -> Wait:
+def _run_stream(tx: Transaction, group: GroupState) -> Wait:
     """Follows, decides and asks in a group without rounds."""
     _follow(tx, group)
     waits = _decide(tx, group) if group.phase is Phase.COLLECTING else GOES_ON
-    if not group.takes_updates or recovery.chosen_round(tx, group):
+    if not group.takes_updates or recovery.is_chosen_round(tx, group):
         return waits
-    if lacking := termination.too_few(tx, group):
+    if lacking := termination.why_too_few(tx, group):
         return Wait(waits.until, lacking)
     chosen = None
-    if _may_follow(tx, group):
+    if _may_try_sets(tx, group):
         chosen = recovery.choice(tx, group, tx.takers(group.name))
-        lacking = opening.short(tx, group) if chosen.clients else ""
+        lacking = opening.why_too_few(tx, group) if chosen.clients else ""
         if chosen.clients and not lacking:
             _begin_set(tx, group, chosen)
             return _decide(tx, group)
         if not lacking:
             _send_back(tx, group, chosen)
-        if not chosen.over and not _suffice(tx, group, _others(tx, group)):
+        if not chosen.over and not _are_enough(tx, group, _others(tx, group)):
             until = _earliest(waits.until, _patience(tx, group))
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.members.spent), waits.reason
@@ -298,7 +302,7 @@ def _earliest(*times: float | None) -> float | None:
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
     """Until when others may follow a burnt cohort before sets of it do; None: not now."""
-    if group.phase is not Phase.COLLECTING or not recovery.possible(tx, group):
+    if group.phase is not Phase.COLLECTING or not recovery.has_burnt(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)
     return until if tx.now < until else None
@@ -315,13 +319,13 @@ def _deadline(tx: Transaction, group: GroupState) -> float:
     return tx.plan.group(group.name).rule.deadline
 
 
-def _may_follow(tx: Transaction, group: GroupState) -> bool:
+def _may_try_sets(tx: Transaction, group: GroupState) -> bool:
     """Tells whether sets of a burnt cohort make the version: others had one deadline's time."""
     if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
-    if not recovery.possible(tx, group):
+    if not recovery.has_burnt(tx, group):
         return False
-    return _patience(tx, group) is None or not _suffice(tx, group, _others(tx, group))
+    return _patience(tx, group) is None or not _are_enough(tx, group, _others(tx, group))
 
 
 def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
@@ -331,7 +335,7 @@ def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
     return (here - members.spent | coming) - group.sitting_out
 
 
-def _suffice(tx: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
+def _are_enough(tx: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
     return len(clients) >= tx.plan.bounds(group.name).minimum
 
 
@@ -342,9 +346,9 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     """
     if not chosen.over and _patience(tx, group) is not None:
         return
-    clients = recovery.behind(tx, group)
+    clients = recovery.clients_behind(tx, group)
     here = clients & tx.takers(group.name) - group.members.spent
-    if here and _suffice(tx, group, _others(tx, group) | here):
+    if here and _are_enough(tx, group, _others(tx, group) | here):
         tx.write(records.MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
 
 
@@ -397,14 +401,14 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     """
     out = tx.federation.isolated
     pending = group.pending if out else ()  # nobody looks at all that wait at every event
-    ids = (id for id in pending if id.client in out and not group.closed_over(id))
+    ids = (id for id in pending if id.client in out and not group.is_closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
         tx.drop(group.name, given_up, f"{names} left out of this run")
     returning = sorted(group.members.returning)
     if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    comes, goes = tx.attendance(group).comes_and_goes(group.members)
+    comes, goes = tx.attendance(group).pop_changes(group.members)
     for client in goes:
         tx.write(records.MemberLeft(group.name, client))
     for client in comes:
@@ -419,9 +423,9 @@ def _follow(tx: Transaction, group: GroupState) -> None:
 
 def _decide(tx: Transaction, group: GroupState) -> Wait:
     """Carries out the decision of the rule, or of suspicion, about the updates that wait."""
-    ids, waiting = opening.examined(tx, group)
-    decision = decided(tx, group, ids)
-    in_round = group.rounds or recovery.chosen_round(tx, group)
+    ids, waiting = opening.visible_submissions(tx, group)
+    decision = decide_by_cache(tx, group, ids)
+    in_round = group.rounds or recovery.is_chosen_round(tx, group)
     whole = group.rounds or group.suspicion.chosen <= group.open_receipts.clients.keys()
     if waiting and in_round and whole and isinstance(decision, Drop | Extend):
         # they are here, and count in time
@@ -447,7 +451,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
             return Wait(until, f"{reason}; {waiting}" if waiting else reason)
 
 
-def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
+def decide_by_cache(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -> Decision:
     """Returns the decision about these updates, from the cache while nothing can change it.
 
     Without rounds a deadline counts from the oldest update that the rule sees, and another update
@@ -461,8 +465,8 @@ def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -
     oldest = group.version - tx.plan.bounds(group.name).stale
 
     def ask() -> tuple[int, int, Decision]:
-        shown = _arrivals(group, _shown(group, set(ids)))
-        chosen = recovery.chosen_round(tx, group)
+        shown = _arrivals(group, _shown_submissions(group, set(ids)))
+        chosen = recovery.is_chosen_round(tx, group)
         found = recovery.decide(tx, group, shown) if chosen else _ask_rule(tx, group, shown)
         return len(here), opened.changes, found
 
@@ -479,11 +483,11 @@ def decided(tx: Transaction, group: GroupState, ids: Collection[SubmissionId]) -
 
     round = (group.round, group.invited, group.opened_at, group.extensions)
     seen = (group.version, group.number, round, members.closed, len(members.returning))
-    basis = (seen, steady, group.suspicion, tx.rule(group.name), opening.kept(tx, group))
+    basis = (seen, steady, group.suspicion, tx.rule(group.name), opening.held_back(tx, group))
     return tx.cache.of(("decided", group.name), basis, ask, holds)[-1]
 
 
-def _shown(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
+def _shown_submissions(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
     """Returns the submissions that a cohort may have: in a round, the answers to it.
 
     Without a round, those of members that do not sit out, except behind an older submission of the
@@ -507,10 +511,12 @@ def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival
     came = sorted(
         (group.receipts[id] for id in ids), key=lambda receipt: (at[receipt.id], receipt.id)
     )
-    return tuple(Arrival(r.id, r.version, at[r.id], r.magnitude, r.step) for r in alike(came))
+    return tuple(
+        Arrival(r.id, r.version, at[r.id], r.magnitude, r.step) for r in largest_alike(came)
+    )
 
 
-def alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
+def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
     """The largest set of receipts that trained beside the same models of the other groups.
 
     One group may be a version ahead while another still waits for members: holders open no sum of
@@ -540,7 +546,7 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     decision = supports.end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
-    if opening.wanted(tx.plan) and group.suspicion.suspect_sets:
+    if opening.has_committee(tx.plan) and group.suspicion.suspect_sets:
         members = tuple(replace(member, weight=1) for member in decision.members)
         decision = replace(decision, members=members)
     sealed, here = tx.plan.opening is not Opening.NOTHING, {arrival.id for arrival in shown}
@@ -559,7 +565,7 @@ def _discount(
     """
     if group.rounds:
         return seen
-    members, unseen, done = group.members, set(group.pending) - shown, _done(tx, group, seen)
+    members, unseen, done = group.members, set(group.pending) - shown, _find_done(tx, group, seen)
     if not (unseen or done):
         return seen
     # not copied: they may be very many clients
@@ -575,17 +581,17 @@ def _discount(
     return seen
 
 
-def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
+def _find_done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
     """Members that nobody waits for: their budget is spent, or all have sent what they may."""
     members = group.members
     found = set(seen.live & members.spent)
     if seen.live.isdisjoint(members.training):
         behind = (c for c in seen.live if members.clocks.get(c, seen.closed + 1) <= seen.closed)
-        found.update(client for client in behind if _all_sent(tx, group, client))
+        found.update(client for client in behind if _has_sent_all(tx, group, client))
     return found
 
 
-def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
+def _has_sent_all(tx: Transaction, group: GroupState, client: str) -> bool:
     """Tells whether a client has sent as many updates of the newest version as the plan allows."""
     base = group.members.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
@@ -596,7 +602,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= tx.plan.versions(group.name) or tx.federation.ending:
         return GOES_ON
-    if lacking := opening.short(tx, group):
+    if lacking := opening.why_too_few(tx, group):
         return Wait(None, lacking)
     members, rule, own = group.members, tx.rule(group.name), tx.attendance(group)
     now, held, until = rule_state(tx, group), "", None
@@ -611,7 +617,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
                 until = _until(answer)
                 break
             continue
-        if termination.unaffordable(tx, client, group):
+        if termination.is_unaffordable(tx, client, group):
             held = held or f"the budget of {client} is spent"
             tx.write(records.MemberLeft(group.name, client, spent=True))
             now = rule_state(tx, group)  # nobody waits for its clock
@@ -619,7 +625,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         if members.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
             continue
-        if _all_sent(tx, group, client):
+        if _has_sent_all(tx, group, client):
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
         base = members.next_base(client, group.version)
@@ -643,7 +649,7 @@ def _until(answer: Admission) -> float | None:
     return answer.until if isinstance(answer, Wait) else None
 
 
-def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
+def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
     """What a client sent was refused on its way: it is asked anew.
 
     What was to come again never does. The set of a client that sealed the same anew is given up.
@@ -675,14 +681,14 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
         tried: why no set of a burnt cohort makes it, if there was one.
     """
     federation, members = tx.federation, group.members
-    out = group.sitting_out - recovery.behind(tx, group)
+    out = group.sitting_out - recovery.clients_behind(tx, group)
     retired = frozenset(federation.retired)
-    block = termination.row_block(tx, group)
+    block = termination.is_row_block(tx, group)
     if block and not out:
         return
     spent = frozenset(members.spent)
     if tx.live.isdisjoint(members.training):
-        spent |= termination.exhausted(tx, (group,))
+        spent |= termination.exhausted_clients(tx, (group,))
     gone = out | spent | retired | federation.isolated.keys()
     if not gone:
         return
@@ -697,16 +703,16 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
     if enough and asked:
         return
-    tried = f"{tried}; {recovery.suspects(group)}" if tried else ""
+    tried = f"{tried}; {recovery.describe_suspects(group)}" if tried else ""
     termination.end_for_few(tx, group, out, spent, tried)
 
 
 def _await_evaluator(tx: Transaction) -> float | None:
     """Has the end of a run wait for a designated evaluator: no round does any more."""
-    at = trailing.due(tx)
+    at = trailing.due_version(tx)
     if tx.trailing is not None or not at:
         return None
-    if not all(termination.over(tx, group) for group in tx.federation.model_groups):
+    if not all(termination.is_over(tx, group) for group in tx.federation.model_groups):
         return None
     held = trailing.await_evaluator(tx, at)
     return tx.now if held is None else held.until
@@ -716,7 +722,7 @@ Step = tuple[str, int, str]
 """Of a group (or none): a version or checkpoint, and what is owed for it."""
 
 
-def look(tx: Transaction) -> float | None:
+def note_overdue(tx: Transaction) -> float | None:
     """Notes which servers are overdue, and says so once; returns when another one may be."""
     sessions, names, until = tx.sessions, dict[str, str](), list[float]()
     owed = {step: parties for step, parties in _owed(tx) if parties}
@@ -737,19 +743,19 @@ def look(tx: Transaction) -> float | None:
 
 def _owed(tx: Transaction) -> Iterator[tuple[Step, tuple[str, ...]]]:
     for group in tx.federation.groups.values():
-        yield _owed_of(tx, group)
+        yield _find_owed(tx, group)
     if parts := checkpointing.parts_due(tx):
         yield ("", tx.federation.checkpoints[-1].number, "its part of checkpoint"), parts
 
 
-def _owed_of(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
+def _find_owed(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
     owners, version = tx.federation.owners(group.name), group.version + 1
     match group.phase:
         case Phase.HOLDING if group.making is not None:
             silent = tuple(s for s in owners if s not in group.making.held)
             return (group.name, version, "its sums for version"), silent
-        case Phase.OPENING if opening.wanted(tx.plan):
-            return (group.name, version, "its share for version"), opening.silent(tx, group)
+        case Phase.OPENING if opening.has_committee(tx.plan):
+            return (group.name, version, "its share for version"), opening.silent_holders(tx, group)
         case Phase.OPENING:
             return (group.name, version, "the opened sums for version"), tx.holders
         case Phase.PREPARING:

@@ -1,14 +1,9 @@
-"""What the coordinator knows: the fold of its journal.
+"""The coordinator's state: the fold of its journal. Only `CoordinatorState.apply` changes it.
 
-`CoordinatorState.apply` takes one record; nothing else changes this state. Before it come the parts
-that are folds of their own:
-
-    Reigns     which coordinators there were, and which standby may take over
-    Timeline   when each step of the newest cohorts was done
-    Fates      what became of submissions, for as long as their clients may ask
-    Scaled     what was decided from measured load
-
-After it come the tasks of its worker.
+Reigns     which coordinators there were, and which standby may take over
+Timeline   when each step of the newest cohorts was done
+Fates      what became of submissions, for as long as their clients may ask
+Scaled     what was decided from measured load
 """
 
 from __future__ import annotations
@@ -53,10 +48,10 @@ from secureps.roles.machine import Record, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys
 
 KEPT_STEPS = 30
-"""Cohorts, and burnt ones, that are kept: the newest of each."""
+"""Number of newest cohorts, and of newest burnt cohorts, whose steps are kept."""
 
 WHY = 200
-"""Characters that it takes to say why one came to nothing, at most."""
+"""Most characters that are kept of the reason why a cohort failed."""
 
 
 @dataclass(slots=True)
@@ -64,8 +59,8 @@ class Timeline:
     """The steps of the newest cohorts.
 
     Args:
-        burnt: the newest cohorts that were burnt or spoilt, oldest first; burnt_in_all: how many
-            ever were.
+        burnt: the newest cohorts that were burnt or spoilt, oldest first.
+        burnt_in_all: how many cohorts were ever burnt or spoilt.
     """
 
     burnt: list[CohortSteps] = field(default_factory=list)
@@ -120,25 +115,26 @@ class Timeline:
 
 
 MOST_AHEAD = 1 << 20
-"""Starts of a coordinator that its journal may have lost, or takeovers. What is journalled of one
-party's word must leave room for all to come: an order carries 63 bits of incarnation."""
+"""Most starts, or takeovers, that a coordinator's journal is believed to have lost.
+
+An order carries 63 bits of incarnation: a number that one party claims must leave room for more."""
 
 
 @dataclass(slots=True)
 class Reigns:
-    """The coordinators of a run: a reign is the time of one, however often it starts.
+    """The coordinators of a run: a reign is the time of one coordinator, however often it starts.
 
-    A standby that takes over begins the next one, in a line of numbers of its own.
+    A standby that takes over begins the next reign, in a line of incarnations of its own. Standbys
+    are named by the number of their folder.
 
     Args:
         incarnation: the coordinator's newest one.
-        known: by line, the newest incarnation up to which a standby was confirmed to have
-            everything.
-        follower: the standby that has everything that was acted on, and may take over (or has, if
-            it is the `ruler`), by the number of its folder; empty: none may.
+        known: by line, the newest incarnation for which a standby was confirmed to have every row.
+        follower: the standby that has everything that was acted on, and may take over, or has
+            taken over if it is the `ruler`; empty: none may.
         ruler: the standby that took over last; empty: none did.
         followers: every standby that followed this ruler, in that order.
-        left, came: shards that did since the follower was last confirmed.
+        left, came: shards that left or came since the follower was last confirmed.
     """
 
     incarnation: int = 0
@@ -161,7 +157,7 @@ class Reigns:
                 if standby and standby not in self.followers:
                     self.followers.append(standby)
 
-    def placed(self, before: Placement, now: Placement) -> None:
+    def note_placement(self, before: Placement, now: Placement) -> None:
         """Notes which shards hold no blocks any more, and which hold some for the first time."""
         if self.follower:
             self.left += (shard for shard in before.shards if shard not in now.shards)
@@ -169,7 +165,7 @@ class Reigns:
 
     @property
     def reign(self) -> int:
-        """How many standbys have taken over; one that is not obeyed yet does not count."""
+        """How many standbys have taken over, without one that is not obeyed yet."""
         waits = bool(self.ruler) and self.follower == self.ruler
         return self.incarnation // REIGN - waits
 
@@ -179,29 +175,29 @@ class Reigns:
         return bool(self.followers or self.ruler)
 
     def may_take_over(self, standby: bytes) -> bool:
-        """Whether a standby has everything that was acted on, as far as this journal knows."""
+        """Whether, by this journal, a standby has everything that was acted on."""
         return bool(standby) and self.follower == standby and self.ruler != standby
 
     def next_reign(self, standby: bytes) -> int:
-        """The incarnation with which a standby that followed takes over."""
+        """Returns the incarnation with which a standby that followed takes over."""
         return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
-    def taken_over(self, seen: int) -> bool:
+    def has_taken_over(self, seen: int) -> bool:
         """Whether this incarnation shows that the follower has taken over."""
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
 
-    def can_be(self, seen: int) -> bool:
-        """Whether some coordinator of this run can have come to this incarnation."""
-        if self.foreign(seen):
+    def is_possible(self, seen: int) -> bool:
+        """Whether any coordinator of this run can have reached this incarnation."""
+        if self.is_foreign(seen):
             return 0 <= seen // REIGN <= self.incarnation // REIGN + MOST_AHEAD
         return 0 <= seen <= self.incarnation + MOST_AHEAD
 
-    def foreign(self, seen: int) -> bool:
-        """Whether this incarnation is of a coordinator that may have acted on more than is here.
+    def is_foreign(self, seen: int) -> bool:
+        """Whether the coordinator with this incarnation may have acted on rows that are not here.
 
-        A higher one in its own line is the coordinator's own, whose record was lost.
+        A higher incarnation in the current line is this coordinator's own, whose record was lost.
         """
         line = seen // LINE
         return line != self.incarnation // LINE and seen > self.known.get(line, 0)
@@ -221,30 +217,29 @@ class Fate:
 
 
 KEPT_FATES = 16
-"""Final fates of a client and group that are kept all the same: what is sent twice on its way is
-answered as before."""
+"""Final fates of a client and group that stay known even if the client knows them: a message that
+the network delivers twice gets the same answer."""
 
 OVER = Fate(Outcome.DROPPED, -1, "it is over since long, and its client was told of it")
-"""Of a submission whose fate is kept no more: who asks all the same goes on without it."""
+"""The answer for a submission whose own fate was forgotten."""
 
 Ranges = tuple[tuple[int, int], ...]
-"""First and last of sequences, ascending, none beside another."""
+"""Ranges (first, last) of sequences, ascending; no two of them touch."""
 
 
 @dataclass(slots=True)
 class Fates:
     """What became of submissions, for as long as their clients may ask.
 
-    A client hears of a fate on its stream of orders, or again when it subscribes anew, and before
-    any version that is newer than the fate. So a client that sends an update of a version that was
-    committed after a fate was final has journalled that fate, and never asks for it again. Only its
-    number is kept then: an update with that name is settled, whoever sends it again.
+    A client is told of a fate before it is told of any newer version. So a client that sends an
+    update of a version that was committed after a fate became final has journalled that fate, and
+    never asks for it again. From then on only the submission's sequence is kept.
 
     Args:
-        known: those that may be asked for.
-        receipts: the digest of every receipt that was accepted, and may be asked for.
-        final: by (client, group) and sequence, the version of its group when a fate became final.
-        over: by (client, group), the sequences of all others.
+        known: the fates that clients may still ask for.
+        receipts: the digests of accepted receipts that clients may still ask for.
+        final: by (client, group) and sequence, the group's version when the fate became final.
+        over: by (client, group), the sequences of all other settled submissions.
     """
 
     known: dict[SubmissionId, Fate] = field(default_factory=dict)
@@ -253,12 +248,12 @@ class Fates:
     over: dict[tuple[str, str], Ranges] = field(default_factory=dict)
 
     def of(self, id: SubmissionId) -> Fate | None:
-        """The fate of a submission; None while it is open."""
+        """Returns the fate of a submission; None while it is open."""
         found = self.known.get(id)
         return OVER if found is None and self.is_over(id) else found
 
     def is_over(self, id: SubmissionId) -> bool:
-        """Whether it was settled so long ago that only its number is kept."""
+        """Whether a submission was settled so long ago that only its sequence is kept."""
         ranges = self.over.get((id.client, id.group), ())
         return any(first <= id.sequence <= last for first, last in ranges)
 
@@ -268,8 +263,8 @@ class Fates:
         if fate.final:
             self.final.setdefault((id.client, id.group), {}).setdefault(id.sequence, version)
 
-    def trained_from(self, client: str, group: str, version: int) -> None:
-        """Forgets fates that a client knows, for it sent an update of a later version."""
+    def forget_known(self, client: str, group: str, version: int) -> None:
+        """Forgets fates that a client must know, because it sent an update of a later version."""
         final = self.final.get((client, group), {})
         if len(final) <= KEPT_FATES:
             return
@@ -280,11 +275,11 @@ class Fates:
             self.known.pop(id, None)
             self.receipts.pop(id, None)
         if told:
-            self.over[client, group] = joined((*self.over.get((client, group), ()), *told))
+            self.over[client, group] = join_ranges((*self.over.get((client, group), ()), *told))
 
 
-def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
-    """Ranges and single sequences as ranges, in order; ranges that touch become one."""
+def join_ranges(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
+    """Sorts ranges and single sequences, and joins those that touch."""
     found: list[tuple[int, int]] = []
     for first, last in sorted((each, each) if isinstance(each, int) else each for each in of):
         if found and first <= found[-1][1] + 1:
@@ -295,9 +290,9 @@ def joined(of: tuple[tuple[int, int] | int, ...]) -> Ranges:
 
 
 BY_ITSELF = "scaling: "
-"""How the reason of an act begins that follows from the load, and that no operator has said."""
+"""Begins the reason of an act that scaling decided, and no operator."""
 AS_PLANNED = (1.0, 1.0)
-"""Factors of deadline and buffer where both are the plan's."""
+"""Factors of deadline and buffer if both are the plan's own."""
 
 
 @dataclass(slots=True)
@@ -305,11 +300,11 @@ class Scaled:
     """What scaling has changed in a run.
 
     Args:
-        off: why nothing follows the load any more; empty while it does.
-        deadline, buffer: factors of the plan's that are in force; rounds: by group, that of the
-            deadline when the open round began, which its members were told.
+        off: why scaling is off; empty while it is on.
+        deadline, buffer: the factors in force, of the plan's deadline and buffer.
+        rounds: by group, the deadline's factor when the open round began: its members know it.
         decided: the newest decisions, oldest first, with the second of the run's clock.
-        drained: shards that an operator has drained, and which only an operator adds again.
+        drained: shards that an operator has drained; only an operator adds them again.
     """
 
     off: str = ""
@@ -332,7 +327,7 @@ class Scaled:
             case Act(Deed.SCALING_OFF, reason=reason):
                 self.off = "switched off by the operator" + (reason and f", {reason}")
                 self.deadline = self.buffer = 1.0
-                self.decided = []  # what came of the last is not measured
+                self.decided = []  # the effect of the last one is not measured any more
             case Act(Deed.SCALING_ON):
                 self.off = ""
             case Act(ShardDeed.DRAIN, party, reason) if not reason.startswith(BY_ITSELF):
@@ -352,7 +347,7 @@ class Scaled:
 
 
 REVOKED = "its name is on the roster no more"
-"""Why a client is left out that whoever issues keys has revoked."""
+"""Why a client is left out that the CA has taken off the roster."""
 
 
 @dataclass(slots=True)
@@ -360,27 +355,33 @@ class CoordinatorState:
     """Everything that survives a restart of the coordinator.
 
     Args:
-        members: clients that joined, in that order, and when first; joined: the last three times
-            that each did; founder: the client whose model becomes version 0.
+        members: clients that joined, in that order, and when first.
+        joined: the last three times that each client joined.
+        founder: the client whose model becomes version 0.
         moving: which shards have left, and which blocks are on their way to others.
-        settled: what became of submissions, and the digests of their receipts; next: the sequence
-            after the newest, by (client, group).
-        undurable: submissions that are included in a version and in no checkpoint yet; included:
-            how many updates of a client are part of versions of the model.
-        ending: why no more rounds open; finished: why the run has ended; failure: the error that it
-            ends with (`errors.ERRORS`). Each is empty while, or if, there is none.
-        retired: members that take part no more, by their own word; why_gone: the reasons that they,
-            and members that rest for a while, give (or empty); isolated: clients that are left out,
-            and why; left_out: those of them that an operator may take back; outside: by group,
-            members that do not contribute to it.
-        paused: why no round opens and no cohort closes by an operator's act, empty while they do;
-            paused_since: when that began; wants_checkpoint: an operator does, and none began since.
+        settled: what became of submissions, and the digests of their receipts.
+        next: the sequence after the newest, by (client, group).
+        undurable: submissions that are part of a version and of no checkpoint yet.
+        included: how many updates of each client are part of versions of the model.
+        ending: why no more rounds open; empty while they do.
+        finished: why the run has ended; empty while it goes on.
+        failure: the error that the run ends with (`errors.ERRORS`); empty if there is none.
+        retired: members that left by their own word.
+        why_gone: the reasons (or empty) that retired and resting members gave.
+        isolated: clients that are left out, and why.
+        left_out: clients that an operator left out, and may take back.
+        outside: by group, members that do not contribute to it.
+        paused: why an operator's pause stops rounds and cohorts; empty while there is none.
+        paused_since: when the pause began.
+        wants_checkpoint: whether an operator asked for a checkpoint that has not begun.
         unsafe: parties whose noise everybody may know.
-        answered: the newest cohort that a key holder answered for, by (holder, group); liars:
-            holders that were found out, and how; accused: clients in whose envelopes
-            holders found flaws, and which holders; committees: of key holders, in turn.
-        keys: the newest envelope key of each holder; replaced: by holder and number, those before
-            it that are not released: the round and version of each group when they were replaced.
+        answered: the newest cohort that a key holder answered for, by (holder, group).
+        liars: holders that gave false shares, and how they were found.
+        accused: clients in whose envelopes holders found flaws, and which holders.
+        committees: of key holders, in the order in which they were formed.
+        keys: the newest envelope key of each holder.
+        replaced: by holder and number, older keys that are not released, with the round and
+            version of each group when the key was replaced.
     """
 
     groups: dict[str, GroupState]
@@ -429,7 +430,7 @@ class CoordinatorState:
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
-        """The groups of the model, without one that trails it, in the plan's order."""
+        """The groups of the model in the plan's order, without the group that trails it."""
         return tuple(group for group in self.groups.values() if not group.trails)
 
     @property
@@ -444,36 +445,36 @@ class CoordinatorState:
 
     @property
     def coming(self) -> Placement | None:
-        """Where its blocks move to; None where none do."""
+        """The placement that blocks move to; None if none move."""
         return None if self.pinned is None else self.pinned.coming
 
     @property
     def placed(self) -> tuple[str, ...]:
-        """The shards that hold blocks, or get some by a move; none before the run is founded."""
+        """The shards that hold blocks, or get some by a move; empty before the run is founded."""
         return () if self.pinned is None else all_shards(self.placement, self.coming)
 
     @property
     def addresses(self) -> tuple[ShardAddress, ...]:
-        """Where the shards of the run are; empty before it is founded."""
+        """The addresses of the run's shards; empty before it is founded."""
         return tuple(self.shards[name] for name in self.placed)
 
     def base(self, group: GroupState) -> bytes:
-        """The digest that a contribution to the open round must be bound to."""
+        """Returns the digest that a contribution to the open round must be bound to."""
         if group.trails:
             return evaluated_digest(group.digest, self.trail.model)
         return group.digest
 
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Which shard holds which blocks of a group; shards without any are left out."""
+        """Returns each shard's blocks of a group, without shards that hold none."""
         owned = {s: self.placement.blocks_of(group, s) for s in self.placement.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
     def last_owners(self, group: str) -> tuple[str, ...]:
-        """The shards with a group's last block, and with the scale of an adaptive clip."""
+        """Returns the holders of a group's last block, which also hold an adaptive clip's scale."""
         return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
-        """Digests per shard, put into the order of the blocks."""
+        """Orders the digests that shards reported by block."""
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()
@@ -482,14 +483,14 @@ class CoordinatorState:
         return tuple(table[block] for block in range(len(table)))
 
     def next_of(self, client: str) -> tuple[GroupVersion, ...]:
-        """The next sequence of a client in every group, for one that lost its state."""
+        """Returns a client's next sequence in every group, in case it lost its state."""
         return tuple(GroupVersion(name, self.next.get((client, name), 0)) for name in self.groups)
 
     def takes_part(self, client: str, group: str) -> bool:
         return client not in self.outside.get(group, ())
 
-    def joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
-        """Whether a client contributes to exactly these groups (none named: to all)."""
+    def has_joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
+        """Whether a client joined for exactly these groups (none named: for all)."""
         return all(
             self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
         )
@@ -498,22 +499,22 @@ class CoordinatorState:
         groups = self.groups.values()
         return frozenset(id for group in groups for id in group.pending if id.client == client)
 
-    def waits(self, id: SubmissionId) -> bool:
+    def is_pending(self, id: SubmissionId) -> bool:
         group = self.groups.get(id.group)
-        return group is not None and group.waits(id)
+        return group is not None and group.is_pending(id)
 
-    def known(self, id: SubmissionId) -> bool:
-        """Whether a receipt of this submission was accepted, whatever became of it."""
+    def is_known(self, id: SubmissionId) -> bool:
+        """Whether a receipt of this submission was ever accepted."""
         group = self.groups.get(id.group)
         here = group is not None and id in group.receipts
         return here or self.settled.of(id) is not None
 
-    def stands(self, id: SubmissionId) -> bool:
-        """Whether a submission that is known is not dropped."""
+    def is_kept(self, id: SubmissionId) -> bool:
+        """Whether a known submission was not dropped."""
         fate = self.settled.of(id)
         return fate is None or fate.outcome != Outcome.DROPPED
 
-    def past(self, id: SubmissionId) -> bool:
+    def is_past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
         fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
@@ -601,7 +602,7 @@ class CoordinatorState:
                 kept = self.replaced[holder].items()
                 self.replaced[holder] = {n: stood for n, stood in kept if n >= below}
             case RosterFollowed():
-                pass  # what follows from it is on record by itself
+                pass  # what follows from it has records of its own
             case records.CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
             case _ if isinstance(record, records.GroupRecord) and record.group in self.groups:
@@ -632,11 +633,11 @@ class CoordinatorState:
                 self.isolated.pop(act.party, None)
 
     def _reopen(self, record: Incarnated) -> None:
-        """Lets a run that failed go on: somebody has mended the cause, and started it again.
+        """Lets a failed run go on, because a restart means that its cause was mended.
 
-        Clients that declined are asked again, and clients that left may join again: counted as gone
-        for good, they would end the run before they can. Members of a burnt cohort are not asked:
-        key holders may have opened a sum of theirs.
+        Clients that declined are asked again, and clients that left may join again: if they counted
+        as gone for good, the run would end before they could. Members of a burnt cohort are not
+        asked, because key holders may have opened a sum of their updates.
         """
         self.ending = self.finished = self.failure = ""
         self.retired.clear()
@@ -646,18 +647,18 @@ class CoordinatorState:
             if group.phase is Phase.DONE:
                 group.move(record, group.reopen)
 
-    def released(self, holder: str) -> int:
+    def least_usable_key(self, holder: str) -> int:
         """Returns the number below which a holder's envelope keys open nothing any more."""
         return min(self.replaced.get(holder, ()), default=self.keys.number(holder))
 
     def covered(self, number: int) -> tuple[SubmissionId, ...]:
-        """The submissions that become durable with the checkpoint of that number."""
+        """Returns the submissions that become durable with the checkpoint of that number."""
         done = self.checkpoint(number)
         return tuple(id for id, v in self.undurable.items() if v <= done.version_of(id.group))
 
     @property
     def last_checkpoint(self) -> CheckpointState | None:
-        """The newest, whole or in the making; None before the first."""
+        """The newest checkpoint, whole or in the making; None before the first."""
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
@@ -671,14 +672,14 @@ class CoordinatorState:
                 return state
         raise InternalError(f"checkpoint {number} was never ordered")
 
-    def unprotected(self, client: str) -> bool:
-        """Whether everybody may know the noise of a client, or what shards added for it."""
+    def is_unprotected(self, client: str) -> bool:
+        """Whether others may know a client's noise, or the noise that shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
         self.settled.receipts[id] = receipt.digest
-        self.settled.trained_from(id.client, id.group, receipt.version)
+        self.settled.forget_known(id.client, id.group, receipt.version)
         self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)
         if receipt.unsafe:
@@ -728,7 +729,7 @@ class CoordinatorState:
                 self._apply_answer(group, at, record)
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
-                if self.stands(id):
+                if self.is_kept(id):
                     group.suspicion = group.suspicion.doubt(id.client)
                     group.open_receipts.doubt(id, holder)
             case records.LiarsNamed(holders=holders, reason=reason):
@@ -766,7 +767,7 @@ class CoordinatorState:
                 group.invited -= {id.client}
                 group.sitting_out |= frozenset() if group.rounds else {id.client}
             case Examined(id=id, holder=holder):
-                group.open_receipts.look(id, holder)
+                group.open_receipts.approve(id, holder)
             case KeyShare(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
@@ -787,11 +788,11 @@ class CoordinatorState:
         return self.owners(group.name).keys() <= group.closed_cohort.held.keys()
 
     def _move(self, at: float, record: Act | records.MovingRecord) -> None:
-        """Folds a move of blocks; a cohort is held once all remaining shards have said so."""
+        """Folds a record of a move; a shard that left no longer keeps a cohort from being held."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned
         self.pinned = self.moving.apply(at, record, before, groups)
-        self.reigns.placed(before.placement, self.pinned.placement)
+        self.reigns.note_placement(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
                 group.move(record, group.open)
@@ -815,7 +816,7 @@ class CoordinatorState:
         self.settled.known |= dict.fromkeys(included, fate)
         self.undurable |= dict.fromkeys(included, version)
         done, without = f"version {version} is committed", f"version {version} closed without it"
-        if version > 0 and group.trails:  # its own versions number its rounds: 1, 2, ...
+        if version > 0 and group.trails:  # the versions of a trailing group count its rounds
             done = f"version {self.trail.subject} is evaluated"
             without = f"{done} without it"
         elif version > 0:
@@ -843,12 +844,12 @@ class CoordinatorState:
 
 @dataclass(frozen=True, slots=True)
 class WriteManifest(Task):
-    """Makes a checkpoint whose parts are durable complete.
+    """Writes the manifest of a checkpoint whose parts are durable, which completes it.
 
-    Placement, parts and what is spent are of the moment at which it was asked for. If a shard
-    leaves meanwhile it is asked for anew. `tallies` is how often each fact is on record
-    (`Ledger.tallies`): all facts would be as many as all updates. Checkpoints of the versions in
-    `stay` are kept, however old they are.
+    Placement, parts and privacy spent are as of the moment of the task. If a shard leaves
+    meanwhile, another manifest is asked for. `tallies` counts equal facts (`Ledger.tallies`): a
+    list of all facts would grow with every update. Checkpoints of the versions in `stay` are kept,
+    however old they are.
     """
 
     number: int
@@ -863,9 +864,9 @@ class WriteManifest(Task):
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten(TaskResult):
-    """The manifest of a checkpoint by the placement of this epoch is durable.
+    """Reports that a checkpoint's manifest, by the placement of this epoch, is durable.
 
-    `kept` are the numbers of the checkpoints that stay; none where all do.
+    `kept` are the numbers of the checkpoints that stay; empty if all do.
     """
 
     number: int

@@ -93,8 +93,8 @@ def status(
         paused="" if federation.finished else federation.paused,
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
-        move=None if federation.finished else resharding.seen(tx),
-        scaling=scaling.seen(tx),
+        move=None if federation.finished else resharding.measure_move(tx),
+        scaling=scaling.make_status(tx),
         checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
@@ -108,7 +108,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     if own is not None:
         under_way = _group(tx, own, servers)
         step, reason, late = under_way.step, under_way.reason, under_way.late
-    elif at := trailing.due(tx):
+    elif at := trailing.due_version(tx):
         step, reason, late = "judging", f"evaluates version {at}", (tx.plan.evaluator,)
     best, versions = trailing.best_version(tx), sorted(state.skipped)
     explained = versions[-SKIPPED:]
@@ -161,10 +161,10 @@ def servers(
             each.name in (federation.shards if each.role == "shard" else here.holders),
             each.name in here.watchers,
             accuse[each.name],
-            _all(
+            _join_troubles(
                 here.troubles.get(each.name),
                 here.overdue.get(each.name),
-                _other_roster(roster, here.epochs.get(each.name)),
+                _describe_other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
                 f"has left: {gone[each.name]}" if each.name in gone else None,
             ),
@@ -172,25 +172,25 @@ def servers(
         for each in roster.certificates
         if each.role == "holder" or each.name in shards
     ]
-    if own := _all(here.troubles.get(COORDINATOR), here.roster):
+    if own := _join_troubles(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
     if federation.reigns.followed:
         found.append(requests.ServerStatus(STANDBY, COORDINATOR, True, here.followed))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
-def _all(*troubles: str | None) -> str:
+def _join_troubles(*troubles: str | None) -> str:
     return "; ".join(filter(None, troubles))
 
 
-def _other_roster(roster: Roster, known: int | None) -> str:
+def _describe_other_roster(roster: Roster, known: int | None) -> str:
     """Says that a party goes by another roster than the coordinator, if it does."""
     if known in (None, roster.number):
         return ""
     return f"goes by roster {known}, and the coordinator by {roster.number}"
 
 
-def why(
+def describe_wait(
     plan: Plan,
     federation: CoordinatorState,
     live: Names,
@@ -208,8 +208,8 @@ def why(
             s for s in servers if s.role != "shard" or s.name in pinned.placement.shards
         )
     if group.phase is Phase.FOUNDING:
-        reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
-    reason = "; ".join([reason, *_ill(servers)])
+        reason = f"not founded: waits for {_describe_lacking(plan, federation, group, servers)}"
+    reason = "; ".join([reason, *_describe_troubles(servers)])
     if group.phase is Phase.DONE or pinned is None:
         return reason
     out = {name: why for name, why in group.absences.items() if name not in group.invited}
@@ -233,7 +233,7 @@ def why(
     return "; ".join([reason, *filter(None, absent)])
 
 
-def _ill(servers: Servers) -> Iterator[str]:
+def _describe_troubles(servers: Servers) -> Iterator[str]:
     """Says what is wrong at servers, once for all at which it is the same."""
     alike = dict[str, list[str]]()
     for each in servers:
@@ -243,7 +243,9 @@ def _ill(servers: Servers) -> Iterator[str]:
         yield f"{named(names, SHOWN)}{', each' if len(names) > 1 else ''} {trouble}"
 
 
-def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers) -> str:
+def _describe_lacking(
+    plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers
+) -> str:
     """What version 0 waits for: servers that the plan needs, then a model, then the shards."""
     if federation.pinned is None:
         enough = len(federation.shards) >= plan.section.shards
@@ -260,16 +262,16 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
 
 def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.GroupStatus:
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
-    over = group.phase is Phase.WAITING and termination.over(tx, group)  # and others may go on
+    over = group.phase is Phase.WAITING and termination.is_over(tx, group)  # and others may go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
-    reason = why(tx.plan, tx.federation, tx.live, group, servers)
+    reason = describe_wait(tx.plan, tx.federation, tx.live, group, servers)
     ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
     reason = "; ".join([reason, *ill])
-    if stuck := envelopes.stuck(tx, group):
+    if stuck := envelopes.describe_stuck(tx, group):
         reason = f"{reason}; {stuck}"
     if others := opening.other_holders(tx, group):
         reason = f"{reason}; {others}"
-    if not tx.federation.finished and (waits := reign.waits(tx)):
+    if not tx.federation.finished and (waits := reign.describe_wait(tx)):
         reason = f"{waits}; {reason}"
     return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
@@ -302,7 +304,7 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(tx, name),
-        unsafe=federation.unprotected(name),
+        unsafe=federation.is_unprotected(name),
     )
 
 
@@ -314,7 +316,7 @@ def most_spent(tx: Transaction) -> float | None:
 
 def _epsilon(tx: Transaction, name: str) -> float:
     privacy = tx.plan.section.privacy
-    if privacy is None or tx.federation.unprotected(name):
+    if privacy is None or tx.federation.is_unprotected(name):
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)

@@ -32,23 +32,25 @@ TOO_FEW = " it, a cohort needs "
 """What the reason of a row-block has that fewer touch."""
 
 
-def over(tx: Transaction, group: GroupState) -> bool:
+def is_over(tx: Transaction, group: GroupState) -> bool:
     """Whether a group has made its last version."""
     if group.trails:
-        return trailing.idle(tx) and all(over(tx, each) for each in tx.federation.model_groups)
+        return trailing.is_idle(tx) and all(
+            is_over(tx, each) for each in tx.federation.model_groups
+        )
     between = group.phase is Phase.WAITING or (not group.rounds and group.phase is Phase.COLLECTING)
     if (tx.federation.ending or group.resigned) and between:
         return True
-    return _made(tx, group) or (between and _deserted(tx, group))
+    return _is_made(tx, group) or (between and _is_deserted(tx, group))
 
 
-def row_block(tx: Transaction, group: GroupState) -> bool:
+def is_row_block(tx: Transaction, group: GroupState) -> bool:
     return tx.plan.group(group.name).sparse is not None
 
 
-def too_few(tx: Transaction, group: GroupState) -> str:
+def why_too_few(tx: Transaction, group: GroupState) -> str:
     """Why a row-block cannot move on: too few of the members touch it; empty if enough do."""
-    if not row_block(tx, group):
+    if not is_row_block(tx, group):
         return ""
     federation, least = tx.federation, tx.plan.bounds(group.name).start
     joined = frozenset(federation.members) - federation.retired - {tx.plan.evaluator}
@@ -59,24 +61,24 @@ def too_few(tx: Transaction, group: GroupState) -> str:
     return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
 
 
-def _made(tx: Transaction, group: GroupState) -> bool:
+def _is_made(tx: Transaction, group: GroupState) -> bool:
     return group.version >= tx.plan.versions(group.name)
 
 
-def _deserted(tx: Transaction, group: GroupState) -> bool:
+def _is_deserted(tx: Transaction, group: GroupState) -> bool:
     """Whether too few touch a row-block, and all groups that enough contribute to are made.
 
     A run does not wait for members who may never come; while it goes on, they may.
     """
-    if not too_few(tx, group):
+    if not why_too_few(tx, group):
         return False
     others = tx.federation.model_groups
-    return any(_made(tx, each) or each.resigned for each in others) and all(
-        _made(tx, each) or each.resigned or too_few(tx, each) for each in others
+    return any(_is_made(tx, each) or each.resigned for each in others) and all(
+        _is_made(tx, each) or each.resigned or why_too_few(tx, each) for each in others
     )
 
 
-def declined(
+def take_decline(
     tx: Transaction, group: GroupState, client: str, reason: str, sits_out: bool = False
 ) -> None:
     """Notes that a member takes no part in the open round; too few for a cohort end it at once."""
@@ -114,7 +116,7 @@ def leave_out(tx: Transaction, group: GroupState) -> bool:
     for client in sorted(c for c in isolated if c in group.invited):  # who is left out are few
         reason = isolated[client]
         tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
-        declined(tx, group, client, reason)
+        take_decline(tx, group, client, reason)
         if group.phase is not Phase.COLLECTING:
             return False
     return True
@@ -134,21 +136,21 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
     A row-block is left as it is instead, and the others go on.
     """
-    if not row_block(tx, group):
+    if not is_row_block(tx, group):
         end(tx, reason, TooFew)
     elif not group.resigned and not tx.federation.ending:
         tx.write(GroupResigned(group.name, reason))
 
 
-def judged(tx: Transaction, result: VersionEvaluated) -> None:
+def take_evaluation(tx: Transaction, result: VersionEvaluated) -> None:
     """Journals what was published of a version, for which the plan may end the run."""
     tx.write(result)
     reason = why_stop(tx.federation.trail.newest, tx.plan.section.evaluation)
-    if reason is not None and not all(over(tx, g) for g in tx.federation.model_groups):
+    if reason is not None and not all(is_over(tx, g) for g in tx.federation.model_groups):
         end(tx, reason)
 
 
-def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
+def exhausted_clients(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
     """Clients that the next version of each of these groups would bring above the budget.
 
     Each client makes the same sum for itself (`roles.member.member`). This one is made of the
@@ -157,13 +159,13 @@ def exhausted(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
     privacy, ahead = tx.plan.section.privacy, list(groups)
     if privacy is None:
         return frozenset()
-    return frozenset(c for c in tx.clients if _next(tx, c, ahead) > privacy.budget)
+    return frozenset(c for c in tx.clients if _next_epsilon(tx, c, ahead) > privacy.budget)
 
 
-def unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
+def is_unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
     """Whether one update more of a group would bring a client above the plan's budget."""
     privacy = tx.plan.section.privacy
-    return privacy is not None and _next(tx, client, [group]) > privacy.budget
+    return privacy is not None and _next_epsilon(tx, client, [group]) > privacy.budget
 
 
 def end_for_few(
@@ -200,7 +202,7 @@ def end_for_few(
     )
 
 
-def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
+def _next_epsilon(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
     """A client's epsilon after what it owes already, and one version more of these groups."""
     own = tx.trailing
     bases = [
@@ -213,7 +215,7 @@ def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
         bases.append((own, schedule.base(own.version, subject)))
     if own is not None and own in ahead:
         newest = max(group.version for group in tx.federation.model_groups)
-        at = trailing.due(tx) or newest + 1
+        at = trailing.due_version(tx) or newest + 1
         bases += [(own, schedule.base(own.version, at))] if at in schedule else []
     ledger = tx.federation.ledger
 
@@ -231,14 +233,14 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: Base) -> Fact |
     return make_fact(tx.plan, client, group.name, size, base.version, base.step)
 
 
-def next_version(tx: Transaction) -> list[GroupState]:
+def groups_ahead(tx: Transaction) -> list[GroupState]:
     federation = tx.federation
-    ahead = [group for group in federation.model_groups if not over(tx, group)]
+    ahead = [group for group in federation.model_groups if not is_over(tx, group)]
     scheduled = any(group.version + 1 in tx.plan.schedule for group in ahead)
     return [*ahead, tx.trailing] if scheduled and tx.trailing is not None else ahead
 
 
-def _all_made(plan: Plan) -> str:
+def _describe_all_made(plan: Plan) -> str:
     """Says that every group of the plan's file has its versions."""
     wanted = {
         section.name: section.versions or plan.section.versions for section in plan.section.group
@@ -250,32 +252,32 @@ def _all_made(plan: Plan) -> str:
     return f"all versions are made ({each})"
 
 
-def _told(tx: Transaction) -> str:
+def _describe_end(tx: Transaction) -> str:
     """Why the run is over, and what was not made."""
-    short = [group for group in tx.federation.model_groups if not _made(tx, group)]
+    short = [group for group in tx.federation.model_groups if not _is_made(tx, group)]
     if not short:
-        return _all_made(tx.plan)
+        return _describe_all_made(tx.plan)
     parts = [f"of {group.name}: {group.resigned}" for group in short if group.resigned]
     if few := [group.name for group in short if not group.resigned]:
         parts.insert(0, f"of {named(few)}: too few members touch it")
-    return tx.federation.ending or f"{_all_made(tx.plan)}, but {'; '.join(parts)}"
+    return tx.federation.ending or f"{_describe_all_made(tx.plan)}, but {'; '.join(parts)}"
 
 
 def finish(tx: Transaction) -> None:
     """Ends the run when a checkpoint holds the last version of every group."""
     federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
-    if last is None or not last.complete or not all(over(tx, group) for group in groups):
+    if last is None or not last.complete or not all(is_over(tx, group) for group in groups):
         return
     if any(group.takes_updates for group in groups):  # what waits there has not been given up yet
         return
-    if trailing.due(tx) or last.results < len(federation.trail.results):
+    if trailing.due_version(tx) or last.results < len(federation.trail.results):
         return
     if any(last.version_of(group.name) < group.version for group in groups):
         return
     made = any(group.version > 0 for group in federation.model_groups)
     failure = federation.failure or (None if made else TooFew.__name__)
-    tx.write(Finished(_told(tx), failure))
+    tx.write(Finished(_describe_end(tx), failure))
     for party in sorted(tx.watchers):
         tell_finish(tx, party)
 

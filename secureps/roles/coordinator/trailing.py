@@ -16,7 +16,7 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
 
-def version(tx: Transaction) -> int:
+def model_version(tx: Transaction) -> int:
     """The version that every group of the model is at; -1 if they are at several, or at none."""
     versions = {group.version for group in tx.federation.model_groups}
     return versions.pop() if len(versions) == 1 else -1
@@ -26,16 +26,16 @@ def _since(tx: Transaction) -> float:
     return max(group.committed_at for group in tx.federation.model_groups)
 
 
-def due(tx: Transaction) -> int:
+def due_version(tx: Transaction) -> int:
     """The version that the model is at, if it is on the schedule and has had no round; else 0."""
-    at, state, group = version(tx), tx.federation.trail, tx.trailing
+    at, state, group = model_version(tx), tx.federation.trail, tx.trailing
     if at not in tx.plan.schedule or state.settled(at):
         return 0
     begun = group is not None and group.phase is not Phase.WAITING
     return 0 if begun and state.subject == at else at
 
 
-def asked(tx: Transaction, group: GroupState, member: str) -> int:
+def version_to_evaluate(tx: Transaction, group: GroupState, member: str) -> int:
     """The version that an invitation has its member evaluate, or evaluate first; 0 for none."""
     own, subject = tx.trailing, tx.federation.trail.subject
     if own is None or group is own:
@@ -43,10 +43,10 @@ def asked(tx: Transaction, group: GroupState, member: str) -> int:
     return subject if own.awaits(member) and group.version == subject else 0
 
 
-def idle(tx: Transaction) -> bool:
+def is_idle(tx: Transaction) -> bool:
     """Whether no round of the trailing group is open, and none is due."""
     group = tx.trailing
-    return not due(tx) and (group is None or group.phase is Phase.WAITING)
+    return not due_version(tx) and (group is None or group.phase is Phase.WAITING)
 
 
 def skip_lost(tx: Transaction, group: GroupState) -> None:
@@ -77,7 +77,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
 
 def hold_back(tx: Transaction) -> Wait | None:
     """Says what the model's next round must wait for; else skips a version that is due: None."""
-    at, keep, own = due(tx), unkept(tx), tx.trailing
+    at, keep, own = due_version(tx), unkept_version(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
     if not at:
@@ -104,15 +104,15 @@ def await_evaluator(tx: Transaction, at: int) -> Wait | None:
     return None
 
 
-def declined(tx: Transaction, at: int, reason: str) -> None:
+def take_decline(tx: Transaction, at: int, reason: str) -> None:
     """Skips a version that the designated evaluator will not judge."""
-    if due(tx) == at:
+    if due_version(tx) == at:
         tx.write(EvaluationSkipped(at, f"{tx.plan.evaluator}: {reason}"))
 
 
-def unkept(tx: Transaction) -> int:
+def unkept_version(tx: Transaction) -> int:
     """A version on the schedule that no checkpoint was ordered of, if the best is kept; else 0."""
-    at = version(tx)
+    at = model_version(tx)
     if not tx.plan.keeps_best or at not in tx.plan.schedule:
         return 0
     groups = tx.federation.model_groups

@@ -100,7 +100,7 @@ class Changes:
         self._clients.clear()
 
     def note(self, record: object) -> None:
-        concerned = _concerned(record)
+        concerned = _concerned_clients(record)
         if concerned is None:
             self.forget()
             return
@@ -112,7 +112,7 @@ class Changes:
         return None if mark < self._began else self._clients[mark - self._began :]
 
 
-def _concerned(record: object) -> Collection[str] | None:
+def _concerned_clients(record: object) -> Collection[str] | None:
     """The clients whose part in a group a record changes; None if that may be any."""
     match record:
         case (
@@ -215,7 +215,7 @@ class Attendance:
 
     # --- of groups without rounds -------------------------------------------------
 
-    def comes_and_goes(self, members: Members) -> tuple[list[str], list[str]]:
+    def pop_changes(self, members: Members) -> tuple[list[str], list[str]]:
         """Who takes part and has no clock yet, and who has one and takes no part any more.
 
         A member that was passed over has no clock until it sends. Each is returned once: the caller
@@ -365,7 +365,7 @@ class Sessions:
         if reason:
             self.troubles[party] = reason
 
-    def holds(self, shard: str, group: str) -> None:
+    def note_whole(self, shard: str, group: str) -> None:
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
     def renew(self, client: str, until: float) -> None:
@@ -477,7 +477,7 @@ class Transaction:
         """The group that trails the model; None if none does."""
         return self.federation.groups.get(self.plan.trailing)
 
-    def trains(self, client: str) -> bool:
+    def is_trainer(self, client: str) -> bool:
         return client in self.live and client != self.plan.evaluator
 
     @property
@@ -520,7 +520,7 @@ class Transaction:
         extensions = rule.extensions if isinstance(rule, SyncSection) else 0
         return since + seconds, since + seconds * (1 + extensions)
 
-    def spare(self, party: str) -> bool:
+    def is_spare(self, party: str) -> bool:
         """Whether a shard is here that is part of the run and holds none of its blocks."""
         federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
@@ -595,7 +595,7 @@ class Transaction:
             self.order(shard, make(blocks))
 
 
-def said_once(tx: Transaction, party: str, text: str) -> NotReady:
+def refuse_once(tx: Transaction, party: str, text: str) -> NotReady:
     """The refusal of a party that waits for an operator, who reads of it here, once."""
     if party not in tx.sessions.elsewhere:
         tx.step.effects.append(Say(text))

@@ -68,19 +68,19 @@ class BfvHolder(Holder):
         super().__init__(HolderLedger(name, roster, rules))
         self._progress: dict[Name, Opening] = {}
 
-    def own(self, sender: str, event: Event) -> Step:
+    def handle_own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered(GetSum() as request, Payload(digest)):
-                return self._fetched(request, digest)
+                return self._decrypt_sum(request, digest)
             case Answered(PutBlock(header)):
-                return self._stored(header.group, header.sequence, header.block)
+                return self._note_stored(header.group, header.sequence, header.block)
             case Answered():
                 return Step()
             case Failed(request, error):
-                return self._failed(request, error)
+                return self._take_failure(request, error)
             case SumOpened() if sender == WORKER:
-                return self._opened(event)
-        return super().own(sender, event)
+                return self._send_opened(event)
+        return super().handle_own(sender, event)
 
     def begin(self, order: Open) -> list[Effect]:
         name, placement = name_of(order.cohort), self.pinned.placement
@@ -103,7 +103,7 @@ class BfvHolder(Holder):
         """What is done of a cohort; None if it is opened or given up."""
         return self._progress[name] if name in self._openings else None
 
-    def opens(self, task: Task) -> Name | None:
+    def cohort_of(self, task: Task) -> Name | None:
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
@@ -113,7 +113,7 @@ class BfvHolder(Holder):
 
     # --- answers ------------------------------------------------------------------
 
-    def _fetched(self, request: GetSum, digest: bytes) -> Step:
+    def _decrypt_sum(self, request: GetSum, digest: bytes) -> Step:
         group, cohort, block = request.group, request.cohort, request.block
         opening = self._under_way((group, cohort))
         if opening is None:
@@ -124,7 +124,7 @@ class BfvHolder(Holder):
         key = f"{received_key(group, cohort, block)}/{digest.hex()}"
         return Step(effects=[Work(OpenSum(group, cohort, block, key))])
 
-    def _opened(self, event: SumOpened) -> Step:
+    def _send_opened(self, event: SumOpened) -> Step:
         header = event.header
         opening = self._under_way((header.group, header.sequence))
         if opening is None:
@@ -136,7 +136,7 @@ class BfvHolder(Holder):
         puts = sorted(opening.headers.items())
         return Step(effects=[Call(opening.blocks[b], PutBlock(h), attach=h.key) for b, h in puts])
 
-    def _stored(self, group: str, cohort: int, block: int) -> Step:
+    def _note_stored(self, group: str, cohort: int, block: int) -> Step:
         opening = self._under_way((group, cohort))
         if opening is None:
             return Step()
@@ -152,7 +152,7 @@ class BfvHolder(Holder):
         step.tell(Telemetry(name, group, order.cohort.version, figures))
         return step
 
-    def _failed(self, request: Request, error: SecurepsError) -> Step:
+    def _take_failure(self, request: Request, error: SecurepsError) -> Step:
         match request:
             case GetSum():
                 name = request.group, request.cohort

@@ -70,36 +70,36 @@ class CommitteeHolder(Holder):
         step = super().handle(now, sender, event)
         if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
             step.tell(self._ledger.known.keys.announced)  # the coordinator may not have heard
-        if self.configured:
+        if self.is_configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
-            self._erase(step, self._ledger.known.keys.overdue(unix))
+            self._erase(step, self._ledger.known.keys.overdue_below(unix))
             if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
                 self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
-            due = self._ledger.known.keys.due(section, unix)
+            due = self._ledger.known.keys.number_to_announce(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
                 step.effects.append(Work(AnnounceKey(due, self._ledger.known.keys.least)))
         return step
 
-    def own(self, sender: str, event: Event) -> Step:
+    def handle_own(self, sender: str, event: Event) -> Step:
         match event:
             case Answered() | Failed():
                 return Step()
             case Done(Examine(receipt=receipt), Examined() | None as found) if sender == WORKER:
-                return self._looked_into(receipt, found)
+                return self._report_finding(receipt, found)
             case Done(Open(cohort=cohort), KeyShare() as share) if sender == WORKER:
                 self._openings.pop(name_of(cohort), None)
                 said = (share, event.telemetry)
                 return Step(effects=[Call(COORDINATOR, each) for each in said if each is not None])
             case Done(_, EnvelopeKeyAnnounced() as announced) if sender == WORKER:
-                return self._signed(announced)
+                return self._record_key(announced)
             case Examine() if sender == COORDINATOR:
                 return self._examine(event)
             case EraseKeys(incarnation, below) if sender == COORDINATOR:
-                step = self._ledger.obeys(incarnation)
+                step = self._ledger.obey(incarnation)
                 self._erase(step, min(below, self._ledger.known.keys.number))
                 return step
-        return super().own(sender, event)
+        return super().handle_own(sender, event)
 
     @property
     def announced(self) -> EnvelopeKeyAnnounced | None:
@@ -111,7 +111,7 @@ class CommitteeHolder(Holder):
     def begin(self, order: Open) -> list[Effect]:
         return [Work(order)]
 
-    def opens(self, task: Task) -> Name | None:
+    def cohort_of(self, task: Task) -> Name | None:
         return name_of(task.cohort) if isinstance(task, Open) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
@@ -127,12 +127,12 @@ class CommitteeHolder(Holder):
 
     def _open(self, order: Open) -> Step:
         if name_of(order.cohort) in self._refusals:  # it says so soon
-            return self._ledger.obeys(order.incarnation)
+            return self._ledger.obey(order.incarnation)
         return super()._open(order)
 
     def _examine(self, order: Examine) -> Step:
-        step, receipt = self._ledger.obeys(order.incarnation), order.receipt
-        if not self.configured:
+        step, receipt = self._ledger.obey(order.incarnation), order.receipt
+        if not self.is_configured:
             return step
         try:
             self._ledger.check_author(receipt)
@@ -144,7 +144,7 @@ class CommitteeHolder(Holder):
         step.effects.append(Work(order))
         return step
 
-    def _looked_into(self, receipt: Receipt, found: Examined | None) -> Step:
+    def _report_finding(self, receipt: Receipt, found: Examined | None) -> Step:
         """Says what it found, in one call with findings that came together with it.
 
         Of an envelope whose key is erased it says nothing: that is no fault of its client's. Nor of
@@ -166,7 +166,7 @@ class CommitteeHolder(Holder):
 
     # --- keys ---------------------------------------------------------------------
 
-    def _signed(self, announced: EnvelopeKeyAnnounced) -> Step:
+    def _record_key(self, announced: EnvelopeKeyAnnounced) -> Step:
         self._announcing = False
         step, unix = Step(), self._ledger.follower.unix
         self._ledger.write(step, KeyReplaced(announced, unix or 0.0))

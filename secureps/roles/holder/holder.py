@@ -82,7 +82,13 @@ from secureps.roles.machine import (
     WatchLost,
     WorkFailed,
 )
-from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
+from secureps.roles.pinned_run import (
+    Pinned,
+    check_minimum,
+    check_run,
+    demand_founded,
+    describe_behind,
+)
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
@@ -107,7 +113,7 @@ class Holder(ABC):
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
         self._disk = DiskReports(ledger.name)
-        self.troubled = self._disk.troubled
+        self.report_trouble = self._disk.report_trouble
         self._openings: dict[Name, Open] = {}
         self._watches = False
         self._end: tuple[Trouble, Halt] | None = None
@@ -118,8 +124,8 @@ class Holder(ABC):
     def apply(self, at: float, record: Record) -> None:
         self._ledger.apply(record)
 
-    def folded(self) -> Fold:
-        return self._ledger.folded()
+    def make_fold(self) -> Fold:
+        return self._ledger.make_fold()
 
     def unfold(self, fold: Fold) -> None:
         self._ledger.unfold(fold)
@@ -127,7 +133,7 @@ class Holder(ABC):
     def resume(self, now: float) -> Step:
         self._watches = False
         step = Step(effects=[Call(COORDINATOR, self._ledger.register())])
-        if self.configured:
+        if self.is_configured:
             self._ledger.follower.resume(step)
         return step
 
@@ -144,7 +150,7 @@ class Holder(ABC):
     def handle(self, now: float, sender: str, event: Event) -> Step:
         before = self._ledger.known.incarnation
         try:
-            step = self._handled(now, sender, event)
+            step = self._dispatch(now, sender, event)
         except SecurepsError:
             self._ledger.known.incarnation = before  # nothing of it is on record
             raise
@@ -153,14 +159,14 @@ class Holder(ABC):
             step.effects.append(Call(COORDINATOR, self._ledger.register()))
         return step
 
-    def _handled(self, now: float, sender: str, event: Event) -> Step:
+    def _dispatch(self, now: float, sender: str, event: Event) -> Step:
         if self._end is not None:
             last, halt = self._end
             over = isinstance(event, Answered | Failed) and event.request == last
             return Step(effects=[halt] if over or now >= self._until else [])
         match event:
             case Answered(Trouble()):
-                return Step(effects=self._disk.heard(event.request))
+                return Step(effects=self._disk.repeat_if_stale(event.request))
             case Answered(Register()):
                 watches, self._watches = self._watches, True
                 return Step(effects=[] if watches else [Watch()])
@@ -179,12 +185,16 @@ class Holder(ABC):
             case KitRead() if sender == WORKER:
                 read = Step()
                 newer = self._ledger.follower.read(read, event)
-                return self._followed(read, newer or self._ledger.follower.recovers())
+                return self._resubscribe_if_newer(
+                    read, newer or self._ledger.follower.take_recovery()
+                )
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
-                obeyed = self._ledger.obeys(incarnation)
-                return self._followed(obeyed, self._ledger.follower.follow(obeyed, text))
+                obeyed = self._ledger.obey(incarnation)
+                return self._resubscribe_if_newer(
+                    obeyed, self._ledger.follower.follow(obeyed, text)
+                )
             case WorkFailed(task, error):
-                return self._spoilt(task, error)
+                return self._take_failed_work(task, error)
             case Configure() if sender == COORDINATOR:
                 before = self._ledger.placement
                 try:
@@ -196,11 +206,11 @@ class Holder(ABC):
                 return configured
             case Open() if sender == COORDINATOR:
                 return self._open(event)
-        return self.own(sender, event)
+        return self.handle_own(sender, event)
 
     @property
-    def configured(self) -> bool:
-        return self._ledger.configured
+    def is_configured(self) -> bool:
+        return self._ledger.is_configured
 
     @property
     def pinned(self) -> Pinned:
@@ -209,7 +219,7 @@ class Holder(ABC):
     # --- what kinds of holders differ in --------------------------------------------
 
     @abstractmethod
-    def own(self, sender: str, event: Event) -> Step:
+    def handle_own(self, sender: str, event: Event) -> Step:
         """What follows from an event that only this kind of holder takes."""
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
@@ -218,7 +228,7 @@ class Holder(ABC):
         """The effects with which opening begins; raises SecurepsError if the cohort cannot be."""
 
     @abstractmethod
-    def opens(self, task: Task) -> Name | None:
+    def cohort_of(self, task: Task) -> Name | None:
         """The cohort that a task is part of opening; None for any other task."""
 
     def give_up(self, name: Name, reason: str) -> Step:
@@ -234,15 +244,15 @@ class Holder(ABC):
         self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
         return Step(effects=[Call(COORDINATOR, said)])
 
-    def _followed(self, step: Step, newer: bool) -> Step:
+    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
         """Subscribes anew, to be told all that waited for another roster or calendar."""
         if newer:
             step.effects.append(Watch())
         return step
 
     def _open(self, order: Open) -> Step:
-        step, cohort = self._ledger.obeys(order.incarnation), order.cohort
-        if not self.configured or name_of(cohort) in self._openings:
+        step, cohort = self._ledger.obey(order.incarnation), order.cohort
+        if not self.is_configured or name_of(cohort) in self._openings:
             return step
         if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
             return step  # by another roster, or with its calendar set right, it is asked again
@@ -257,9 +267,9 @@ class Holder(ABC):
         step.effects += effects
         return step
 
-    def _spoilt(self, task: Task, error: SecurepsError) -> Step:
+    def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
         """Gives up a cohort for what a client sent; any other error ends this holder."""
-        name = self.opens(task)
+        name = self.cohort_of(task)
         if name is not None and isinstance(error, ClientError | Refused):
             return self.give_up(name, str(error)) if name in self._openings else Step()
         return Step(effects=[Halt(str(error), type(error))])
@@ -305,7 +315,7 @@ class KeyRotation:
         """The number of the newest key; 0 is the kit's."""
         return 0 if self.announced is None else self.announced.number
 
-    def due(self, section: CipherSection, unix: float | None) -> int | None:
+    def number_to_announce(self, section: CipherSection, unix: float | None) -> int | None:
         """The number of the key to announce now; None for nothing to announce.
 
         Args:
@@ -321,7 +331,7 @@ class KeyRotation:
             return self.number + 1
         return self.number if self.announced.least < self.least else None
 
-    def overdue(self, unix: float | None) -> int:
+    def overdue_below(self, unix: float | None) -> int:
         """The keys below this number are erased now, whoever may still want them."""
         old = [n for n, at in self._replaced.items() if unix is not None and unix - at >= KEPT]
         return max(old, default=self.least)
@@ -452,7 +462,7 @@ class HolderLedger:
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         run = () if self._pinned is None else (self._pinned.record,)
         return Fold((*run, *self.follower.records), to_plain(self.known))
 
@@ -470,7 +480,9 @@ class HolderLedger:
         self.known.reached[cohort.group] = max(before, cohort.number)
         if len(known) > REMEMBERED:
             del known[next(iter(known))]
-        again = any(places(other) == places(cohort) for other in self._met(cohort).values())
+        again = any(
+            places(other) == places(cohort) for other in self._opened_beside(cohort).values()
+        )
         for member in cohort.members:
             id, base = member.id, member.base
             standing = self.known.standings.setdefault((id.client, id.group), Standing(id, -1))
@@ -483,7 +495,7 @@ class HolderLedger:
         if not self.pinned.plan.trails(cohort.group):
             self.known.bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
-    def _met(self, cohort: Cohort) -> dict[bytes, Cohort]:
+    def _opened_beside(self, cohort: Cohort) -> dict[bytes, Cohort]:
         """Opened cohorts in which a client stands with the base that it has in this one."""
         found: dict[bytes, Cohort] = {}
         for member in cohort.members:
@@ -499,7 +511,7 @@ class HolderLedger:
     # --- the run ------------------------------------------------------------------
 
     @property
-    def configured(self) -> bool:
+    def is_configured(self) -> bool:
         return self._pinned is not None
 
     @property
@@ -508,7 +520,7 @@ class HolderLedger:
 
     @property
     def pinned(self) -> Pinned:
-        return founded(self._pinned, self.name)
+        return demand_founded(self._pinned, self.name)
 
     def register(self) -> Register:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
@@ -516,7 +528,7 @@ class HolderLedger:
         reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
         return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
 
-    def obeys(self, incarnation: int) -> Step:
+    def obey(self, incarnation: int) -> Step:
         """The step that an order begins; Fenced if the order is old."""
         step = Step()
         if incarnation < self.known.incarnation:
@@ -545,16 +557,16 @@ class HolderLedger:
                 )
         elif self._pinned.run.id != order.run.id:
             raise WrongRun(other_run(self.name, self._pinned.run.id, order.run.id))
-        step = self.obeys(order.incarnation)
+        step = self.obey(order.incarnation)
         if self._pinned is None:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # by a later kit it opens with these holders still
                 self.follower.resume(step)
         before, roster = self.pinned, self.follower.roster
-        if before.waits(order.placement, roster):  # by another roster it is told again
-            step.effects.append(behind(self.name, order.placement))
-        self._pinned = before.moved(order.placement, roster)
-        step.effects += self._pinned.left(before)
+        if before.must_wait(order.placement, roster):  # by another roster it is told again
+            step.effects.append(describe_behind(self.name, order.placement))
+        self._pinned = before.follow_placement(order.placement, roster)
+        step.effects += self._pinned.call_off_left(before)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         return step
 
@@ -606,7 +618,7 @@ class HolderLedger:
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
         run, least = self.pinned.run.id, self.pinned.plan.bounds(cohort.group).minimum
-        for other in self._met(cohort).values():
+        for other in self._opened_beside(cohort).values():
             if not may_both_open(run, cohort, other, least):
                 both = {m.id.client: m.base for m in other.members}
                 met = next(m for m in cohort.members if both.get(m.id.client) == m.base)

@@ -72,7 +72,7 @@ class Committees:
         since = (GroupVersion(s.group, min(s.version, told.begins(s.group))) for s in before.since)
         self._told[told.committee] = replace(before, since=tuple(since))
 
-    def sealed(self, receipt: Receipt) -> None:
+    def note_sealed(self, receipt: Receipt) -> None:
         """An update is on record: its base version is sealed for its committee, and no other."""
         if receipt.committee is not None:
             last = self.newest.get(receipt.id.group)
@@ -139,7 +139,7 @@ class Committees:
                 at = invite.step if base == invite.version else 0
                 step.tell(Decline(self._client, group, invite.round, reason, base, at))
 
-    def sealable(
+    def sealable_invites(
         self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]
     ) -> dict[str, Invite]:
         """The invitations to which an update can be sealed now."""
@@ -147,10 +147,10 @@ class Committees:
         return {
             group: invite
             for group, invite in invites.items()
-            if self.seals(plan, group, base.get(group, invite.version))
+            if self.can_seal(plan, group, base.get(group, invite.version))
         }
 
-    def seals(self, plan: Plan, group: str, version: int) -> bool:
+    def can_seal(self, plan: Plan, group: str, version: int) -> bool:
         """Whether an update of a group from this version can be sealed, by the calendar too."""
         if plan.opening is not Opening.COMMITTEE:
             return True

@@ -33,7 +33,7 @@ class Readiness(Enum):
     UNPLANNED = "the plan has no such evaluation"
 
 
-def readiness(
+def find_readiness(
     plan: Plan,
     published: Mapping[str, Published],
     invite: Invite | None,
@@ -80,7 +80,7 @@ class Appraiser:
     evaluated: int = 0
     refuses: bool = False
 
-    def turn(
+    def begin_evaluation(
         self,
         step: Step,
         desk: Desk,
@@ -99,11 +99,11 @@ class Appraiser:
             return self._judge(step)
         group = desk.plan.trailing
         invite = desk.invites.get(group)
-        ready = readiness(desk.plan, desk.published, invite)
+        ready = find_readiness(desk.plan, desk.published, invite)
         if invite is None or ready is Readiness.EARLY:
             return False, None
         self.evaluated, base = invite.evaluates, Base(invite.version, invite.step)
-        if desk.pending(group, base):
+        if desk.is_pending(group, base):
             return False, None
         aim = aims(group, base)
         refusal = self.budget.evaluation_objection()
@@ -130,7 +130,7 @@ class Appraiser:
 
     def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
         """Judges what is published, once all of it is here; without an aim as the evaluator."""
-        if self.pulled.lacking(self.pinned, step):
+        if self.pulled.ask_for_absent(self.pinned, step):
             return None
         plan, published = self.pinned.plan, self.pulled.published
         own = b"" if aim is None else _digest(published[aim.group])

@@ -93,19 +93,19 @@ from secureps.roles.member.tasks import (
     SealOn,
 )
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
-from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.pinned_run import Pinned, demand_founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
 from secureps.wording import counted
 
 
-def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
+def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
     """Sends each of these blocks to its primary."""
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, PutBlock(each), attach=each.key))
 
 
-def follow(
+def follow_shards(
     step: Step,
     pinned: Pinned,
     told: Configure | Welcome,
@@ -114,17 +114,17 @@ def follow(
     model: PulledModel,
 ) -> Pinned:
     """The run by what the coordinator says of its shards; another run's changes nothing."""
-    step.effects += pinned.located(told.run, told.shards)
+    step.effects += pinned.locate_shards(told.run, told.shards)
     if told.run.id != pinned.run.id:
         return pinned
-    moved = pinned.moved(told.placement, roster)
+    moved = pinned.follow_placement(told.placement, roster)
     if moved is pinned:
         return pinned
-    step.effects += moved.left(pinned)
+    step.effects += moved.call_off_left(pinned)
     before, now = pinned.placement, moved.placement
     model.ask_again(lambda *at: not set(before.holders(*at)) <= set(now.holders(*at)))
     for id, transfer in out.moving.items():
-        for header in out.left(id):
+        for header in out.blocks_of(id):
             place = header.group, header.block
             to = now.holders(*place)[0]
             if header.block not in transfer.stored and to != before.holders(*place)[0]:
@@ -214,7 +214,7 @@ class Member:
             case Sealed(receipt):
                 self._settings.check_own(receipt.id.client)
                 self._out.add(record)
-                self.committees.sealed(receipt)
+                self.committees.note_sealed(receipt)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case EnvelopeKeyAnnounced():
@@ -232,9 +232,9 @@ class Member:
 
     def _lower(self, budget: float) -> None:
         self._lowered = budget if self._lowered is None else min(budget, self._lowered)
-        self._budget = self._appraiser.budget = self._budget.lowered(budget)
+        self._budget = self._appraiser.budget = self._budget.lower(budget)
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         state = MemberState(
             client=self._settings.name,
             sealed=self._out.sealed,
@@ -270,7 +270,7 @@ class Member:
             self._lower(state.lowered)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing was asked of it so far, and nothing is to be done without being asked."""
         if self._working or self._departure.away:
             return False
@@ -286,7 +286,7 @@ class Member:
 
     @property
     def pinned(self) -> Pinned:
-        return founded(self._pinned, self._settings.name)
+        return demand_founded(self._pinned, self._settings.name)
 
     @property
     def _plan(self) -> Plan:
@@ -305,7 +305,7 @@ class Member:
 
     @property
     def _join(self) -> requests.Join:
-        return self._settings.joins(self._pinned, self._groups)
+        return self._settings.make_join(self._pinned, self._groups)
 
     def wake(self) -> float | None:
         end = self._end and self._end[0]
@@ -326,35 +326,35 @@ class Member:
             self._beating = True
             step.tell(requests.Heartbeat(self._settings.name))
 
-    def troubled(self, reason: str) -> list[Effect]:
+    def report_trouble(self, reason: str) -> list[Effect]:
         """Tells the coordinator what is wrong; where on the disk only its own log says."""
-        return self._disk.troubled(reason.partition(":")[0])
+        return self._disk.report_trouble(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         step = Step()
         match event:
             case Tick():
-                if self._departure.comes_back(now):
+                if self._departure.end_rest_if_due(now):
                     step.effects += self._greet().effects
                 if self._gathers_until is None or self._lease_at is None or now >= self._lease_at:
                     self._renew_lease(now, step)
             case WatchLost():
                 self._watching = False
-                return self._greet() if self._departure.lost() else Step()
+                return self._greet() if self._departure.take_lost_stream() else Step()
             case Answered(requests.Retire(returns=True)) if not self._departure.away:
                 return self._greet()  # it came late: the coordinator counts as resting who is back
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # who left meanwhile ends once the coordinator knows of that, too
                     return Step()
-                for settled in self._departure.settled:
+                for settled in self._departure.final_records:
                     self._write(step, settled)
                 return Step(step.records, self._departure.end)
             case Answered(request, reply, length):
-                self._answered(now, step, request, reply, length)
-                if isinstance(request, requests.GetBlock) and self._model.pulling:
+                self._take_answer(now, step, request, reply, length)
+                if isinstance(request, requests.GetBlock) and self._model.is_pulling:
                     return step
             case Failed(request, error):
-                self._failed(step, request, error)
+                self._take_failure(step, request, error)
             case WorkFailed(_, error):
                 halt = Halt(str(error), type(error))
                 if not isinstance(error, BudgetSpent):
@@ -364,13 +364,13 @@ class Member:
                 if self._departure.halt is None:
                     self._leave(step, Halt(reason))
             case OwnAct() if sender == WORKER:
-                self._act(step, event)
+                self._take_act(step, event)
             case Done(_, BlockHeader() as header) if sender == WORKER:
-                self._block_sealed(now, step, header)
+                self._send_early(now, step, header)
             case Done(Contribute(aims=())) if sender == WORKER and self._end is not None:
                 return Step(effects=[self._end[1]])
             case Contributed() if sender == WORKER:
-                self._contributed(now, step, event)
+                self._take_contribution(now, step, event)
             case Done(_, Evaluated() | requests.Decline() as message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
@@ -384,7 +384,7 @@ class Member:
                 self._obey(now, step, event)
             case _:
                 raise Malformed(f"a member has no answer to a {type(event).__name__}")
-        self._go(now, step)
+        self._begin_next(now, step)
         return step
 
     # --- orders -------------------------------------------------------------------
@@ -393,7 +393,7 @@ class Member:
         match order:
             case Published():
                 self._model.publish(order)
-                if keys := self._out.over(order.group, order.version):
+                if keys := self._out.release_older(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites.open[group] = order
@@ -406,7 +406,7 @@ class Member:
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
             case SendAgain(_, id):
                 if id in self._out.sealed:
-                    send(step, self.pinned, self._out.leaves(now, id))
+                    send_blocks(step, self.pinned, self._out.begin_sending(now, id))
                 else:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
@@ -444,7 +444,7 @@ class Member:
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
-        before = self._out.carries(id.group)
+        before = self._out.carried_update(id.group)
         self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
@@ -453,12 +453,12 @@ class Member:
         if until is None and dropped and current and not burnt:
             until = sealed.receipt.version  # another round may ask for it
         keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, until)
-        if keys := (*keys, *self._out.outdated(id.group, before)):
+        if keys := (*keys, *self._out.outdated_keys(id.group, before)):
             step.effects.append(Work(Prune(keys)))
 
     # --- pull, train, seal, evaluate ----------------------------------------------
 
-    def _go(self, now: float, step: Step) -> None:
+    def _begin_next(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
         if self._end is not None:
             self._take_totals(now, step, *self._end)
@@ -470,7 +470,7 @@ class Member:
         if busy or self._follower.holds_back(step, self._settings.name):
             return
         for group, invite in list(self._invites.open.items()):
-            if invite.version == -1 and not self._desk().pending(group, FOUNDED):
+            if invite.version == -1 and not self._desk().is_pending(group, FOUNDED):
                 self._invites.follow(group)
                 if group not in self._out.founded and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
@@ -487,11 +487,11 @@ class Member:
             return
         self._first_due = now if first is None else first
         until = self._first_due + GATHER_SECONDS
-        if desk.more_may_come(due) and now < until:
+        if desk.may_more_come(due) and now < until:
             self._gathers_until = until
             return
-        if self._model.lacking(self.pinned, step):
-            self._timing.pulls(now)
+        if self._model.ask_for_absent(self.pinned, step):
+            self._timing.begin_pull(now)
             return
         aims = tuple(self._aim(each.group, Base(each.version, each.step)) for each in due)
         for each in due:
@@ -499,14 +499,14 @@ class Member:
         self._first_due = None
         within = min(each.seconds for each in due)
         part = portion(self._plan.section, self._timing.paces, within)
-        self._timing.begins(now, part)
+        self._timing.begin_training(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
 
     def _take_totals(self, now: float, step: Step, until: float, halt: Halt) -> None:
         """Pulls the last totals after the run has finished, while its shards still answer."""
         if self._working:
             return
-        if not self._model.lacking(self.pinned, step):
+        if not self._model.ask_for_absent(self.pinned, step):
             self._begin(step, Contribute(*self._model.take(), ()))
         elif now >= until:
             step.effects += [Say("the last totals could not be pulled from the shards"), halt]
@@ -517,7 +517,7 @@ class Member:
 
     def _seal_again(self, step: Step, desk: Desk) -> bool:
         """Begins to seal anew what is here already of an update that is asked for."""
-        task = self._out.follow(self._settings.name, desk, step)
+        task = self._out.next_reseal(self._settings.name, desk, step)
         if task is None:
             return False
         if task.receipt.id.group in self._invites.open:
@@ -530,7 +530,7 @@ class Member:
         declined = False
         for due in desk.asked():
             base = Base(due.version, due.step)
-            if reason := self._out.worn_out(due.group, base):
+            if reason := self._out.why_worn_out(due.group, base):
                 self._decline(step, self._invites.open.pop(due.group), base, reason)
                 declined = True
         return declined
@@ -547,12 +547,12 @@ class Member:
 
     def _aim(self, group: str, base: Base) -> Aim:
         sequence = self._out.next.get(group, 0)
-        return Aim(group, base.version, sequence, base.step, self._out.carries(group))
+        return Aim(group, base.version, sequence, base.step, self._out.carried_update(group))
 
     def _desk(self) -> Desk:
         plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
         out = self._out.sealed.values(), self._out.moving.keys()
-        invites = self.committees.sealable(plan, self._invites.open, seen)
+        invites = self.committees.sealable_invites(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
 
     def _leave(self, step: Step, halt: Halt) -> None:
@@ -565,10 +565,10 @@ class Member:
         What it sends after that is dropped, and a greeting that arrives after it takes it back.
         """
         greeted = self._watching and not self._greeting and not self._departure.told
-        if greeted and not self._desk().wanted():
+        if greeted and not self._desk().is_any_wanted():
             self._departure.tell(step)
 
-    def _act(self, step: Step, act: OwnAct) -> None:
+    def _take_act(self, step: Step, act: OwnAct) -> None:
         if act.number > self._departure.acted and self._pinned is not None:
             self._write(step, act)
             if self._departure.follow():
@@ -577,14 +577,14 @@ class Member:
                 self._leave(step, Halt(objection))
 
     def _evaluate(self, step: Step, desk: Desk) -> bool:
-        waits, task = self._appraiser.turn(step, desk, self._invites.open, self._aim)
+        waits, task = self._appraiser.begin_evaluation(step, desk, self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
                 self._invites.follow(task.aim.group)
             self._begin(step, task)
         return waits
 
-    def _block_sealed(self, now: float, step: Step, header: BlockHeader) -> None:
+    def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
         """Sends a block of an update while its others are sealed, if that has gone well before.
 
         First its sequence is used up: after a kill the key is gone, and another ciphertext of the
@@ -594,31 +594,31 @@ class Member:
         if group in self._out.goes_well:
             if self._out.next.get(group, 0) < after:
                 self._write(step, SequencesBegun((GroupVersion(group, after),)))
-            send(step, self.pinned, self._out.goes_ahead(now, header))
+            send_blocks(step, self.pinned, self._out.send_early(now, header))
         self._begin(step, SealOn())
 
-    def _contributed(self, now: float, step: Step, event: Contributed) -> None:
+    def _take_contribution(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
         if event.again:
             groups = {aim.group for aim in event.again}
             for group in groups:  # it may be back from a rest before anybody asks anew
-                self._invites.again(group)
+                self._invites.reopen(group)
             if event.rest:
                 self._departure.rest(step, now, event.rest, self._settings.terms.rest)
             else:
                 self._out.abandon(groups)
             return
-        self._timing.done(now)
+        self._timing.end_training(now)
         for update in event.updates:
             self._write(step, update)
             self._out.keyed.add(update.receipt.id)
             if update.receipt.purpose == UPDATE:
                 self._out.goes_well.add(update.receipt.id.group)
-            send(step, self.pinned, self._out.follows(now, update.receipt.id))
+            send_blocks(step, self.pinned, self._out.send_rest(now, update.receipt.id))
             if (error := self._out.moving[update.receipt.id].refused) is not None:
-                self._refused(step, update.receipt.id, error)  # before all of it was sealed
+                self._take_refusal(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
-            step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
+            step.effects.append(Say(self._budget.describe(self._ledger, event, sent)))
         for aim, reason in event.unsent.items():
             base = Base(aim.version, aim.step)
             self._decline(step, self._invites.followed[aim.group], base, reason)
@@ -630,18 +630,18 @@ class Member:
 
     # --- push ---------------------------------------------------------------------
 
-    def _answered(
+    def _take_answer(
         self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
     ) -> None:
         match request:
             case requests.Join():
-                self._joined(now, step, request, reply)
+                self._take_welcome(now, step, request, reply)
             case requests.GetBlock():
                 assert isinstance(reply, requests.Payload)
-                if said := self._model.got(request, reply.digest, length):
+                if said := self._model.take_block(request, reply.digest, length):
                     step.effects.append(said)
             case requests.PutBlock(header):
-                receipt, transfer = self._out.stored(header), self._out.moving.get(header.id)
+                receipt, transfer = self._out.take_stored(header), self._out.moving.get(header.id)
                 if receipt is not None:
                     step.tell(requests.Submit(receipt))
                     if transfer is not None and receipt.purpose != FOUNDING:
@@ -649,20 +649,20 @@ class Member:
             case requests.Heartbeat():
                 self._beating = False
             case requests.Trouble():
-                step.effects += self._disk.heard(request)
+                step.effects += self._disk.repeat_if_stale(request)
             case requests.Submit(receipt):
-                transfer = self._out.arrived(receipt.id)
-                self._invites.arrived(self._plan, receipt)
+                transfer = self._out.take_arrived(receipt.id)
+                self._invites.forget_answered(self._plan, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
-                    self._timing.sent(now - transfer.since)
+                    self._timing.note_transfer(now - transfer.since)
 
-    def _joined(
+    def _take_welcome(
         self, now: float, step: Step, request: requests.Join, reply: requests.Reply
     ) -> None:
         self._greeting = isinstance(reply, requests.Proposal)
         try:
             if isinstance(reply, requests.Proposal):
-                told = self._settings.joins_again(self._pinned, request, reply)
+                told = self._settings.make_join_again(self._pinned, request, reply)
                 step.effects.append(Call(COORDINATOR, told))
                 return
             assert isinstance(reply, requests.Welcome)
@@ -695,29 +695,29 @@ class Member:
 
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
         roster, own = self._follower.roster, (self._out, self._model)
-        if self.pinned.waits(told.placement, roster):
+        if self.pinned.must_wait(told.placement, roster):
             self._ahead = told  # a shard came while it was away: it hears of that roster
             return
         self._ahead = None
-        self._pinned = self._appraiser.pinned = follow(step, self.pinned, told, roster, *own)
+        self._pinned = self._appraiser.pinned = follow_shards(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
         """Takes up what it was told of shards that were not on its roster before."""
         if (told := self._ahead) is not None:
             self._follow(step, told)
 
-    def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
+    def _take_failure(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
             case requests.GetBlock():
-                if said := self._model.not_got(request, error):
+                if said := self._model.take_failure(request, error):
                     step.effects.append(said)
             case requests.PutBlock(header):
-                if (free := self._out.leap(header.id, error)) is not None:
+                if (free := self._out.next_free_sequence(header.id, error)) is not None:
                     self._write(step, SequencesBegun((free,)))
-                if not self._out.refuses(header.id, error):
-                    self._refused(step, header.id, error)
+                if not self._out.note_refusal(header.id, error):
+                    self._take_refusal(step, header.id, error)
             case requests.Submit(receipt):
-                self._refused(step, receipt.id, error, submitted=True)
+                self._take_refusal(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():
                 self._beating = False
             case Evaluated(version=version):
@@ -725,7 +725,7 @@ class Member:
             case _ if not isinstance(request, _IDLE):
                 step.effects.append(Halt(str(error), type(error)))
 
-    def _refused(
+    def _take_refusal(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
         """Notes that the coordinator or a shard refuses a submission."""
@@ -733,13 +733,13 @@ class Member:
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:
             return
-        for message in self._out.refused(self._plan, sealed, error, submitted):
+        for message in self._out.make_refusal_messages(self._plan, sealed, error, submitted):
             step.tell(message)
         if sealed.receipt.purpose == FOUNDING and isinstance(error, InternalError):
             # else everybody would wait for this model, and nobody would say why
             step.effects.append(Halt(f"its first model was not taken: {error}", InternalError))
         if isinstance(error, Conflict) and not submitted:
-            self._invites.again(id.group)  # known from before its state was lost: try the next
+            self._invites.reopen(id.group)  # known from before its state was lost: try the next
 
     def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)
@@ -809,7 +809,7 @@ class Departure:
             return self._end_rest()
         return False
 
-    def lost(self) -> bool:
+    def take_lost_stream(self) -> bool:
         """Whether it greets the coordinator anew, after its stream of orders broke.
 
         A paused client does: it hears of the end of the run, and says again that it is paused.
@@ -819,7 +819,7 @@ class Departure:
         return not self.told
 
     @property
-    def settled(self) -> tuple[OwnAct, ...]:
+    def final_records(self) -> tuple[OwnAct, ...]:
         """The record that it left: a later start joins anew."""
         return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
@@ -845,6 +845,6 @@ class Departure:
         )
         step.effects.append(Say(text))
 
-    def comes_back(self, now: float) -> bool:
+    def end_rest_if_due(self, now: float) -> bool:
         """Ends a rest whose time has passed; returns whether the coordinator must hear of it."""
         return self.until is not None and now >= self.until and self._end_rest()

@@ -126,13 +126,13 @@ class Outbox:
             self.sealed.pop(id, None)
             self.moving.pop(id, None)
 
-    def carries(self, group: str) -> bytes:
+    def carried_update(self, group: str) -> bytes:
         """The update whose rest is added to the group's next; empty if there is none."""
         return self.carried.get(group, (0, b""))[1]
 
-    def outdated(self, group: str, before: bytes) -> tuple[str, ...]:
-        """The key of the rest that is of no use any more, if `carries` was `before`."""
-        return () if before in (b"", self.carries(group)) else (kept_key(group, before),)
+    def outdated_keys(self, group: str, before: bytes) -> tuple[str, ...]:
+        """The key of the rest that is of no use any more, if `carried_update` was `before`."""
+        return () if before in (b"", self.carried_update(group)) else (kept_key(group, before),)
 
     def release(self, sealed: Sealed, until: int | None) -> tuple[str, ...]:
         """Settles a submission for good; returns the keys of payloads that may go.
@@ -147,7 +147,7 @@ class Outbox:
         # The same update may be sealed anew: what it left over is one file.
         return *(h.key for h in sealed.headers), *(self._kept(sealed) - self._left_over)
 
-    def over(self, group: str, version: int) -> tuple[str, ...]:
+    def release_older(self, group: str, version: int) -> tuple[str, ...]:
         """The keys of payloads that may go, for a newer version is published."""
         old = [place for place, (_, at) in self.kept.items() if place[0] == group and at < version]
         keys = tuple(key for place in old for key in self.release(self.kept.pop(place)[0], None))
@@ -164,7 +164,7 @@ class Outbox:
             )
         self.again[order.id.group] = order
 
-    def follow(self, client: str, desk: Desk, step: Step) -> Reseal | None:
+    def next_reseal(self, client: str, desk: Desk, step: Step) -> Reseal | None:
         """What is to be sealed anew for an order or an invitation; None if nothing is.
 
         An update from a base has one form for ever. What is still here of it is sealed again, and
@@ -174,10 +174,10 @@ class Outbox:
             group, order = self.again.popitem()
             invite = order.invite
             base = Base(invite.version, invite.step)
-            if desk.pending(group, base):
+            if desk.is_pending(group, base):
                 continue  # it is sealed, and on its way
             sealed, _ = self.kept.get((group, base), (None, 0))
-            reason = self.worn_out(group, base)
+            reason = self.why_worn_out(group, base)
             if sealed is None or sealed.receipt.update != order.update:
                 reason = "what it sent is not here any more"
             if reason or sealed is None:
@@ -189,7 +189,7 @@ class Outbox:
                 return Reseal(known[0].receipt, known[0].headers, self.next[due.group])
         return None
 
-    def worn_out(self, group: str, base: Base) -> str:
+    def why_worn_out(self, group: str, base: Base) -> str:
         """Why the update from a base is not sealed once more; empty if it may be."""
         if self.sealings[group, base] < MOST_SEALINGS:
             return ""
@@ -200,14 +200,14 @@ class Outbox:
         for at in sequences:
             self.next[at.group] = max(at.version, self.next.get(at.group, 0))
 
-    def leap(self, id: SubmissionId, error: SecurepsError) -> GroupVersion | None:
+    def next_free_sequence(self, id: SubmissionId, error: SecurepsError) -> GroupVersion | None:
         """Where to go on, if a shard knows later submissions of this client than it does."""
         free = error.free if isinstance(error, Conflict) else 0
         if not self.next.get(id.group, 0) < free <= id.sequence + MOST_AHEAD:
             return None
         return GroupVersion(id.group, free)
 
-    def behind(self, sequences: tuple[GroupVersion, ...]) -> str:
+    def why_behind(self, sequences: tuple[GroupVersion, ...]) -> str:
         """What to do if the coordinator knows more of this client than it does; empty if not.
 
         A state folder that came back older than it was would seal other updates under the keys of
@@ -234,7 +234,7 @@ class Outbox:
     @property
     def _left_over(self) -> frozenset[str]:
         """The keys of what updates left over that counts, or may come to."""
-        counts = frozenset(kept_key(group, self.carries(group)) for group in self.carried)
+        counts = frozenset(kept_key(group, self.carried_update(group)) for group in self.carried)
         again = (sealed for sealed, _ in self.kept.values())
         return counts.union(*map(self._kept, (*self.sealed.values(), *again)))
 
@@ -242,27 +242,27 @@ class Outbox:
         group, name = sealed.receipt.id.group, sealed.receipt.update
         return frozenset({kept_key(group, name)} if name and group in self.keeping else ())
 
-    def leaves(self, now: float, id: SubmissionId) -> list[BlockHeader]:
+    def begin_sending(self, now: float, id: SubmissionId) -> list[BlockHeader]:
         """Begins to send all blocks of a sealed submission, in their client's own order."""
         self.moving[id] = Transfer(now)
-        return self.left(id)
+        return self.blocks_of(id)
 
-    def goes_ahead(self, now: float, header: BlockHeader) -> list[BlockHeader]:
+    def send_early(self, now: float, header: BlockHeader) -> list[BlockHeader]:
         """A block is sealed before the others; returns it, if it is to be sent now."""
         transfer = self.moving.setdefault(header.id, Transfer(now))
         transfer.ahead.append(header)
         return [header] if transfer.refused is None else []
 
-    def follows(self, now: float, id: SubmissionId) -> list[BlockHeader]:
+    def send_rest(self, now: float, id: SubmissionId) -> list[BlockHeader]:
         """All blocks are sealed now; returns those that are still to be sent."""
         transfer = self.moving.get(id)
         if transfer is None:
-            return self.leaves(now, id)
+            return self.begin_sending(now, id)
         transfer.since, gone = now, {header.block for header in transfer.ahead}
-        rest = self.left(id) if transfer.refused is None else []
+        rest = self.blocks_of(id) if transfer.refused is None else []
         return [header for header in rest if header.block not in gone]
 
-    def left(self, id: SubmissionId) -> list[BlockHeader]:
+    def blocks_of(self, id: SubmissionId) -> list[BlockHeader]:
         """The blocks on their way of a submission, arrived or not, in its client's own order."""
         sealed = self.sealed.get(id)
         return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
@@ -273,7 +273,7 @@ class Outbox:
         for id in [id for id in self.moving if id.group in groups and id not in self.sealed]:
             del self.moving[id]
 
-    def refuses(self, id: SubmissionId, error: SecurepsError) -> bool:
+    def note_refusal(self, id: SubmissionId, error: SecurepsError) -> bool:
         """Notes that a block was refused, if its update is still being sealed; whether it is."""
         transfer = self.moving.get(id)
         if transfer is None or id in self.sealed:
@@ -282,7 +282,7 @@ class Outbox:
         return True
 
     @staticmethod
-    def refused(
+    def make_refusal_messages(
         plan: Plan, sealed: Sealed, error: SecurepsError, submitted: bool
     ) -> Iterator[Missing | Withdraw]:
         """What the coordinator is told when a submission of this client is refused.
@@ -298,7 +298,7 @@ class Outbox:
         if not known and receipt.purpose != FOUNDING and not plan.bounds(id.group).rounds:
             yield Withdraw(id.client, id, receipt.version, receipt.step, str(error))
 
-    def stored(self, header: BlockHeader) -> Receipt | None:
+    def take_stored(self, header: BlockHeader) -> Receipt | None:
         """Notes that a shard has a block; returns the receipt once shards have all of them."""
         transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
         if transfer is None:
@@ -308,7 +308,7 @@ class Outbox:
             return None
         return sealed.receipt
 
-    def arrived(self, id: SubmissionId) -> Transfer | None:
+    def take_arrived(self, id: SubmissionId) -> Transfer | None:
         """How a submission was sent whose receipt has arrived, None if that is unknown.
 
         One that is being sent anew meanwhile stays on its way: its receipt has to come again.
@@ -336,22 +336,22 @@ class Timing:
     _began: float | None = None
     _part: float = 1.0
 
-    def pulls(self, now: float) -> None:
+    def begin_pull(self, now: float) -> None:
         """Notes that blocks of the model are on their way, from the first call on."""
         if self._pulls is None:
             self._pulls = now
 
-    def begins(self, now: float, part: float) -> None:
+    def begin_training(self, now: float, part: float) -> None:
         """Notes that training begins, with this part of the work."""
         self.pulled = 0.0 if self._pulls is None else now - self._pulls
         self._pulls, self._began, self._part = None, now, part
 
-    def done(self, now: float) -> None:
+    def end_training(self, now: float) -> None:
         if self._began is not None:
             self.paces.append(Pace((now - self._began) / self._part, self.pulled))
         self._began = None
 
-    def sent(self, seconds: float) -> None:
+    def note_transfer(self, seconds: float) -> None:
         if self.paces:
             last = self.paces.pop()
             self.paces.append(Pace(last.training, max(last.transfer, self.pulled + seconds)))
@@ -400,10 +400,10 @@ class Desk:
         found = [due for due in found if due.evaluates <= self.evaluated]
         if (invite := self.invites.get(self.plan.trailing)) is not None:
             base = Base(invite.version, invite.step)
-            found += [] if self.pending(invite.group, base) else [invite]
+            found += [] if self.is_pending(invite.group, base) else [invite]
         return found
 
-    def more_may_come(self, due: Sequence[Invite]) -> bool:
+    def may_more_come(self, due: Sequence[Invite]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
         asked = {each.group for each in due}
         return bool(due) and not asked.issuperset(self._open(alone=True))
@@ -442,9 +442,9 @@ class Desk:
             return None
         base = Base(newest, invite.step if newest == invite.version else 0)
         at_base = replace(invite, version=base.version, step=base.step)
-        return None if self.pending(group, base) else at_base
+        return None if self.is_pending(group, base) else at_base
 
-    def pending(self, group: str, base: Base) -> bool:
+    def is_pending(self, group: str, base: Base) -> bool:
         """Whether a contribution from this base is sealed and not settled."""
         return any(
             sealed.receipt.id.group == group
@@ -452,16 +452,16 @@ class Desk:
             for sealed in self.sealed
         )
 
-    def wanted(self) -> bool:
+    def is_any_wanted(self) -> bool:
         """Whether something is on its way that is paid for, and of use when it arrives.
 
         A round that has made its version wants nothing more; all others take what comes late.
         """
         return any(
-            self._wanted(each.receipt) for each in self.sealed if each.receipt.id in self.moving
+            self._is_wanted(each.receipt) for each in self.sealed if each.receipt.id in self.moving
         )
 
-    def _wanted(self, receipt: Receipt) -> bool:
+    def _is_wanted(self, receipt: Receipt) -> bool:
         group = receipt.id.group
         if self.plan.trails(group) or not self.plan.bounds(group).rounds:
             return True
@@ -485,12 +485,12 @@ class Invitations:
         """Notes that the work for the open invitation to a group begins."""
         self.followed[group] = self.open.pop(group)
 
-    def again(self, group: str) -> None:
+    def reopen(self, group: str) -> None:
         """Opens the invitation again that was followed last, unless there is a newer one."""
         if group in self.followed:
             self.open.setdefault(group, self.followed[group])
 
-    def arrived(self, plan: Plan, receipt: Receipt) -> None:
+    def forget_answered(self, plan: Plan, receipt: Receipt) -> None:
         """Forgets an invitation that a submission has answered.
 
         In a group without rounds nobody is asked twice for one update: an invitation that came

@@ -74,7 +74,7 @@ class PulledModel:
             elif order.version > known.version and digest in self._absent:
                 self._unasked[digest] = None
 
-    def lacking(self, pinned: Pinned, step: Step) -> bool:
+    def ask_for_absent(self, pinned: Pinned, step: Step) -> bool:
         """Whether published blocks are not here; those not asked for yet are asked for."""
         if self._unasked:
             ranks = {group: pinned.placement.ranks(group) for group in self.groups}
@@ -101,11 +101,11 @@ class PulledModel:
                 self._unasked[digest] = None
 
     @property
-    def pulling(self) -> bool:
+    def is_pulling(self) -> bool:
         """Whether all that is not here is on its way: there is nothing to do meanwhile."""
         return bool(self._absent) and not self._unasked
 
-    def got(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:
+    def take_block(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:
         """A block came, in `length` bytes; returns what follows if it is not the published one."""
         self.pulled_bytes += length
         published = self.published[ask.group]
@@ -120,7 +120,7 @@ class PulledModel:
         self._held |= dict.fromkeys(self._places[digest], digest)
         return None
 
-    def not_got(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
+    def take_failure(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
         """A block did not come; returns what follows, if it is more than to ask again."""
         published = self.published[ask.group]
         if published.version != ask.version or isinstance(error, WrongVersion):

@@ -50,7 +50,7 @@ class Budget:
     budget: float | None
     evaluates: bool = True
 
-    def lowered(self, budget: float) -> Budget:
+    def lower(self, budget: float) -> Budget:
         """This budget, or the given one if that is lower."""
         return replace(self, budget=budget if self.budget is None else min(budget, self.budget))
 
@@ -100,7 +100,7 @@ class Budget:
         ]
         return [each for each in facts if each is not None]
 
-    def tells(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
+    def describe(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
         """What a version took of the data holder, for its own terminal.
 
         Args:
@@ -190,7 +190,7 @@ class Terms:
         if self.threshold is not None and self.threshold < 1:
             raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
 
-    def tightened(self, budget: float | None, threshold: int | None, plan: str) -> Terms:
+    def tighten(self, budget: float | None, threshold: int | None, plan: str) -> Terms:
         """These terms with options of a command line: of two limits the stricter one holds."""
         budgets = [each for each in (self.budget, budget) if each is not None]
         thresholds = [each for each in (self.threshold, threshold) if each is not None]
@@ -339,14 +339,14 @@ class MemberSettings:
                 f"this state folder is {client}'s: {self.name} needs a --state folder of its own"
             )
 
-    def joins(self, pinned: Pinned | None, groups: tuple[str, ...]) -> Join:
+    def make_join(self, pinned: Pinned | None, groups: tuple[str, ...]) -> Join:
         """The `Join` of a client: its model, and the groups that it contributes to."""
         if pinned is None:
             return Join(self.name, self.schema)
         some = () if groups == pinned.plan.groups else groups
         return Join(self.name, self.model(pinned.plan), some, pinned.run.id)
 
-    def joins_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
+    def make_join_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
         """The `Join` to a plan that freezes tensors, with the digests of these.
 
         Args:
@@ -415,7 +415,7 @@ class MemberSettings:
                 raise WrongShape(f"the run trains another model than this client's: {difference}")
         elif pinned.run.id != run.id:
             raise WrongRun(other_run(self.name, pinned.run.id, run.id))
-        elif lost := out.behind(welcome.next):
+        elif lost := out.why_behind(welcome.next):
             raise DamagedStore(lost)
         self._check_terms(run.plan)
 

@@ -87,7 +87,7 @@ class Peers:
     _asked: dict[tuple[str, int], _Asked] = field(default_factory=dict)
     _answered: set[tuple[str, int]] = field(default_factory=set)
 
-    def note(self, order: ShardOrder) -> None:
+    def note_order(self, order: ShardOrder) -> None:
         """Keeps the newest order of its kind and group, to carry it out again if need be."""
         match order:
             case Found(group=group):
@@ -104,7 +104,7 @@ class Peers:
         same = isinstance(order, Hold | Prepare) and order.cohort == task.cohort
         return order if same else None
 
-    def lack(self, step: Step, missing: Missing, order: ShardOrder | None) -> None:
+    def ask_others(self, step: Step, missing: Missing, order: ShardOrder | None) -> None:
         """Asks all others for what is missing; once they have answered, the coordinator hears.
 
         `order` is what it is needed for; None: it is not to be carried out again.
@@ -120,7 +120,7 @@ class Peers:
             self._asked[name] = _Asked(missing, order, others)
             step.effects += [Call(peer, missing) for peer in sorted(others)]
 
-    def heard(self, sender: str, missing: Missing) -> ShardOrder | None:
+    def take_answer(self, sender: str, missing: Missing) -> ShardOrder | None:
         """Another shard has sent what it has; returns the order to try again once all have."""
         name = missing.group, missing.cohort
         asked = self._asked.get(name)
@@ -138,11 +138,11 @@ class Peers:
         asked = self._asked.values()
         return [(shard, each.missing) for each in asked for shard in each.waiting & shards]
 
-    def tried(self, missing: Missing) -> None:
+    def forget_answers(self, missing: Missing) -> None:
         """The order was tried again: what it lacks from now on, others may have."""
         self._answered.discard((missing.group, missing.cohort))
 
-    def has(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
+    def find_blocks(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
         """The blocks here that another shard misses.
 
         Raises:
@@ -163,7 +163,9 @@ class Peers:
         theirs &= set(self.state.own(missing.group))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
         # What versions were made of nobody needs who gets blocks of one.
-        past = self.state.made(missing.group) if moves else frozenset[SubmissionId]()
+        past = (
+            self.state.committed_submissions(missing.group) if moves else frozenset[SubmissionId]()
+        )
         for name, header in self.state.spooled.items():
             id = submission_of(name)
             asked = id in wanted or (name[0], *name[2:4]) == of_cohort
@@ -219,11 +221,11 @@ class Forwarding:
                 step.effects.append(Call(copy[0], PutBlock(header), attach=header.key))
             self._moving.setdefault(copy, set()).add(ticket)
 
-    def stored(self, sender: str, header: BlockHeader) -> Step:
+    def take_stored(self, sender: str, header: BlockHeader) -> Step:
         """Another shard has stored it, or need not, as it is settled."""
         return Step(effects=self._arrived((sender, header.key)))
 
-    def placed(self, own: str, now: Pinned) -> list[Effect]:
+    def follow_placement(self, own: str, now: Pinned) -> list[Effect]:
         """Blocks are placed anew: nobody waits for copies on their way to who holds them no more.
 
         Whoever brings a block here that is another shard's by now is told so, and brings it there.
@@ -313,7 +315,7 @@ class Fetcher:
             fetch = self._under_way[key] = _Fetch(order, self.state.own(order.group))
             self._go_on(step, fetch)
 
-    def gain_again(self, step: Step, groups: Iterable[str]) -> None:
+    def gain_damaged_again(self, step: Step, groups: Iterable[str]) -> None:
         """Makes files of these groups' coming blocks again: those on record are damaged.
 
         The part of a checkpoint that needed them is ordered again once they are here.
@@ -387,7 +389,7 @@ class Fetcher:
             step.effects.append(Call(first, ask, others=tuple(rest)))
         self._go_on(step, fetch)
 
-    def heard(self, step: Step, sender: str, missing: Missing) -> None:
+    def take_answer(self, step: Step, sender: str, missing: Missing) -> None:
         """Another shard has passed on what it took in."""
         for fetch in self._under_way.values():
             of = fetch.order.group, fetch.epoch
@@ -395,11 +397,11 @@ class Fetcher:
                 fetch.asked.discard(sender)
                 self._go_on(step, fetch)
 
-    def wants(self, ask: GetBlock) -> bool:
+    def is_waiting_for(self, ask: GetBlock) -> bool:
         """Whether a block's state is waited for."""
         return any(self._waiting(ask))
 
-    def fetched(self, step: Step, ask: GetBlock) -> None:
+    def take_block(self, step: Step, ask: GetBlock) -> None:
         """A block's state is here."""
         for fetch in self._waiting(ask):
             fetch.waiting.discard(ask.block)
@@ -419,7 +421,7 @@ class Fetcher:
         """Whether a work that failed does not matter, or others are asked for what is not here."""
         fetch = self._under_way.get(_key(task))
         if fetch is None:
-            step.effects.append(self.tidied(task))
+            step.effects.append(self.make_prune(task))
         elif isinstance(error, PayloadsDamaged):  # this disk lost what had come
             self._ask(step, fetch, fetch.copies)
         elif task.epoch or task.copies or not self._is_copied(task.order.group):
@@ -428,11 +430,11 @@ class Fetcher:
             self._ask(step, fetch, fetch.blocks)
         return True
 
-    def done(self, task: GatherState) -> bool:
+    def finish(self, task: GatherState) -> bool:
         """Whether the file that a work made is wanted still."""
         return self._under_way.pop(_key(task), None) is not None
 
-    def tidied(self, task: GatherState) -> Work:
+    def make_prune(self, task: GatherState) -> Work:
         """Has deleted what a work was made of, but for what is fetched again, and past files."""
         again = {key for fetch in self._under_way.values() for key in fetch.task.copies}
         held = self.state.group(task.order.group)
@@ -500,7 +502,7 @@ class NoiseCopies:
     state: ShardState
     _gathered: dict[Name, _Gathering] = field(default_factory=dict)
 
-    def ready(self, step: Step, order: Hold) -> bool:
+    def is_ready(self, step: Step, order: Hold) -> bool:
         """Whether a cohort's noise is here, or none is wanted; else it is gathered first."""
         cohort = order.cohort
         if not self._wanted:
@@ -561,7 +563,7 @@ class NoiseCopies:
 
     # --- what others say ----------------------------------------------------------
 
-    def answered(
+    def take_noise(
         self, step: Step, now: float, sender: str, ask: GetSum, error: SecurepsError | None
     ) -> Hold | None:
         """Noise came, or an error: the order that can be carried out, if all is here.
@@ -600,7 +602,7 @@ class NoiseCopies:
                 refused, gathering.refused, gathering.again = gathering.refused, {}, None
                 self._ask(step, gathering, refused)
 
-    def drawn(self, step: Step, task: DrawNoise) -> Hold | None:
+    def take_drawn(self, step: Step, task: DrawNoise) -> Hold | None:
         """It is drawn, and on the disk: whoever asks for it gets it."""
         gathering = self._gathered.get((task.cohort.group, task.cohort.number))
         if gathering is None or gathering.order.cohort != task.cohort:

@@ -68,7 +68,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import LATER, behind, check_run
+from secureps.roles.pinned_run import LATER, check_run, describe_behind
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard.peers import Fetcher, Forwarding, NoiseCopies, Peers
 from secureps.roles.shard.state import (
@@ -112,7 +112,7 @@ def work_name(task: Task) -> tuple[str, str, int] | None:
     return None
 
 
-def serve(
+def serve_payload(
     name: str,
     state: ShardState,
     sender: str,
@@ -152,7 +152,7 @@ def serve(
     if asked.state:
         key = state_key(asked.group, asked.version, asked.block)
         return Step(effects=[Answer(requests.Payload(b""), attach=key)])
-    since = state.since(asked) if asked.base else None
+    since = state.base_version(asked) if asked.base else None
     key = model_key(asked.group, asked.version, asked.block, since)
     digest = found.blocks[place] if since is None else b""
     return Step(effects=[Answer(requests.Payload(digest), attach=key)])
@@ -182,7 +182,7 @@ class Shard:
         self.state = ShardState(address.name)
         self._address, self._unsafe, self._limit = address, unsafe, limit
         self._disk = DiskReports(address.name)
-        self.troubled = self._disk.troubled
+        self.report_trouble = self._disk.report_trouble
         self._busy: set[tuple[str, str, int] | None] = set()
         self._watches = False
         self._forwarding = Forwarding()
@@ -197,9 +197,9 @@ class Shard:
         else:
             self.state.apply(record)
 
-    def folded(self) -> Fold:
+    def make_fold(self) -> Fold:
         records = (*self.state.record, *self._follower.records)
-        return Fold(records, to_plain(self.state.folded()))
+        return Fold(records, to_plain(self.state.make_fold()))
 
     def unfold(self, fold: Fold) -> None:
         for record in fold.records:
@@ -221,7 +221,7 @@ class Shard:
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         self._check_run(message.header.run)
-        return takes_in(self._name, self.state, self._roster, sender, message.header)
+        return is_wanted(self._name, self.state, self._roster, sender, message.header)
 
     @property
     def _roster(self) -> Roster:
@@ -242,10 +242,10 @@ class Shard:
 
     def _greet(self) -> Step:
         self._watches = False
-        return Step(effects=[self._registering])
+        return Step(effects=[self._registration])
 
     @property
-    def _registering(self) -> Call:
+    def _registration(self) -> Call:
         known, here = self.state, (self._name, self._address.advertise, self._address.weight)
         obeyed, own = known.incarnation, (known.run, known.reached)
         coming = bool(known.run) and known.pinned.coming is not None
@@ -271,11 +271,13 @@ class Shard:
                 shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
                 if shard and type(event) is requests.GetSum:
                     return self._noise.serve(sender, event)
-                return serve(self._name, self.state, sender, event, shard)
+                return serve_payload(self._name, self.state, sender, event, shard)
             case requests.Missing():
-                return self._forwarding.supply(sender, event, self._peers.has(sender, event))
+                return self._forwarding.supply(
+                    sender, event, self._peers.find_blocks(sender, event)
+                )
             case Answered(requests.PutBlock(header)):
-                return self._forwarding.stored(sender, header)
+                return self._forwarding.take_stored(sender, header)
             case Failed(requests.PutBlock(header), error):
                 return self._forwarding.failed(sender, header, error)
             case Answered(requests.Missing() as missing) | Failed(
@@ -283,23 +285,23 @@ class Shard:
             ) if sender != COORDINATOR:
                 step = Step()
                 if missing.epoch:
-                    self._fetcher.heard(step, sender, missing)
+                    self._fetcher.take_answer(step, sender, missing)
                     return step
-                return self._try_again(step, sender, missing)
+                return self._retry_order(step, sender, missing)
             case Answered(requests.GetBlock() as ask):
-                self._fetcher.fetched(step := Step(), ask)
+                self._fetcher.take_block(step := Step(), ask)
                 return step
-            case Failed(requests.GetBlock() as ask) if not self._fetcher.wants(ask):
+            case Failed(requests.GetBlock() as ask) if not self._fetcher.is_waiting_for(ask):
                 return Step()
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
                 step, refusal = Step(), event.error if isinstance(event, Failed) else None
-                order = self._noise.answered(step, now, sender, noise, refusal)
-                return self._hold_now(step, order)
+                order = self._noise.take_noise(step, now, sender, noise, refusal)
+                return self._retry_hold(step, order)
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True
                 return Step(effects=[Watch()])
             case Answered():
-                return Step(effects=self._disk.heard(event.request))
+                return Step(effects=self._disk.repeat_if_stale(event.request))
             case Failed(request, error):
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
@@ -307,18 +309,18 @@ class Shard:
             case Tick():
                 self._noise.ask_again(step := Step(), now)
                 return step
-            case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
+            case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.is_apart:
                 text = f"{IDLE}: {reason}"
                 return Step(effects=[Say(text), Halt(f"{self._name} {text}")])
             case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:
-                return self._failed(event)
+                return self._take_failure(event)
             case KitRead() if sender == WORKER:
                 step = Step()
-                return self._followed(step, self._follower.read(step, event))
+                return self._resubscribe_if_newer(step, self._follower.read(step, event))
             case Done() if sender == WORKER:
-                return self._done(event)
+                return self._take_result(event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
                 return self._obey(event)
         raise Malformed(f"a shard has no answer to a {type(event).__name__}")
@@ -342,14 +344,14 @@ class Shard:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
             self._write(step, Incarnated(order.incarnation))
-        self._peers.note(order)
+        self._peers.note_order(order)
         try:
             self._carry_out(step, order)
         except SecurepsError:
             self.state.incarnation = before
             raise
         if order.incarnation > before:  # whoever gave it waits to be obeyed, whatever came first
-            step.effects.append(self._registering)
+            step.effects.append(self._registration)
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
@@ -360,9 +362,9 @@ class Shard:
             case orders.Configure():
                 self._configure(step, order)
             case orders.RosterChanged(text=text):
-                self._followed(step, self._follower.follow(step, text))
+                self._resubscribe_if_newer(step, self._follower.follow(step, text))
             case orders.Found():
-                self._found(step, order)
+                self._make_founding(step, order)
             case orders.Hold():
                 self._hold(step, order)
             case orders.Prepare():
@@ -389,46 +391,46 @@ class Shard:
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(other_run(self._name, self.state.run, order.run.id))
         pins = RunPinned(order.run, order.placement, order.shards, order.coming)
-        if halts := self._limit.refuses(self._name, pins):
+        if halts := self._limit.refusal(self._name, pins):
             step.effects += halts
             return
         if not self.state.founded:
             self._write(step, replace(pins, coming=None))
         known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
-        if known.waits(*placements):  # by another roster it is told again
-            step.effects.append(behind(self._name, order.coming or order.placement))
-        if known.moved(*placements) is not known:
+        if known.must_wait(*placements):  # by another roster it is told again
+            step.effects.append(describe_behind(self._name, order.coming or order.placement))
+        if known.follow_placement(*placements) is not known:
             self._replace(step, pins)
         if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
-            step.effects += self.state.pinned.located(order.run, peers)
+            step.effects += self.state.pinned.locate_shards(order.run, peers)
 
     def _replace(self, step: Step, pins: RunPinned) -> None:
         """Goes by newer placements: what others and this shard waited for may come to nothing."""
         before, groups = self.state.pinned, self.state.pinned.plan.all_groups
         held = {group: self.state.group(group) for group in groups}
         coming = {group: each.coming for group, each in held.items()}
-        step.effects.append(Work(Prune(self._write_over(step, pins, groups))))
+        step.effects.append(Work(Prune(self._write_listing_past(step, pins, groups))))
         for group, now in ((group, self.state.group(group)) for group in groups):
             if now is not held[group] or now.coming is not coming[group]:  # files go, too
                 step.effects.append(Work(Prune((), group, now.committed, now.keep)))
-        gone = self.state.pinned.left(before)
+        gone = self.state.pinned.call_off_left(before)
         step.effects += gone
-        step.effects += self._forwarding.placed(self._name, self.state.pinned)
+        step.effects += self._forwarding.follow_placement(self._name, self.state.pinned)
         self._noise.left()
         self._fetcher.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
-            self._try_again(step, shard, missing)
+            self._retry_order(step, shard, missing)
 
-    def _followed(self, step: Step, newer: bool) -> Step:
+    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
         """Subscribes anew, so that the coordinator hears which roster it goes by."""
         if newer:
             step.effects.append(Watch())
         return step
 
-    def _found(self, step: Step, order: orders.Found) -> None:
+    def _make_founding(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt
-        state, keys = self.state.of_founding(group, receipt), None
+        state, keys = self.state.founded_state(group, receipt), None
         if receipt is not None:
             digests = self.state.founding_digests(group, receipt)
             keys = self.state.keys(receipt.id, FOUNDING, digests)
@@ -436,7 +438,7 @@ class Shard:
             step.tell(state)
         elif receipt is not None and keys is None:
             missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
-            self._peers.lack(step, missing, order)
+            self._peers.ask_others(step, missing, order)
         else:
             self._begin(step, MakeState(group, keys))
 
@@ -455,9 +457,11 @@ class Shard:
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            self._peers.lack(step, requests.Missing.of_cohort(self._name, cohort, missing), order)
+            self._peers.ask_others(
+                step, requests.Missing.of_cohort(self._name, cohort, missing), order
+            )
             return
-        if not self._noise.ready(step, order):
+        if not self._noise.is_ready(step, order):
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, SumCohort(cohort, found))
@@ -474,7 +478,7 @@ class Shard:
         if made is None or made.cohort == cohort:
             return False
         text = f"cohort {cohort.number} of {cohort.group} was another one before: nothing is done"
-        step.effects += [Say(f"{self._name}: {text}"), self._registering]
+        step.effects += [Say(f"{self._name}: {text}"), self._registration]
         return True
 
     def _check_cohort(self, cohort: Cohort) -> None:
@@ -487,7 +491,7 @@ class Shard:
         check_members(cohort, own.minimum, own.most_weight, sealed)
         check_divisor(plan, cohort)
 
-    def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
+    def _retry_hold(self, step: Step, order: orders.Hold | None) -> Step:
         if order is not None and order.incarnation == self.state.incarnation:
             self._hold(step, order)
         return step
@@ -508,7 +512,7 @@ class Shard:
             keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
                 missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
-                self._peers.lack(step, missing, order)
+                self._peers.ask_others(step, missing, order)
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
@@ -525,11 +529,11 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        gone = self._write_over(step, order, (group,))
+        gone = self._write_listing_past(step, order, (group,))
         self._noise.over(group, version)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
-    def _write_over(
+    def _write_listing_past(
         self, step: Step, record: orders.Commit | RunPinned, groups: Iterable[str]
     ) -> tuple[str, ...]:
         """Writes a record; returns the keys of payloads that nobody needs any more by it."""
@@ -552,14 +556,14 @@ class Shard:
 
     # --- the end of works ---------------------------------------------------------
 
-    def _done(self, event: Done) -> Step:
+    def _take_result(self, event: Done) -> Step:
         step = Step()
         self._busy.discard(work_name(event.task))
         match event:
             case Done(GatherState() as task, Prepared() as made):
-                self._gathered(step, task, made)
+                self._record_gathered(step, task, made)
             case Done(DrawNoise() as task):
-                self._hold_now(step, self._noise.drawn(step, task))
+                self._retry_hold(step, self._noise.take_drawn(step, task))
             case Done(_, records.SumsMade() as made):
                 self._write(step, made)
                 self._tell_held(step, made)
@@ -576,9 +580,9 @@ class Shard:
             step.tell(event.telemetry)
         return step
 
-    def _gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
+    def _record_gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
         """Puts a version that was lost, or that moves here, on record."""
-        if self._fetcher.done(task):
+        if self._fetcher.finish(task):
             self._write(step, made)
             if made.epoch:
                 step.tell(made)
@@ -586,9 +590,9 @@ class Shard:
                 self._commit(step, task.order)
                 if not self._fetcher.recovers:
                     step.effects += self._greet().effects  # orders that had to wait come again
-        step.effects.append(self._fetcher.tidied(task))
+        step.effects.append(self._fetcher.make_prune(task))
 
-    def _ask_again(
+    def _ask_for_damaged(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
     ) -> None:
         """Forgets what is damaged, for nothing known is taken in, and says that it is missing."""
@@ -604,14 +608,14 @@ class Shard:
             missing = requests.Missing.of_founding(self._name, task.group, ids)
         else:
             missing = requests.Missing.of_cohort(self._name, task.cohort, ids)
-        self._peers.lack(step, missing, self._peers.order_of(task))
+        self._peers.ask_others(step, missing, self._peers.order_of(task))
 
-    def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
+    def _retry_order(self, step: Step, sender: str, missing: requests.Missing) -> Step:
         """Carries an order out again when other shards have sent what they have.
 
         It raises nothing: the step may have records of its own.
         """
-        order = self._peers.heard(sender, missing)
+        order = self._peers.take_answer(sender, missing)
         try:
             if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
                 step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
@@ -620,10 +624,10 @@ class Shard:
         except SecurepsError as error:
             step.effects.append(Say(f"{self._name} cannot do what it was told: {error}"))
         finally:
-            self._peers.tried(missing)
+            self._peers.forget_answers(missing)
         return step
 
-    def _failed(self, event: WorkFailed) -> Step:
+    def _take_failure(self, event: WorkFailed) -> Step:
         """Has what is missing sent again, or ends this shard for an error.
 
         A cohort's sum may be to blame; a version that no checkpoint here has may be on other
@@ -635,16 +639,16 @@ class Shard:
             case WorkFailed(
                 MakeState() | SumCohort() | StepState() as task, PayloadsDamaged(keys=keys)
             ):
-                self._ask_again(step, task, keys)
+                self._ask_for_damaged(step, task, keys)
             case WorkFailed(SumCohort(cohort), NoiseDamaged()):
-                self._hold_now(step, self._noise.forget(cohort))
+                self._retry_hold(step, self._noise.forget(cohort))
             case WorkFailed(StepState() as task, DoesNotOpen() as error):
                 self._try_newest(step, task, str(error))
             case WorkFailed(StepState(cohort), ClientError() | Refused() as error):
                 spoilt = (self._name, cohort.group, cohort.number, str(error))
                 step.tell(requests.Spoilt(*spoilt))
             case WorkFailed(orders.WriteCheckpoint(), ComingDamaged(groups=groups)):
-                self._fetcher.gain_again(step, groups)
+                self._fetcher.gain_damaged_again(step, groups)
             case WorkFailed(GatherState() as task) if self._fetcher.failed(step, task, event.error):
                 pass
             case WorkFailed(_, error):
@@ -671,7 +675,9 @@ class Shard:
 # --- intake ------------------------------------------------------------------------
 
 
-def takes_in(own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader) -> bool:
+def is_wanted(
+    own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader
+) -> bool:
     """Whether a block is to be stored; it need not be if it is here.
 
     Its author brings it to the primary, and who takes it in to all others that do.
@@ -722,7 +728,7 @@ def is_stored(state: ShardState, header: BlockHeader) -> bool:
     """
     found = state.spooled.get(block_name(header))
     if found is not None and found.digest != header.digest:
-        free = state.free(header.author, header.group)
+        free = state.next_sequence(header.author, header.group)
         raise Conflict(f"{header.name} is known with other bytes; begin a new sequence", free)
     return found is not None
 

@@ -31,7 +31,7 @@ from secureps.messages.submission import (
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.memory import room_to_make
 from secureps.roles.machine import Halt, Record
-from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.pinned_run import Pinned, demand_founded
 
 UNSETTLED = 8
 """Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
@@ -55,7 +55,7 @@ class ShardGroup:
     coming: Prepared | None = None
 
     @classmethod
-    def moved(cls, made: Prepared) -> ShardGroup:
+    def after_move(cls, made: Prepared) -> ShardGroup:
         """Of other blocks than before: nothing is here but this version of them."""
         states = {made.version: replace(made, epoch=0)}
         return cls(made.version, made.version, states=states, epoch=made.epoch)
@@ -113,7 +113,7 @@ class ShardState:
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 
-    def folded(self) -> ShardFold:
+    def make_fold(self) -> ShardFold:
         return ShardFold(self.incarnation, self.spooled, self._groups, self._sequences)
 
     def unfold(self, known: ShardFold) -> None:
@@ -139,7 +139,7 @@ class ShardState:
         moved = before.placement.blocks_of(group, self._name) != own
         ready = before.coming is not None and before.coming.blocks_of(group, self._name) == own
         if moved and made is not None and ready:
-            self._groups[group] = ShardGroup.moved(made)
+            self._groups[group] = ShardGroup.after_move(made)
         elif moved:  # it holds none, or its disk lost them: then the coordinator tells it of them
             self._groups[group] = ShardGroup(epoch=self.pinned.placement.epoch)
         elif made is not None and made.epoch != self.epoch:
@@ -191,14 +191,14 @@ class ShardState:
 
     @property
     def pinned(self) -> Pinned:
-        return founded(self._pinned, self._name)
+        return demand_founded(self._pinned, self._name)
 
     @property
     def run(self) -> bytes:
         return b"" if self._pinned is None else self._pinned.run.id
 
     @property
-    def apart(self) -> bool:
+    def is_apart(self) -> bool:
         """Whether it knows its run, and is none of the shards that blocks are placed on."""
         return self._pinned is not None and self._name not in self._pinned.shards
 
@@ -240,7 +240,7 @@ class ShardState:
         held = self._groups.get(group)
         return None if held is None else held.sums.get(cohort)
 
-    def over(self, group: str, cohort: int) -> bool:
+    def is_over(self, group: str, cohort: int) -> bool:
         """Whether a later cohort of a group is on record: its cohorts come one after another."""
         held = self._groups.get(group, ShardGroup())
         later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
@@ -261,13 +261,13 @@ class ShardState:
         held = self.pinned.placement.holders(group, block)
         return tuple(shard for shard in held if shard != self._name)
 
-    def behind(self, group: str) -> int:
+    def delta_span(self, group: str) -> int:
         """Over how many versions clients pull differences of a group's blocks; 0 for none."""
         layout, own = self.pinned.layout.group(group), self.own(group)
         deltas = [block_delta(self.pinned.plan, layout, block) for block in own]
         return max((delta.behind for delta in deltas if delta is not None), default=0)
 
-    def since(self, ask: GetBlock) -> int | None:
+    def base_version(self, ask: GetBlock) -> int | None:
         """The version on record since which a block's differences are to be served, if any is."""
         layout, place = self.pinned.layout.group(ask.group), self.own(ask.group).index(ask.block)
         delta = block_delta(self.pinned.plan, layout, ask.block)
@@ -289,7 +289,7 @@ class ShardState:
             )
         )
 
-    def free(self, client: str, group: str) -> int:
+    def next_sequence(self, client: str, group: str) -> int:
         """The sequence after all of a client's of which blocks are spooled; 0 if none are."""
         return max(self._sequences.get((client, group), {}), default=-1) + 1
 
@@ -303,7 +303,7 @@ class ShardState:
         }
         return frozenset(self._sequences.get((client, group), {})) - summed
 
-    def made(self, group: str) -> frozenset[SubmissionId]:
+    def committed_submissions(self, group: str) -> frozenset[SubmissionId]:
         """The submissions in committed versions whose sums are kept."""
         held = self.group(group)
         numbers = {state.cohort for v, state in held.states.items() if v <= held.committed}
@@ -356,7 +356,7 @@ class ShardState:
             return None
         return MakeState(group, tuple(found[block].key for block in wanted))
 
-    def of_founding(self, group: str, receipt: Receipt | None) -> Prepared | None:
+    def founded_state(self, group: str, receipt: Receipt | None) -> Prepared | None:
         """Version 0, if it was made of this model (None: the plan's), or is final by now."""
         held = self.group(group)
         state = held.states.get(0)
@@ -568,7 +568,7 @@ class Limit:
         own = {group.name: placement.blocks_of(group.name, name) for group in groups}
         return room_to_make(pinned.plan, groups, own, self.memory, self.threads)
 
-    def refuses(self, name: str, record: RunPinned) -> list[Halt]:
+    def refusal(self, name: str, record: RunPinned) -> list[Halt]:
         if self.memory is None:
             return []
         try:

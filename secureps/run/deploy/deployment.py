@@ -71,7 +71,7 @@ class Request:
         Raises ConfigError if the site's file does not parse.
         """
         site = NO_POLICY if self.site is None else read_site(self.site)
-        own = site.terms.tightened(None, self.threshold, "")
+        own = site.terms.tighten(None, self.threshold, "")
         minimum = min(self.read.bounds(name).minimum for name in self.read.all_groups)
         return {
             "minimum": max(minimum, own.minimum or 0),

@@ -508,8 +508,8 @@ class IdleClient(Worker):
     def inspect(self, sender: str, message: Request) -> bool:
         return self.member.inspect(sender, message)
 
-    def troubled(self, reason: str) -> list[Effect]:
-        return self.member.troubled(reason)
+    def report_trouble(self, reason: str) -> list[Effect]:
+        return self.member.report_trouble(reason)
 
     def wake(self) -> float | None:
         return self._wakes_at if self._made is None else self._made[0].wake()
@@ -562,7 +562,7 @@ class IdleClient(Worker):
         """Lets the machine go, if it has nothing to do and never had."""
         if self._heard is None:
             return
-        if not member.idle or self._counted() > MOST_HEARD:
+        if not member.is_idle or self._counted() > MOST_HEARD:
             self._heard = None
             return
         self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""

@@ -709,7 +709,7 @@ class ShardNoise:
             if made is not None and about is not None and at not in names:
                 names[at] = cohort_digest(self.state.run, made.cohort).hex()
             another = about is not None and about != names.get(at, about)
-            if another or (made is None and self.state.over(*at)):
+            if another or (made is None and self.state.is_over(*at)):
                 self.spool.delete(key)
 
 

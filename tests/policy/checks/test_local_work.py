@@ -112,31 +112,31 @@ def test_steps_are_rounded_down_but_one_is_taken() -> None:
 
 def test_it_measures_training_and_transfer() -> None:
     watch = Timing()
-    watch.pulls(1.0)
-    watch.pulls(2.0)  # more blocks of the same model
-    watch.begins(3.0, 0.5)
-    watch.done(13.0)
+    watch.begin_pull(1.0)
+    watch.begin_pull(2.0)  # more blocks of the same model
+    watch.begin_training(3.0, 0.5)
+    watch.end_training(13.0)
     assert list(watch.paces) == [Pace(20.0, 2.0)]
-    watch.sent(4.0)
-    watch.sent(3.0)  # another group's, sent beside it
+    watch.note_transfer(4.0)
+    watch.note_transfer(3.0)  # another group's, sent beside it
     assert list(watch.paces) == [Pace(20.0, 6.0)]
-    watch.begins(20.0, 1.0)  # nothing was to be pulled
-    watch.done(21.0)
+    watch.begin_training(20.0, 1.0)  # nothing was to be pulled
+    watch.end_training(21.0)
     assert watch.paces[-1] == Pace(1.0, 0.0)
 
 
 def test_what_is_no_training_is_not_measured() -> None:
     watch = Timing()
-    watch.done(5.0)
-    watch.sent(1.0)
+    watch.end_training(5.0)
+    watch.note_transfer(1.0)
     assert not watch.paces
 
 
 def test_it_remembers_the_last_ones() -> None:
     watch = Timing()
     for k in range(REMEMBERED + 2):
-        watch.begins(0.0, 1.0)
-        watch.done(float(k))
+        watch.begin_training(0.0, 1.0)
+        watch.end_training(float(k))
     assert [pace.training for pace in watch.paces] == [2.0, 3.0, 4.0]
 
 

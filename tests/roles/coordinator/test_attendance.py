@@ -73,7 +73,7 @@ class Followed:
         self.own.follow(self.group, self.changes, self.live, self.barred.__contains__)
 
     def members_come_and_go(self) -> None:
-        comes, goes = self.own.comes_and_goes(self.stream)
+        comes, goes = self.own.pop_changes(self.stream)
         here, clocks = self.here(), self.stream.clocks
         assert comes == sorted(here - clocks.keys() - self.stream.passed)
         assert goes == sorted(clocks.keys() - here)

@@ -143,7 +143,7 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     assert again.federation.moving.left.keys() == {GOES}
     assert again.federation.pinned == world.federation.pinned
     compacted = World(world.plan).coordinator
-    compacted.unfold(world.coordinator.folded())
+    compacted.unfold(world.coordinator.make_fold())
     assert compacted.federation.moving.left == world.federation.moving.left
     assert compacted.federation.pinned == world.federation.pinned
 

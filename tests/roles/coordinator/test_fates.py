@@ -11,7 +11,7 @@ from secureps.errors import Conflict
 from secureps.messages.orders import Settled
 from secureps.messages.requests import Submit
 from secureps.messages.submission import Outcome, SubmissionId
-from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, joined
+from secureps.roles.coordinator.state import KEPT_FATES, OVER, Fate, Fates, join_ranges
 from secureps.roles.machine import Order
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import small_federation, small_plan
@@ -34,7 +34,7 @@ def settled(count: int) -> Fates:
 
 def test_what_a_client_knows_of_is_kept_no_more() -> None:
     fates = settled(40)
-    fates.trained_from("a", "all", 30)
+    fates.forget_known("a", "all", 30)
     assert min(id.sequence for id in fates.known) == 30 - KEPT_FATES
     assert set(fates.receipts) == set(fates.known)
     assert fates.of(name(0)) == OVER
@@ -48,9 +48,9 @@ def test_what_was_settled_at_the_version_or_later_may_be_asked_for() -> None:
     fates = Fates()
     for sequence in range(3 * KEPT_FATES):
         fates.settle(name(sequence), DURABLE, 7)
-    fates.trained_from("a", "all", 7)
+    fates.forget_known("a", "all", 7)
     assert len(fates.known) == 3 * KEPT_FATES
-    fates.trained_from("a", "all", 8)
+    fates.forget_known("a", "all", 8)
     assert len(fates.known) == KEPT_FATES
 
 
@@ -58,15 +58,15 @@ def test_what_is_not_final_is_kept() -> None:
     fates = settled(40)
     fates.known[name(3)] = Fate(Outcome.INCLUDED, 3, "part of version 3")
     del fates.final["a", "all"][3]
-    fates.trained_from("a", "all", 100)
+    fates.forget_known("a", "all", 100)
     assert fates.of(name(3)) == Fate(Outcome.INCLUDED, 3, "part of version 3")
     assert fates.of(name(2)) == fates.of(name(4)) == OVER
 
 
 def test_another_clients_and_groups_are_their_own() -> None:
     fates = settled(40)
-    fates.trained_from("b", "all", 100)
-    fates.trained_from("a", "other", 100)
+    fates.forget_known("b", "all", 100)
+    fates.forget_known("a", "other", 100)
     assert len(fates.known) == 40
     assert not fates.over
 
@@ -76,8 +76,8 @@ def test_a_sequence_that_never_came_is_not_over() -> None:
     fates = settled(20)
     fates.known.pop(name(1))
     del fates.final["a", "all"][1]
-    fates.trained_from("a", "all", 100)
-    fates.trained_from("a", "all", 100)
+    fates.forget_known("a", "all", 100)
+    fates.forget_known("a", "all", 100)
     assert fates.of(name(0)) == fates.of(name(2)) == OVER
     assert fates.of(name(1)) is None
     assert fates.over["a", "all"] == ((0, 0), (2, 3))
@@ -94,7 +94,7 @@ def test_a_sequence_that_never_came_is_not_over() -> None:
     ],
 )
 def test_ranges_are_joined(of: tuple[int | tuple[int, int], ...], found: object) -> None:
-    assert joined(of) == found
+    assert join_ranges(of) == found
 
 
 @pytest.fixture(scope="module")

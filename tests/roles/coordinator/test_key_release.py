@@ -62,7 +62,7 @@ class Begun:
         bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)
         signature = IDENTITIES[holder].sign(*announcement_bytes(bare))
         tx = self.at(now)
-        envelopes.announced(tx, ROSTER, dataclasses.replace(bare, signature=signature))
+        envelopes.take_key(tx, ROSTER, dataclasses.replace(bare, signature=signature))
         return tx
 
 

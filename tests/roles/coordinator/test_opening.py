@@ -65,7 +65,7 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
 def anew(tx: Transaction, group: GroupState) -> Decision:
     """What the rule, or suspicion, decides if it is asked now."""
     arrivals = tuple(Arrival(id, 0) for id in sorted(plain(tx, group)[0]))
-    if recovery.chooses(tx, group):
+    if recovery.is_choosing(tx, group):
         return recovery.decide(tx, group, arrivals)
     return tx.plan.rule("all").decide(tx.now, arrivals, scheduler.rule_state(tx, group))
 
@@ -95,10 +95,10 @@ class Round:
 
     def agrees(self) -> None:
         ready, waiting = plain(self.tx, self.group)
-        shown, text = opening.examined(self.tx, self.group)
+        shown, text = opening.visible_submissions(self.tx, self.group)
         assert len(shown) == len(ready)
         assert (set(shown), text) == (ready, waiting)
-        assert scheduler.decided(self.tx, self.group, shown) == anew(self.tx, self.group)
+        assert scheduler.decide_by_cache(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
         """Anything that may happen to a round, in any order."""
@@ -110,7 +110,7 @@ class Round:
                 for client in left[: chance.randint(0, 2)]:
                     group.receive(tx.now, receipt(SubmissionId(client, "all", group.round)))
             case "look" if group.receipts:
-                group.open_receipts.look(chance.choice(ids), chance.choice(HOLDERS))
+                group.open_receipts.approve(chance.choice(ids), chance.choice(HOLDERS))
             case "doubt":
                 group.open_receipts.doubt(chance.choice(ids), chance.choice(HOLDERS))
             case "go":
@@ -157,14 +157,16 @@ def test_an_event_that_changes_nothing_asks_no_rule_until_the_time_it_named(
 
     def decided(now: float = 0.0) -> Decision:
         tx = dataclasses.replace(world.tx, now=now)
-        return scheduler.decided(tx, world.group, opening.examined(tx, world.group)[0])
+        return scheduler.decide_by_cache(
+            tx, world.group, opening.visible_submissions(tx, world.group)[0]
+        )
 
     for client in CLIENTS[:4]:
         id = SubmissionId(client, "all", 1)
         world.group.receive(0.0, receipt(id))
         for holder in HOLDERS:
             decided()
-            world.group.open_receipts.look(id, holder)
+            world.group.open_receipts.approve(id, holder)
     for now in (1.0, 9.0, 9.9):
         assert isinstance(decided(now), Wait)
     assert asked == [0, 1, 2, 3, 4], "once more for each that the third holder found in order"
@@ -194,8 +196,8 @@ class Stream(Round):
         self.group.receive(at, dataclasses.replace(made, version=version))
 
     def decided(self) -> Decision:
-        shown, _ = opening.examined(self.tx, self.group)
-        return scheduler.decided(self.tx, self.group, shown)
+        shown, _ = opening.visible_submissions(self.tx, self.group)
+        return scheduler.decide_by_cache(self.tx, self.group, shown)
 
     def until(self) -> float | None:
         found = self.decided()
@@ -298,8 +300,8 @@ def test_a_sum_of_keys_is_no_larger_than_its_members_weigh(sign: int, bench: Ben
     assert group.cohort.weight == 3
     least, most = np.zeros(8, np.int64), np.zeros(8, np.int64)
     least[5], most[5] = sign * 3 * KEY_BOUND, sign * (3 * KEY_BOUND + 1)
-    assert opening._plausible(least, group)
-    assert not opening._plausible(most, group)
+    assert opening._is_plausible(least, group)
+    assert not opening._is_plausible(most, group)
 
 
 def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_looks_before() -> None:
@@ -312,8 +314,8 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         group.receive(tx.now, receipt(id))
         tx.federation.settled.receipts[id] = b"about"
     tx.federation.accused = {client: frozenset({"holder-0"}) for client in ("c1", "c2", "c3")}
-    envelopes.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
-    assert opening.kept(tx, group) == {flawed, other}
+    envelopes.take_examination(tx, group, Examined("holder-0", flawed, "no", b"about"))
+    assert opening.held_back(tx, group) == {flawed, other}
     asked = [
         (effect.to, effect.message.receipt.id)
         for effect in tx.step.effects
@@ -326,5 +328,5 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         if (holder, id) != ("holder-0", flawed)
     )
     for holder, id in asked:
-        envelopes.looked_into(tx, group, Examined(holder, id, "", b"about"))
-    assert opening.kept(tx, group) == frozenset()
+        envelopes.take_examination(tx, group, Examined(holder, id, "", b"about"))
+    assert opening.held_back(tx, group) == frozenset()

@@ -70,7 +70,7 @@ def asked(world: World) -> list[str]:
 
 
 def rules(world: World) -> bool:
-    return reign.rules(world.coordinator._tx(0.0))
+    return reign.is_ruling(world.coordinator._tx(0.0))
 
 
 def refusal(world: World) -> str:

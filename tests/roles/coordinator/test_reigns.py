@@ -21,11 +21,11 @@ def fold(*records: Incarnated | StandbyFollows) -> Reigns:
 def test_one_that_has_taken_over_knows_it_and_may_be_followed_in_its_turn() -> None:
     reigns = fold(Incarnated(3), StandbyFollows(ONE))
     assert reigns.next_reign(ONE) == REIGN
-    assert reigns.taken_over(REIGN + 4)
+    assert reigns.has_taken_over(REIGN + 4)
     reigns.apply(Incarnated(REIGN, ONE))
     assert (reigns.incarnation, reigns.ruler, reigns.follower) == (REIGN, ONE, ONE)
     assert not reigns.may_take_over(ONE)
-    assert not reigns.taken_over(2 * REIGN)
+    assert not reigns.has_taken_over(2 * REIGN)
     assert reigns.reign == 0, "the coordinator may go on alone yet"
     reigns.apply(StandbyFollows(b""))
     assert reigns.reign == 1
@@ -38,11 +38,11 @@ def test_two_standbys_of_one_coordinator_never_have_the_same_number() -> None:
         Incarnated(1), StandbyFollows(ONE), Incarnated(2), StandbyFollows(b""), StandbyFollows(TWO)
     )
     assert (second.next_reign(ONE), second.next_reign(TWO)) == (REIGN, REIGN + LINE)
-    assert second.taken_over(REIGN + LINE + 1)
-    assert not second.taken_over(REIGN), "the one that does not have everything"
+    assert second.has_taken_over(REIGN + LINE + 1)
+    assert not second.has_taken_over(REIGN), "the one that does not have everything"
     second.apply(Incarnated(REIGN + LINE, TWO))
-    assert second.foreign(REIGN)
-    assert not second.foreign(REIGN + LINE + 9)
+    assert second.is_foreign(REIGN)
+    assert not second.is_foreign(REIGN + LINE + 9)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_two_standbys_of_one_coordinator_never_have_the_same_number() -> None:
 def test_which_incarnations_may_have_acted_on_more(seen: int, foreign: bool) -> None:
     reigns = fold(Incarnated(3), StandbyFollows(ONE), Incarnated(4), Incarnated(REIGN, ONE))
     reigns.apply(Incarnated(REIGN + 2))
-    assert reigns.foreign(seen) is foreign
+    assert reigns.is_foreign(seen) is foreign
 
 
 def test_starts_in_words() -> None:

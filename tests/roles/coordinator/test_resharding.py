@@ -207,9 +207,9 @@ def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.Mon
     tx, due = at.coordinator._tx(at.now), [FIRST]
     monkeypatch.setattr(checkpointing, "too_far", lambda *_: True)
     monkeypatch.setattr(checkpointing, "parts_due", lambda tx: due)
-    assert checkpointing.awaited(tx) == ""
+    assert checkpointing.why_cohorts_wait(tx) == ""
     due.append("shard-away")
-    assert checkpointing.awaited(tx).startswith("waits for shard-away: too many versions")
+    assert checkpointing.why_cohorts_wait(tx).startswith("waits for shard-away: too many versions")
 
 
 def test_one_move_at_a_time() -> None:

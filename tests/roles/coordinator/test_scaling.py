@@ -39,10 +39,10 @@ def test_a_policy_waits_for_more_versions_than_row_blocks_do(
 
 def test_what_a_decision_does_is_told_in_a_few_words() -> None:
     moved = [BlockAssigned("all", block, "shard-0", "shard-1") for block in range(2)]
-    assert scaling.told(decided(blocks=tuple(moved[:1]))) == "balance 1 block"
-    assert scaling.told(decided(blocks=tuple(moved))) == "balance 2 blocks"
-    assert scaling.told(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
-    assert scaling.told(decided()) == "as planned"
+    assert scaling.describe(decided(blocks=tuple(moved[:1]))) == "balance 1 block"
+    assert scaling.describe(decided(blocks=tuple(moved))) == "balance 2 blocks"
+    assert scaling.describe(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
+    assert scaling.describe(decided()) == "as planned"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import resharding, scaling
 from secureps.roles.coordinator.scaling import Load
-from secureps.roles.coordinator.scaling import _too_little as too_little
+from secureps.roles.coordinator.scaling import _why_too_little as too_little
 from secureps.roles.shard import memory_report
 from tests.federation.test_scaling import VERSIONS, Loaded
 from tests.kits.federations import small_plan
@@ -63,7 +63,7 @@ def test_what_a_shard_says_of_its_memory_is_known() -> None:
 
 def test_a_drain_is_not_decided_on_where_the_others_have_too_little(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    alone = resharding.spread(desk.tx, ["shard-0"])
+    alone = resharding.spread_blocks(desk.tx, ["shard-0"])
     half, whole = (desk.least(held, "shard-0") for held in (desk.held, alone))
     assert half < whole
     assert too_little(desk.tx, {}, alone) == ""
@@ -86,7 +86,7 @@ def test_blocks_do_not_move_to_a_shard_that_has_too_little(
     made = moves, "uneven"
     monkeypatch.setattr(scaling, "balance", lambda *_: made)
     load = desk.at.play.coordinator._load
-    seen = load.observed(desk.tx, ())
+    seen = load.observe(desk.tx, ())
     decision = scaling._balance(desk.tx, load, seen)
     assert decision is not None
     assert decision.blocks == moves

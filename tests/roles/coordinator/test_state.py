@@ -317,7 +317,7 @@ def test_what_is_sent_for_a_later_cohort_stays_whatever_becomes_of_this_one() ->
     making = dataclasses.replace(
         group, phase=Phase.HOLDING, making=CohortInProgress(cohort), invited=frozenset()
     )
-    assert [making.drops(id) for id in (*own, later)] == [False, False, True]
+    assert [making.can_drop(id) for id in (*own, later)] == [False, False, True]
     assert group.give_up_round(3.0, "why") == own
     assert (group.pending, group.phase) == ((later,), Phase.COLLECTING)
 

@@ -31,20 +31,20 @@ def at(
 
 
 def test_the_versions_of_the_plan_are_due_once_each() -> None:
-    assert [trailing.due(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
+    assert [trailing.due_version(at(version)) for version in range(6)] == [0, 0, 2, 0, 4, 5]
     done, never = at(4), at(4)
     done.federation.trail.results[4] = VersionEvaluated(4, ())
     never.federation.trail.skipped[4] = "nobody came"
-    assert trailing.due(done) == trailing.due(never) == 0
+    assert trailing.due_version(done) == trailing.due_version(never) == 0
 
 
 def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
     """Before it has, nobody trains from the version; an older one that lasts is waited for."""
     begun = at(4, subject=4, phase=Phase.COLLECTING)
-    assert trailing.due(begun) == 0
+    assert trailing.due_version(begun) == 0
     assert trailing.hold_back(begun) is None
     older = at(4, subject=2, phase=Phase.COLLECTING)
-    assert trailing.due(older) == 4
+    assert trailing.due_version(older) == 4
     held = trailing.hold_back(older)
     assert held is not None
     assert held.reason == "waits for the evaluation of version 2"
@@ -87,12 +87,12 @@ def test_where_the_best_is_kept_an_evaluated_version_is_first_in_a_checkpoint() 
     for before in ((), (2,), (2, 3)):
         made = [CheckpointState(n, (GroupVersion("all", v),)) for n, v in enumerate(before)]
         tx.federation.checkpoints = made
-        assert trailing.unkept(tx) == 4
+        assert trailing.unkept_version(tx) == 4
         held = trailing.hold_back(tx)
         assert held is not None
         assert "first comes into a checkpoint" in held.reason
     tx.federation.checkpoints.append(CheckpointState(3, (GroupVersion("all", 4),)))
-    assert trailing.unkept(tx) == 0
+    assert trailing.unkept_version(tx) == 0
     assert trailing.hold_back(tx) is None
     assert trailing.best_version(tx) == 4
-    assert trailing.unkept(at(4)) == 0, "the plan does not say what is best"
+    assert trailing.unkept_version(at(4)) == 0, "the plan does not say what is best"

@@ -383,7 +383,7 @@ def test_before_the_run_is_founded_it_answers_nothing() -> None:
         step = fresh.handle(0.0, COORDINATOR, order)
         obeys = requests.Register("holder-0", "", 1.0, order.incarnation)
         assert step.effects == [Call(COORDINATOR, obeys)]
-    assert not fresh.configured
+    assert not fresh.is_configured
 
 
 def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others() -> None:

@@ -115,8 +115,8 @@ class Ledger:
     def restarted(self, roster: Roster = ROSTER) -> Ledger:
         """One that has the fold of this one's journal, as after a compaction, and nothing else."""
         again = Ledger(tuple(self.journal), roster)
-        fold = again.real.folded()
-        assert fold == self.real.folded()
+        fold = again.real.make_fold()
+        assert fold == self.real.make_fold()
         again.real = HolderLedger("holder", roster, HolderRules(2), blind=True)
         again.real.unfold(Fold(fold.records, json.loads(json.dumps(fold.state))))
         return again

@@ -96,7 +96,7 @@ def test_the_earliest_word_counts(client: Committees) -> None:
 
 
 def test_who_has_sealed_a_version_declines_it_for_others(client: Committees) -> None:
-    client.sealed(receipt(4, FIRST.committee))
+    client.note_sealed(receipt(4, FIRST.committee))
     invites = {"all": Invite(1, "all", 3, 4, 1.0)}
     step = Step()
     client.decline(step, PLAN, invites, {})
@@ -116,7 +116,7 @@ def test_who_has_sealed_a_version_declines_it_for_others(client: Committees) -> 
 def test_what_is_made_already_is_sealed_for_those_that_its_version_was_sealed_for(
     client: Committees,
 ) -> None:
-    client.sealed(receipt(4, FIRST.committee))
+    client.note_sealed(receipt(4, FIRST.committee))
     client.take(told(SECOND, 3))
     assert client.due_for_made("all", 4).committee == FIRST.committee
     assert client.due_for_made("all", 5).committee == SECOND.committee
@@ -140,11 +140,11 @@ def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> Non
 
 
 def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> None:
-    client.sealed(receipt(4, FIRST.committee))
+    client.note_sealed(receipt(4, FIRST.committee))
     client.take(told(SECOND, 4))
-    assert not client.seals(PLAN, "all", 4)
+    assert not client.can_seal(PLAN, "all", 4)
     assert client.due("all", 5).committee == SECOND.committee
-    client.sealed(receipt(5, SECOND.committee))
+    client.note_sealed(receipt(5, SECOND.committee))
     assert client.due("all", 5).committee == SECOND.committee
 
 
@@ -170,7 +170,7 @@ def test_whatever_is_told_no_version_is_sealed_for_two_committees(seed: int) -> 
             client.take(told(chance.choice((FIRST, SECOND)), chance.randrange(12)))
             continue
         assert found.setdefault(version, made.committee) == made.committee
-        client.sealed(receipt(version, made.committee))
+        client.note_sealed(receipt(version, made.committee))
     assert refused
     assert found
 
@@ -178,7 +178,7 @@ def test_whatever_is_told_no_version_is_sealed_for_two_committees(seed: int) -> 
 def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Committees) -> None:
     client.take(told(SECOND, 4))
     for version, of in ((5, SECOND), (3, FIRST)):
-        client.sealed(receipt(version, of.committee))
+        client.note_sealed(receipt(version, of.committee))
     with pytest.raises(Refused, match="sealed version 5 of all"):
         client.due("all", 3)
 
@@ -198,17 +198,17 @@ def test_a_newer_key_is_on_record_and_one_of_nobodys_is_said(client: Committees)
 
 
 def test_nobody_is_known_before_the_coordinator_speaks(follower: RosterFollower) -> None:
-    assert not Committees(follower, "c0").seals(PLAN, "all", 0)
-    assert Committees(follower, "c0").seals(make_plan("plain"), "all", 0)
+    assert not Committees(follower, "c0").can_seal(PLAN, "all", 0)
+    assert Committees(follower, "c0").can_seal(make_plan("plain"), "all", 0)
 
 
 def test_the_last_roster_of_a_committee_must_hold(
     client: Committees, follower: RosterFollower
 ) -> None:
     """Else a coordinator that never says when the next one begins would keep a lost holder."""
-    assert client.seals(PLAN, "all", 9)
+    assert client.can_seal(PLAN, "all", 9)
     follower.read(Step(), KitRead(101.0))
-    assert not client.seals(PLAN, "all", 9)
+    assert not client.can_seal(PLAN, "all", 9)
     client.take(told(SECOND, 4))
-    assert client.seals(PLAN, "all", 9)
-    assert not client.seals(PLAN, "all", 3)
+    assert client.can_seal(PLAN, "all", 9)
+    assert not client.can_seal(PLAN, "all", 3)

@@ -7,7 +7,7 @@ import pytest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.submission import Base
-from secureps.roles.member.evaluation import Readiness, readiness
+from secureps.roles.member.evaluation import Readiness, find_readiness
 from tests.kits.evaluations import evaluated_plan
 
 
@@ -40,11 +40,11 @@ def test_how_a_client_stands_to_an_invitation(
     }
     at = base if isinstance(base, Base) else Base(base, 0)
     invite = Invite(1, EVALUATION, 1, at.version, 10.0, evaluates, at.step)
-    assert readiness(plan, published, invite) is expected
+    assert find_readiness(plan, published, invite) is expected
 
 
 def test_without_an_invitation_it_is_early() -> None:
     published = {EVALUATION: Published(1, EVALUATION, 0, ())}
-    assert readiness(evaluated_plan(), published, None) is Readiness.EARLY
+    assert find_readiness(evaluated_plan(), published, None) is Readiness.EARLY
     invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
-    assert readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
+    assert find_readiness(evaluated_plan(), {}, invite) is Readiness.EARLY

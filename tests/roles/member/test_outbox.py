@@ -35,10 +35,10 @@ def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
     out.add(made)
     out.keyed.add(made.receipt.id)
     assert out.release(made, 3) == ()
-    assert out.over("body", 9) == ()
-    assert out.over("head", 3) == ()
+    assert out.release_older("body", 9) == ()
+    assert out.release_older("head", 3) == ()
     assert set(out.kept) == {("head", Base(3, 0))}
-    assert out.over("head", 4) == tuple(header.key for header in made.headers)
+    assert out.release_older("head", 4) == tuple(header.key for header in made.headers)
     assert (out.kept, out.keyed) == ({}, set())
 
 
@@ -55,8 +55,8 @@ def test_what_an_update_left_over_stays_while_it_may_be_sealed_anew() -> None:
         assert kept in out.keys
     out.add(last)
     out.settle(last.receipt.id, Outcome.INCLUDED)
-    assert out.carries("all") == first.receipt.update
-    assert kept not in out.over("all", 4)
+    assert out.carried_update("all") == first.receipt.update
+    assert kept not in out.release_older("all", 4)
 
 
 def test_an_older_update_that_becomes_durable_is_not_carried_once_more() -> None:
@@ -73,7 +73,7 @@ def test_an_older_update_that_becomes_durable_is_not_carried_once_more() -> None
         if made.receipt.id not in out.sealed:
             out.add(made)
         out.settle(made.receipt.id, outcome)
-    assert out.carries("all") == last.receipt.update
+    assert out.carried_update("all") == last.receipt.update
 
 
 def test_sequences_never_go_back() -> None:
@@ -89,10 +89,10 @@ def test_sequences_never_go_back() -> None:
 def test_one_update_more_than_is_on_record_is_too_many() -> None:
     out = Outbox()
     out.add(sealed("all", 5))
-    assert out.behind((GroupVersion("all", 6), GroupVersion("head", 0))) == ""
-    assert "ends before update 6 of all" in out.behind((GroupVersion("all", 7),))
-    assert "another process takes part under this name" in out.behind((GroupVersion("all", 7),))
-    assert "ends before update 0 of head" in out.behind((GroupVersion("head", 1),))
+    assert out.why_behind((GroupVersion("all", 6), GroupVersion("head", 0))) == ""
+    assert "ends before update 6 of all" in out.why_behind((GroupVersion("all", 7),))
+    assert "another process takes part under this name" in out.why_behind((GroupVersion("all", 7),))
+    assert "ends before update 0 of head" in out.why_behind((GroupVersion("head", 1),))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Puller:
     def asks(self) -> list[tuple[str, str, int, int]]:
         """By group, version and block: the order is each client's own."""
         step = Step()
-        lacks = self.pulled.lacking(self.run, step)
+        lacks = self.pulled.ask_for_absent(self.run, step)
         assert lacks or not step.effects
         asked: list[tuple[str, str, int, int]] = []
         for each in step.effects:
@@ -86,12 +86,12 @@ class Puller:
 
     @property
     def lacks(self) -> bool:
-        return self.pulled.lacking(self.run, Step())
+        return self.pulled.ask_for_absent(self.run, Step())
 
     def got(self, group: str, version: int, at: int, name: str, base: str = "") -> bool:
         """Whether it is the one that was published."""
         ask = requests.GetBlock(b"", group, version, at, base=block(base) if base else b"")
-        return self.pulled.got(ask, block(name), 4) is None
+        return self.pulled.take_block(ask, block(name), 4) is None
 
 
 A, B = SHARDS
@@ -102,7 +102,7 @@ def test_clients_ask_each_from_a_block_of_its_own_on() -> None:
     for client in "abcdefgh":
         pulled, step = PulledModel({"w": False}, client=client), Step()
         publish(pulled, "w", 0, *"abcd")
-        assert pulled.lacking(run, step)
+        assert pulled.ask_for_absent(run, step)
         calls = [effect.message for effect in step.effects if isinstance(effect, Call)]
         asked = [ask.block for ask in calls if isinstance(ask, requests.GetBlock)]
         assert asked == in_own_order(client, range(4))
@@ -145,7 +145,7 @@ def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
     assert puller.asks() == [], "an older version changes nothing"
     assert not puller.got("w", 1, 1, "b"), "not the one that was published"
     assert puller.got("w", 1, 1, "y")
-    assert puller.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) is None
+    assert puller.pulled.take_failure(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) is None
     assert puller.asks() == [(A, "w", 1, 0)]
     assert puller.got("w", 1, 0, "a")
     assert not puller.lacks
@@ -158,7 +158,7 @@ def with_bits(puller: Puller) -> Puller:
 
 def bases(puller: Puller) -> list[tuple[int, int, bytes]]:
     step = Step()
-    puller.pulled.lacking(puller.run, step)
+    puller.pulled.ask_for_absent(puller.run, step)
     asks = [each.message for each in step.effects if isinstance(each, Call)]
     return [(a.version, a.block, a.base) for a in asks if isinstance(a, requests.GetBlock)]
 
@@ -204,9 +204,9 @@ def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) 
         assert bases(puller) == [(1, 0, base)]
         ask = requests.GetBlock(b"", "w", 1, 0, base=base)
         if wrong == "another digest":
-            found.append(puller.pulled.got(ask, block("c"), 4))
+            found.append(puller.pulled.take_block(ask, block("c"), 4))
         else:
-            found.append(puller.pulled.not_got(ask, Malformed("a wrong length")))
+            found.append(puller.pulled.take_failure(ask, Malformed("a wrong length")))
     said, halt = found
     assert isinstance(said, Say)
     assert said.text.endswith("differences were asked for, and now the whole block is")

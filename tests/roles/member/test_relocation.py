@@ -13,7 +13,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.machine import Call, CallOff, Locate, Step
-from secureps.roles.member.member import follow, send
+from secureps.roles.member.member import follow_shards, send_blocks
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.pinned_run import Pinned
@@ -47,7 +47,7 @@ def outbox(id: SubmissionId = ID, stored: tuple[int, ...] = (1,)) -> Outbox:
     headers = tuple(make_header(PLAN, RUN.id, id, block, purpose=UPDATE) for block in range(4))
     out = Outbox()
     out.add(Sealed(receipt, headers))
-    out.leaves(0.0, id)
+    out.begin_sending(0.0, id)
     out.moving[id].stored.update(stored)
     return out
 
@@ -69,13 +69,13 @@ def pulls(step: Step) -> list[tuple[str, int]]:
 
 def test_each_block_is_sent_once_to_its_primary() -> None:
     step = Step()
-    send(step, pinned(), outbox().left(ID))
+    send_blocks(step, pinned(), outbox().blocks_of(ID))
     assert calls(step) == [(STAYS, 0), (GOES, 1), (STAYS, 2), (GOES, 3)]
 
 
 def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
     step, model = Step(), PulledModel()
-    moved = follow(step, pinned(), left(), ROSTER, outbox(), model)
+    moved = follow_shards(step, pinned(), left(), ROSTER, outbox(), model)
     assert calls(step) == [(STAYS, 3)], "block 1 has arrived, by both"
     assert moved.placement.epoch == 2
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
@@ -85,14 +85,14 @@ def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
 def test_what_is_sent_anew_is_sent_in_its_clients_own_order() -> None:
     id = SubmissionId("c1", "all", 1)
     step = Step()
-    follow(step, pinned(), left(), ROSTER, outbox(id, stored=()), PulledModel())
+    follow_shards(step, pinned(), left(), ROSTER, outbox(id, stored=()), PulledModel())
     assert calls(step) == [(STAYS, 3), (STAYS, 1)]
 
 
 def test_an_older_placement_changes_nothing() -> None:
     known = replace(pinned(), placement=PLACEMENT.without(GOES))
     step = Step()
-    assert follow(step, known, configure(PLAN), ROSTER, outbox(), PulledModel()) is known
+    assert follow_shards(step, known, configure(PLAN), ROSTER, outbox(), PulledModel()) is known
     assert calls(step) == []
 
 
@@ -100,13 +100,13 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
     model, known = PulledModel({"all": False}), pinned()
     model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
     asked = Step()
-    assert model.lacking(known, asked)
+    assert model.ask_for_absent(known, asked)
     first = [(e.to, e.others) for e in asked.effects if isinstance(e, Call)]
     assert first == [(STAYS, (GOES,)), (GOES, (STAYS,))] * 2
-    assert model.pulling
-    moved = follow(Step(), known, left(), ROSTER, Outbox(), model)
+    assert model.is_pulling
+    moved = follow_shards(Step(), known, left(), ROSTER, Outbox(), model)
     again = Step()
-    assert model.lacking(moved, again)
+    assert model.ask_for_absent(moved, again)
     assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
     assert [block for _, block in pulls(again)] == [block for _, block in pulls(asked)]
 
@@ -121,9 +121,9 @@ def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
     model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
     for placement in (before, both, over):
         told = replace(configure(PLAN), placement=placement)
-        known = follow(Step(), known, told, ROSTER, Outbox(), model)
+        known = follow_shards(Step(), known, told, ROSTER, Outbox(), model)
         step = Step()
-        assert model.lacking(known, step)
+        assert model.ask_for_absent(known, step)
         asked.append(pulls(step))
     assert [len(each) for each in asked] == [4, 0, 1]
     assert asked[2] == [(GOES, 0)]
@@ -132,6 +132,6 @@ def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
 def test_a_placement_that_is_none_is_refused() -> None:
     strange = replace(PLACEMENT, epoch=2, groups=(GroupPlacement("all", ("c1",) * 4),))
     with pytest.raises(WrongRun, match="no placement of this run's blocks"):
-        follow(
+        follow_shards(
             Step(), pinned(), replace(left(), placement=strange), ROSTER, Outbox(), PulledModel()
         )

@@ -63,7 +63,7 @@ def key(made: NoiseCopies, block: int, number: int = 3) -> str:
 
 def begun(made: NoiseCopies, order: Hold | None = None) -> Step:
     step = Step()
-    assert not made.ready(step, order or hold())
+    assert not made.is_ready(step, order or hold())
     return step
 
 
@@ -75,17 +75,17 @@ def says(
     made: NoiseCopies, block: int, came: bool, error: SecurepsError | None = None
 ) -> tuple[Step, Hold | None]:
     step, none = Step(), Refused("there is none here")
-    return step, made.answered(step, 7.0, PEER, ask(made, block), None if came else error or none)
+    return step, made.take_noise(step, 7.0, PEER, ask(made, block), None if came else error or none)
 
 
 def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[Step, Hold | None]:
     step = Step()
-    return step, made.drawn(step, DrawNoise(cohort, blocks))
+    return step, made.take_drawn(step, DrawNoise(cohort, blocks))
 
 
 def test_where_there_is_none_nobody_asks() -> None:
     made, step = noise(2, private=False), Step()
-    assert made.ready(step, hold())
+    assert made.is_ready(step, hold())
     assert step.effects == []
     with pytest.raises(Refused, match="shards of this run add no noise"):
         made.serve(PEER, ask(made, MINE[0]))
@@ -124,7 +124,7 @@ def test_what_nobody_has_is_drawn_and_a_cohort_is_added_when_all_is_here() -> No
     assert ready is None
     assert says(made, THEIRS[0], True)[1] is None
     assert says(made, THEIRS[1], True)[1] == order
-    assert made.ready(Step(), order)
+    assert made.is_ready(Step(), order)
 
 
 def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
@@ -146,7 +146,7 @@ def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     steps = [says(made, block, True)[0] for block in (*MINE, *THEIRS)]
     assert [works(step) for step in steps] == [[]] * 4
     assert calls(steps[1]) == [ask(made, block) for block in THEIRS]
-    assert made.ready(Step(), hold())
+    assert made.is_ready(Step(), hold())
 
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
@@ -204,7 +204,7 @@ def test_all_whose_noise_came_damaged_are_asked_again() -> None:
     gathering = made._gathered["all", 3]
     for sender in (PEER, "shard-c"):  # as with three copies of a block
         gathering.own[MINE[0]].add(sender)
-        made.answered(Step(), 7.0, sender, ask(made, MINE[0]), damaged)
+        made.take_noise(Step(), 7.0, sender, ask(made, MINE[0]), damaged)
     made.ask_again(step := Step(), 7.0 + AGAIN)
     calls = [e.to for e in step.effects if isinstance(e, Call)]
     assert calls == [PEER, "shard-c"]

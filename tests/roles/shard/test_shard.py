@@ -168,7 +168,7 @@ def test_what_is_in_sums_is_among_what_a_client_hears_of() -> None:
     desk.holding(cohort)
     for id in (member.id for member in cohort.members):
         assert id.sequence not in desk.shard.state.unsummed(id.client, "all")
-        assert desk.shard.state.free(id.client, "all") == id.sequence + 1
+        assert desk.shard.state.next_sequence(id.client, "all") == id.sequence + 1
 
 
 @pytest.mark.parametrize("cipher", PLANS)
