@@ -64,7 +64,7 @@ def keep_in(folder: Path) -> None:
         _KEPT.wanted, _KEPT.folder = folder.absolute(), None
 
 
-def compiles() -> bool:
+def use_kernels() -> bool:
     """Loads numba's kernels (as `load_kernels`); False without numba, which is logged once."""
     if not missing:
         load_kernels()
@@ -90,7 +90,7 @@ def kernel_folder() -> Path:
     tops = list(_tops()) if _KEPT.wanted is None else [_KEPT.wanted]
     for top in tops:
         try:
-            return _made(top, name)
+            return _make_own_folder(top, name)
         except OSError as error:
             refused = error
     raise ConfigError(
@@ -105,7 +105,7 @@ def _tops() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / f"secureps-kernels-{user()}"
 
 
-def _made(top: Path, name: str) -> Path:
+def _make_own_folder(top: Path, name: str) -> Path:
     """A folder in `top`, both this user's alone; ConfigError if they are not."""
     top.parent.mkdir(parents=True, exist_ok=True)
     folder = top / name
@@ -134,12 +134,12 @@ def load_kernels() -> Path:
         return _KEPT.folder
 
 
-def all_kept() -> bool:
+def has_all_kernels() -> bool:
     """Tells whether the folder has every kernel, as this process would compile it."""
     return bool(missing) or _mark(kernel_folder()).exists()
 
 
-def note_all_kept() -> None:
+def note_all_kernels() -> None:
     """Notes for later processes that every kernel was called since `load_kernels`."""
     if not missing:
         _mark(load_kernels()).touch(mode=0o600)
@@ -196,7 +196,7 @@ def fall_back_to(plain: F) -> Callable[[F], F]:
     def decorate(made: F) -> F:
         @functools.wraps(made, updated=())
         def call(*arguments: Any) -> Any:
-            return (made if compiles() else plain)(*arguments)
+            return (made if use_kernels() else plain)(*arguments)
 
         return cast(F, call)
 
@@ -210,12 +210,14 @@ def inlined(function: F) -> F:
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
-def _ones(typing_context: Any, word: Any) -> Any:
+def _count_ones(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return numba.uint64(numba.uint64), generate
 
 
-ones = cast(Callable[[np.uint64], np.uint64], _ones if missing else intrinsic(_ones))
+count_ones = cast(
+    Callable[[np.uint64], np.uint64], _count_ones if missing else intrinsic(_count_ones)
+)
 """How many bits of a 64-bit word are set: LLVM's ctpop, no table and no branch."""

@@ -276,7 +276,7 @@ def exit_status(error: SecurepsError) -> int:
     return MISCONFIGURED if mend else 1
 
 
-def blamed(line: str) -> tuple[str, type[SecurepsError]]:
+def split_fault(line: str) -> tuple[str, type[SecurepsError]]:
     """Splits the last line of a process into what happened, and an error that has its fault.
 
     Scripts, trainings, rules, sites and secureps keep their faults. Any other fault becomes that of

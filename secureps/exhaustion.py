@@ -26,7 +26,7 @@ class Starved(Exception):
     """What had no memory or thread, and waits for ever: its text says what never came."""
 
 
-def exhaustion(error: BaseException | None) -> str:
+def name_limit(error: BaseException | None) -> str:
     """Says which limit of the operating system caused an error; empty if none did."""
     while error is not None:
         if isinstance(error, MemoryError):
@@ -43,7 +43,7 @@ def exhaustion(error: BaseException | None) -> str:
 
 def is_disk_fault(error: BaseException | None) -> bool:
     """Whether an error is the disk's, and the same action may work later."""
-    return isinstance(error, DiskFailed | OSError) and not exhaustion(error)
+    return isinstance(error, DiskFailed | OSError) and not name_limit(error)
 
 
 def most_files() -> int | None:
@@ -75,7 +75,7 @@ PER_PARTY = 2
 _PR_SET_DUMPABLE = 4
 
 
-def no_core_dumps() -> None:
+def disable_core_dumps() -> None:
     """Keeps this process' memory, with its keys, off the disk when it crashes.
 
     A limit of 0 keeps it from files, but not from programs that take cores over (core(5)): for
@@ -123,7 +123,7 @@ def probe(threads: int = 1, birth: float = BIRTH) -> None:
         birth: seconds to wait for each to begin.
 
     Raises:
-        OSError, RuntimeError, MemoryError: as `exhaustion` names them.
+        OSError, RuntimeError, MemoryError: as `name_limit` names them.
         Starved: a thread did not begin.
     """
     os.close(os.open(os.devnull, os.O_RDONLY))
@@ -143,17 +143,17 @@ def probe(threads: int = 1, birth: float = BIRTH) -> None:
 
 
 @contextmanager
-def limits_named() -> Iterator[None]:
+def naming_limits() -> Iterator[None]:
     """Raises OperatorError, which names the limit, where a limit of the system ends the `with`."""
     try:
         yield
     except Exception as error:
-        if limit := exhaustion(error):
+        if limit := name_limit(error):
             raise OperatorError(limit) from error
         raise
 
 
-def starting() -> frozenset[threading.Thread]:
+def unstarted_threads() -> frozenset[threading.Thread]:
     """The threads that were started and do not run yet.
 
     One that finds no memory for its first steps ends in silence, and `start` waits for it for ever.

@@ -24,7 +24,7 @@ _LIBRARIES = tuple(
 )
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error's class and its words, in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ..."
@@ -34,13 +34,13 @@ def with_fault(error: Exception) -> SecurepsError:
     """Returns an error that says whose fault it is; prints the traceback of a bug of ours."""
     if not isinstance(error, SecurepsError):
         traceback.print_exception(error)
-        return InternalError(f"a bug of secureps: {told(error)} ({where(error)})")
+        return InternalError(f"a bug of secureps: {describe_error(error)} ({find_place(error)})")
     if isinstance(error, InternalError) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     return error
 
 
-def where(error: BaseException) -> str:
+def find_place(error: BaseException) -> str:
     """FILE:LINE and function of the innermost frame whose code is neither ours nor a library's.
 
     If there is none, those of the innermost frame; of a SyntaxError, the line that does not parse.
@@ -65,10 +65,10 @@ def dump_crashes() -> None:
         faulthandler.enable(sys.__stderr__)  # a notebook's own sys.stderr is no file
 
 
-def crashed(lines: Iterable[str]) -> str:
-    """Like `where`, from what `faulthandler` wrote of a native crash; "" if there is no such frame.
+def locate_crash(lines: Iterable[str]) -> str:
+    """Like `find_place`, for a native crash that `faulthandler` wrote down; "" if there is none.
 
-    The thread that crashed comes first, then the others.
+    Frames of the thread that crashed count first, then those of the others.
     """
     here, current = False, list[re.Match[str]]()
     others = list[re.Match[str]]()
@@ -81,7 +81,7 @@ def crashed(lines: Iterable[str]) -> str:
     return _place(*foreign[0].group("file", "line", "name")) if foreign else ""
 
 
-def fatal(lines: Iterable[str]) -> str:
+def find_fatal_line(lines: Iterable[str]) -> str:
     """The line with which `faulthandler` begins; "" if it wrote nothing."""
     return next((line for line in lines if line.startswith("Fatal Python error: ")), "")
 

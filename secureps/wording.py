@@ -23,7 +23,7 @@ def one_line(error: object, lines: int | None = None) -> str:
     return " ".join(" ".join(str(error).strip().splitlines()[:lines]).split())
 
 
-def meant(given: object, names: Iterable[str]) -> str:
+def suggest(given: object, names: Iterable[str]) -> str:
     """The end of "unknown optimizer 'adma'; ...": "did you mean adam? known are sgd, adam".
 
     Args:
@@ -54,7 +54,7 @@ def named(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def by_reason(said: Mapping[str, str]) -> str:
+def group_by_reason(said: Mapping[str, str]) -> str:
     """What several parties say, with the names of all that say the same: "no data (a, b); ..."."""
     alike = defaultdict[str, list[str]](list)
     for name in sorted(said):
@@ -67,7 +67,7 @@ def numberless(line: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+", "0", line)
 
 
-def together(said: Mapping[str, str]) -> list[str]:
+def join_alike(said: Mapping[str, str]) -> list[str]:
     """Joins lines of several parties: one line for all whose lines are the same but for names."""
     alike = defaultdict[str, list[str]](list)
     for name in sorted(said):

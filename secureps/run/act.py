@@ -45,7 +45,7 @@ SAID = {
 }
 
 
-def told(act: Act) -> str:
+def describe(act: Act) -> str:
     return SAID[Deed(act.what)].format(client=act.party)
 
 
@@ -101,7 +101,7 @@ def act(
             own.act(done := Act(what.value, client, reason))
         except (ClientError, Refused) as error:  # no program sends acts: the operator asked for it
             raise OperatorError(str(error)) from None
-    typer.echo(told(done))
+    typer.echo(describe(done))
 
 
 EVERY = 0.5
@@ -143,17 +143,17 @@ def shards(
         act = Act(deed.value, name, reason)
         try:
             try:
-                _say(own, act)
+                _send_act(own, act)
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
-                from secureps.run.up.programs import bring, demand_shard
+                from secureps.run.up.programs import bring_shard, demand_shard
 
-                _demand_going(own.status())
+                _refuse_ended(own.status())
                 demand_shard(run, name)
                 typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
-                _demand_going(bring(run, name))
-                _say(own, act)
+                _refuse_ended(bring_shard(run, name))
+                _send_act(own, act)
             typer.echo(follow(own.status, act, Console(), why_silent))
         except RunOver as over:
             typer.echo(f"{over}: nothing came of it, {name} is as it was", err=True)
@@ -163,17 +163,17 @@ def shards(
             raise
 
 
-def _say(own: StatusClient, act: Act) -> None:
+def _send_act(own: StatusClient, act: Act) -> None:
     """Sends an act; RunOver if the coordinator refuses it because the run has ended."""
 
     try:
         own.act(act)
     except Refused:
-        _demand_going(own.status())
+        _refuse_ended(own.status())
         raise
 
 
-def _demand_going(status: Status) -> None:
+def _refuse_ended(status: Status) -> None:
     if status.finished:
         raise RunOver(f"the run is over ({printable(status.finished)})")
     if status.groups and all(group.step == "done" for group in status.groups):
@@ -213,13 +213,13 @@ def follow(
             else:
                 move = status.move
                 if move is None or (move.what, move.shard) != (act.what, act.party):
-                    return _outcome(act, status, last, time.monotonic() - began)
+                    return _describe_outcome(act, status, last, time.monotonic() - began)
                 show(move)
                 last = move
             pause(EVERY)
 
 
-def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
+def _describe_outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
     name, moved = act.party, ""
     held = next((h for h in status.holdings if h.shard == name), None)
     here = name in [each.name for each in status.shards]
@@ -236,5 +236,5 @@ def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str
         return f"{name} holds nothing: it may be stopped, and added again later{moved}"
     if act.what == ShardDeed.REMOVE and not here:
         return f"{name} has left the run, and its process ends{moved}"
-    _demand_going(status)
+    _refuse_ended(status)
     raise OperatorError(f"nothing came of it: {name} is as it was; the coordinator's log says why")

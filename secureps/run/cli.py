@@ -19,7 +19,7 @@ import typer
 from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import ConfigError, SecurepsError, exit_status
-from secureps.exhaustion import no_core_dumps
+from secureps.exhaustion import disable_core_dumps
 from secureps.run import commands
 from secureps.run.act import act, shards
 from secureps.run.options import (
@@ -184,10 +184,10 @@ def check(
     from secureps.policy.explain.explanation import Link
     from secureps.run.check import (
         Permit,
-        accepted,
         check_site,
+        forbids_script,
+        is_accepted,
         record,
-        runs_nothing,
         site_record,
         site_tables,
         tables,
@@ -197,7 +197,7 @@ def check(
 
     permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
     verdicts = () if site is None else check_site(plan, site, permit)
-    refused = run_script and runs_nothing(verdicts)
+    refused = run_script and forbids_script(verdicts)
     known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
@@ -206,7 +206,7 @@ def check(
         parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
         for part in parts:
             Console().print(part)
-    if not accepted(verdicts):
+    if not is_accepted(verdicts):
         raise typer.Exit(1)
 
 
@@ -523,7 +523,7 @@ def main() -> None:
 
     `serve` and `join` exit with 78 where no restart mends the error.
     """
-    no_core_dumps()
+    disable_core_dumps()
     words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
     given = words.index("--profile") if "--profile" in words else 0
     if command := next((word for word in words[:given] if word in PROFILED), ""):

@@ -55,9 +55,9 @@ def runs(
     """List the runs of `up`: how far each came, its score, and whether it is over."""
     from rich.console import Console
 
-    from secureps.run.up.runs import listing
+    from secureps.run.up.runs import list_runs
 
-    for line in listing(folder):
+    for line in list_runs(folder):
         Console().print(line, soft_wrap=True)
 
 

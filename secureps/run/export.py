@@ -20,7 +20,7 @@ from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.checks.evaluation import best
 from secureps.policy.plan import Plan
-from secureps.run.report.terminal import folded
+from secureps.run.report.terminal import fold_versions
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint
@@ -50,7 +50,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        return folded(self.versions)
+        return fold_versions(self.versions)
 
 
 def read_model(directory: Path) -> Model:

@@ -19,14 +19,14 @@ from secureps.files.objects import initial_path, shown
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.wording import meant, named
+from secureps.wording import named, suggest
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
-def founding_schema(plan: Plan, made: Schema) -> Schema:
+def settle_schema(plan: Plan, made: Schema) -> Schema:
     """The schema of the plan's file, or else the script's; ConfigError if the two differ."""
-    found = initial_schema(plan)
+    found = read_initial_schema(plan)
     if found is None:
         return made
     of_file = found.untied.telling({})
@@ -38,7 +38,7 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
     return found
 
 
-def initial_schema(plan: Plan) -> Schema | None:
+def read_initial_schema(plan: Plan) -> Schema | None:
     """Reads the schema of the plan's file of version 0; None if the first client founds.
 
     It has digests of the tensors that the plan freezes: the file has those, too. Raises ConfigError
@@ -75,7 +75,7 @@ Values = int | Mapping[str, int]
 """How many values a model has: of its one group, or of each group of the plan's file."""
 
 
-def every_size(plan: Plan) -> str:
+def size_options(plan: Plan) -> str:
     names = [group.name for group in plan.section.group]
     return "--values N" if len(names) == 1 else " ".join(f"--values {each}=N" for each in names)
 
@@ -97,19 +97,21 @@ def read_values(texts: Iterable[str]) -> Values | None:
     return given[""]
 
 
-def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
+def count_values(plan: Plan, values: Values) -> dict[str, int]:
     """Counts the values of each group or row-block; raises ConfigError if the plan has others."""
     sections = {group.name: group for group in plan.section.group}
     if isinstance(values, int):
         if len(sections) > 1:
-            raise ConfigError(f"--values: the plan has {len(sections)} groups: {every_size(plan)}")
+            raise ConfigError(
+                f"--values: the plan has {len(sections)} groups: {size_options(plan)}"
+            )
         values = dict.fromkeys(sections, values)
     if lacking := [name for name in sections if name not in values]:
-        raise ConfigError(f"--values: says nothing of {named(lacking)}: {every_size(plan)}")
+        raise ConfigError(f"--values: says nothing of {named(lacking)}: {size_options(plan)}")
     sizes: dict[str, int] = {}
     for name, count in values.items():
         if (section := sections.get(name)) is None:
-            raise ConfigError(f"--values: no group is called {name!r}; {meant(name, sections)}")
+            raise ConfigError(f"--values: no group is called {name!r}; {suggest(name, sections)}")
         if (cut := section.sparse) is None:
             sizes[name] = count + section.scaled
             continue

@@ -29,13 +29,13 @@ from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
-from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
+from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.roles.holder.holder import OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
-from secureps.run.up.folder import locked, refuse_running, site_holder
+from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
 from secureps.service.logs import LogFormat, tell
 from secureps.service.pinning import pin_process
@@ -92,7 +92,7 @@ def join_and_hold(
     folder = state.with_name(site_holder(state.name))
     both = Supervisor(folder / "logs")
     with ExitStack() as stack:
-        config = stack.enter_context(_claimed(joining, holder, folder))
+        config = stack.enter_context(_claim_folder(joining, holder, folder))
         serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
         programs = (
             Program(holder, (*SECUREPS, *serve), None, may_fail=True),
@@ -200,12 +200,12 @@ def _explain_end(ended: Finished) -> str:
     """Returns why a client ended, or raises the error with which its run failed."""
     if not ended.failed:
         return ended.last
-    text, kind = blamed(ended.last)
+    text, kind = split_fault(ended.last)
     raise (RuleFailed if kind is RuleFailed else TooFew)(text)
 
 
 @contextmanager
-def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
+def _claim_folder(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
     """Locks a key holder's folder while the `with` lasts; yields the file for `serve keyholder`.
 
     Raises:
@@ -234,7 +234,7 @@ def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             make_directory(folder, 0o700)
-            stack.enter_context(locked(folder, taken))
+            stack.enter_context(lock_folder(folder, taken))
             # Of a `join` that was killed, both end by themselves within this time. A key holder
             # that still runs would read the file when it is started again.
             refuse_running(folder, {name: joining.state, holder: folder / "state"}, GRACE + 1)

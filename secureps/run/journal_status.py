@@ -32,13 +32,13 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     if not journals:
         return None
     roster = load_public(kit).roster
-    told = [each for journal in journals if (each := _told(journal, roster)) is not None]
+    told = [each for journal in journals if (each := _read_journal(journal, roster)) is not None]
     # in the same reign the one with more rows: a coordinator writes on, and its standby follows
     newest = max(told, key=lambda each: each[1:], default=None)
     return None if newest is None else newest[0]
 
 
-def _told(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
+def _read_journal(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
     """The status by one journal, its reign and its last row; None where no run was founded."""
     fold, rows, last = read_folded(journal)
     records = (*(() if fold is None else fold.records), *(row.record for row in rows))

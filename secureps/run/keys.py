@@ -76,7 +76,7 @@ def request(
     """
     from secureps.store.issuing import make_keys
 
-    parties, kind = _parties(role, name, hold), None
+    parties, kind = _named_parties(role, name, hold), None
     if any(each == "holder" for each, _ in parties):
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
@@ -85,7 +85,9 @@ def request(
 
         kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
     passphrases = open_passphrases(passphrase_fd, new=True)
-    _ask(directory, *(make_keys(directory, *each, kind, passphrases) for each in parties))
+    _write_requests(
+        directory, *(make_keys(directory, *each, kind, passphrases) for each in parties)
+    )
 
 
 @keys.command(rich_help_panel=_AT_PARTY)
@@ -105,7 +107,7 @@ def rotate(
     if asked is None:
         typer.echo(f"the new keys of {name} are in place; the old ones are gone")
         return
-    _ask(directory, asked)
+    _write_requests(directory, asked)
     typer.echo(f"then: secureps keys rotate {directory} {name}, once more")
 
 
@@ -188,7 +190,7 @@ def issue(
     """
     from secureps.store.issuing import issue_all
 
-    parties = _parties(role, name, hold)
+    parties = _named_parties(role, name, hold)
     issue_all(directory, parties, open_passphrases(passphrase_fd))
     for own, party in parties:
         typer.echo(f"made {own} {party}: give it {directory / 'public'}")
@@ -241,7 +243,7 @@ def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> Non
     check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprints])
 
 
-def _parties(
+def _named_parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
     """The parties of whom keys are made: one, or a client and its site's key holder."""
@@ -253,7 +255,7 @@ def _parties(
     return (own, name), *((("holder", site_holder(name)),) if hold else ())
 
 
-def _ask(directory: Path, *asked: KeyRequest) -> None:
+def _write_requests(directory: Path, *asked: KeyRequest) -> None:
     from secureps.store.issuing import write_request
 
     for each in asked:

@@ -94,7 +94,7 @@ class Departure:
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
         """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
-        section, kit, state = configured(config)
+        section, kit, state = read_config(config)
         return cls(
             kit,
             section.name,
@@ -112,11 +112,11 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         public = load_public(whom.kit, whom.ca_fingerprint)
         own = public.roster.find(whom.name)
     except SecurepsError as error:
-        yield Finding("kit", "no", _line(error))
+        yield Finding("kit", "no", _one_line(error))
         return
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _try_check("keys", lambda: _check_keys(whom, own))
-    yield _check_end("roster", _date(public.roster.expires), "secureps roster renew")
+    yield _check_end("roster", _expiry(public.roster.expires), "secureps roster renew")
     # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
     if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _try_check("TLS", lambda: _check_certificate(whom, public))
@@ -129,7 +129,7 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         yield _try_check("site", lambda: _check_site(plan, site))
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return printable(str(error))
 
 
@@ -137,7 +137,7 @@ def _try_check(what: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except (SecurepsError, OSError) as error:
-        return Finding(what, "no", _line(error))
+        return Finding(what, "no", _one_line(error))
 
 
 def _check_keys(whom: Departure, own: Certificate) -> Finding:
@@ -147,7 +147,7 @@ def _check_keys(whom: Departure, own: Certificate) -> Finding:
     return Finding("keys", "ok", "its private keys are here, and are those on the roster")
 
 
-def _date(expires: int) -> datetime | None:
+def _expiry(expires: int) -> datetime | None:
     return datetime.fromtimestamp(expires, UTC) if expires else None
 
 
@@ -254,21 +254,21 @@ def _check_disk(state: Path) -> Finding:
 
 
 def _check_kernels() -> Finding:
-    from secureps.compiled import all_kept, kernel_folder, missing
+    from secureps.compiled import has_all_kernels, kernel_folder, missing
 
     if missing:
         text = f"numba cannot be imported ({missing}): NumPy seals many times slower"
         return Finding("kernels", "look", f"{text}; pip install numba")
-    if all_kept():
+    if has_all_kernels():
         return Finding("kernels", "ok", f"they are compiled, in {kernel_folder()}")
     return Finding("kernels", "look", "the first update compiles them: `secureps warm` does before")
 
 
 def _check_site(plan: Path, site: Path) -> Finding:
-    from secureps.run.check import accepted, check_site
+    from secureps.run.check import check_site, is_accepted
 
     verdicts = check_site(plan, site)
-    if accepted(verdicts):
+    if is_accepted(verdicts):
         return Finding("site", "ok", f"{site} allows {plan}")
     refused = named([each.key for each in verdicts if each.objection])
     return Finding("site", "no", f"{site} refuses {plan} by {refused}: `secureps check --site`")
@@ -288,11 +288,11 @@ def health(config: Path) -> bool:
     A key holder, which has no port, is asked by its metrics. Raises ConfigError or KitError for a
     bad file or kit, OperatorError if nobody answers.
     """
-    section, kit, state = configured(config)
+    section, kit, state = read_config(config)
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
-        return _READY in _metrics(section, state)
-    address = local(written(state / "address"))
+        return _READY in _fetch_metrics(section, state)
+    address = dialable(read_address(state / "address"))
     link = link_of(kit, section.name, public.ca, section.insecure)
     with link.channel(section.name, address, ()) as channel:
         try:
@@ -301,19 +301,19 @@ def health(config: Path) -> bool:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
 
 
-def configured(config: Path) -> tuple[ServeSection, Path, Path]:
+def read_config(config: Path) -> tuple[ServeSection, Path, Path]:
     """Reads a server's file (ConfigError), and where its kit and its state are."""
     section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
     return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
 
-def _metrics(section: ServeSection, state: Path) -> str:
+def _fetch_metrics(section: ServeSection, state: Path) -> str:
     if section.metrics is None or not on_loopback(section.metrics):
         raise OperatorError(
             f"{section.name} has no port that says how it is: give it metrics on loopback, "
             'metrics = "127.0.0.1:7700"'
         )
-    address = written(state / "metrics-address")
+    address = read_address(state / "metrics-address")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
             text: bytes = answer.read()
@@ -322,7 +322,7 @@ def _metrics(section: ServeSection, state: Path) -> str:
     return text.decode()
 
 
-def written(path: Path) -> str:
+def read_address(path: Path) -> str:
     """Reads what a server wrote into its state folder; OperatorError if it has not begun."""
     try:
         return path.read_text().strip()
@@ -330,7 +330,7 @@ def written(path: Path) -> str:
         raise OperatorError(f"{path}: {error.strerror}: its server has not begun") from None
 
 
-def local(address: str) -> str:
+def dialable(address: str) -> str:
     """The address at which this machine reaches a server that listens on all addresses."""
     host, _, port = address.rpartition(":")
     return (
@@ -344,14 +344,14 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
     Raises Refused if it does not have all that was acknowledged, or is the coordinator already;
     ConfigError or KitError for a bad file or kit, OperatorError if the standby does not run.
     """
-    section, kit, state = configured(config)
+    section, kit, state = read_config(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
     transport = GrpcTransport(
         link_of(kit, section.name, public.ca, section.insecure, passphrases),
         section.name,
         lambda request: identity.sign(REQUEST_DOMAIN, request),
-        {COORDINATOR: local(written(state / "address"))},
+        {COORDINATOR: dialable(read_address(state / "address"))},
         PATIENCE,
     )
     try:

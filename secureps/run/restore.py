@@ -14,7 +14,7 @@ from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
-from secureps.run.report.terminal import folded
+from secureps.run.report.terminal import fold_versions
 from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, demand_owner, pinned_in, restore, run_of
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
@@ -35,7 +35,7 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     rows = restore(copy, state, role, kit / "private" / name)
     yield f"restored {state}: {rows} rows of its journal"
     if role == "shard":
-        yield from _versions(state, name)
+        yield from _note_versions(state, name)
 
 
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
@@ -63,40 +63,41 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
             )
 
 
-def _versions(state: Path, name: str) -> Iterator[str]:
+def _note_versions(state: Path, name: str) -> Iterator[str]:
     if (pinned := pinned_in(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
-    every, checkpoints = plan.section.checkpoint_every, _checkpoints(state)
+    every, checkpoints = plan.section.checkpoint_every, _checkpoint_folder(state)
     if every == 1 or plan.section.replicas > 1:
         return
-    own = _newest(ShardFolders(state / "states", checkpoints), plan.groups)
-    has = f"version {folded(own)}" if own else "no version"
+    own = _newest_versions(ShardFolders(state / "states", checkpoints), plan.groups)
+    has = f"version {fold_versions(own)}" if own else "no version"
+    part = _describe_part(checkpoints, name, plan.groups)
     yield (
-        f"note: the copy has {has}, {_part(checkpoints, name, plan.groups)}: with checkpoint_every "
-        f"= {every} and replicas = 1 the run goes on if it is at one of these, or at a version of "
+        f"note: the copy has {has}, {part}: with checkpoint_every = {every} and "
+        f" replicas = 1 the run goes on if it is at one of these, or at a version of "
         f"another part of a checkpoint. If it has come to any other, {name} says so once it is "
         "started, and no cohort is opened: begin a new run from the newest checkpoint then "
         "(secureps export)"
     )
 
 
-def _checkpoints(state: Path) -> Path:
+def _checkpoint_folder(state: Path) -> Path:
     """Where checkpoints lie under `up`, and by the guide: beside the folder of all states."""
     return state.resolve().parent.parent / "checkpoints"
 
 
-def _newest(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
+def _newest_versions(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
     found = {group: [at for _, at, _ in folders.state_files(group)] for group in groups}
     return {group: max(versions) for group, versions in found.items() if versions}
 
 
-def _part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
+def _describe_part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
     for directory in checkpoint_directories(checkpoints):
         part = directory / f"{name}.safetensors"
         with suppress(DamagedStore, ValueError):
             told = read_metadata(part)
             known = {g: int(told[key]) for g in groups if (key := f"version.{g}") in told}
             if known:
-                return f"{part} version {folded(known)}"
+                return f"{part} version {fold_versions(known)}"
     return f"no part of a checkpoint is in {checkpoints}"

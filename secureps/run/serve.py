@@ -22,7 +22,7 @@ from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
@@ -167,7 +167,7 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
 def _refuse_role(role: str, serving: Serving) -> None:
     """Refuses another host's kit, and to serve a roster's name in another role.
 
-    A name outside it has no key (`_party`).
+    A name outside it has no key (`_load_party`).
     """
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     roster = serving.kit.roster
@@ -182,7 +182,7 @@ def _refuse_role(role: str, serving: Serving) -> None:
             )
 
 
-def _party(serving: Serving) -> Party:
+def _load_party(serving: Serving) -> Party:
     name = serving.section.name
     folder = serving.path("kit")
     identity = keyring.load_private(folder, name, serving.passphrases)
@@ -241,7 +241,7 @@ def _run(
         return run_process(party, serving.addresses, build, made, listen)
 
 
-def _plan(serving: Serving) -> Plan:
+def _load_plan(serving: Serving) -> Plan:
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     base = None if serving.section.plan_base is None else serving.path("plan_base")
@@ -271,11 +271,11 @@ def _lead(serving: Serving) -> bool:
     Raises:
         Fenced: another one has taken over, and its file does not say where that is.
     """
-    plan = _plan(serving)
+    plan = _load_plan(serving)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     other = bool(serving.addresses)
-    founding = (plan, initial_schema(plan), os.urandom(32))
+    founding = (plan, read_initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     try:
         with settled(serving.state, serving.section.listen) as listen:
@@ -286,7 +286,7 @@ def _lead(serving: Serving) -> bool:
                 keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
                 run = assemble.pinned_run(kit, *founding, elsewhere=other)
                 make = partial(assemble.make_coordinator, run, checkpoints)
-                party = _party(serving)
+                party = _load_party(serving)
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False
                 tell(party.name, "Alone", ALONE)
@@ -307,7 +307,7 @@ def _follow(serving: Serving) -> bool:
         raise ConfigError(
             f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
         )
-    kit, plan, party = serving.kit, _plan(serving), _party(serving)
+    kit, plan, party = serving.kit, _load_plan(serving), _load_party(serving)
     keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
     serving.path("checkpoints")
 
@@ -333,7 +333,7 @@ def _has_run(state: Path) -> bool:
         return True
 
 
-def _advertised(serving: Serving, listen: str) -> str:
+def _choose_advertised(serving: Serving, listen: str) -> str:
     """The address that others dial; ConfigError if nobody can, or it is no HOST:PORT."""
     advertise = serving.section.advertise or listen
     host, _, port = advertise.rpartition(":")
@@ -357,14 +357,14 @@ def _serve_shard(serving: Serving) -> None:
         return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
     with settled(serving.state, serving.section.listen) as listen:
-        address = ShardAddress(name, _advertised(serving, listen), section.weight)
-        own = (serving.kit, address, serving.seed(), _shard_folders(serving))
+        address = ShardAddress(name, _choose_advertised(serving, listen), section.weight)
+        own = (serving.kit, address, serving.seed(), _open_shard_folders(serving))
         memory = None if section.memory is None else memory_bytes(section.memory)
         make = partial(assemble.make_shard, *own, limit=Limit(memory, section.threads))
-        _run(serving, _party(serving), make, listener, listen)
+        _run(serving, _load_party(serving), make, listener, listen)
 
 
-def _shard_folders(serving: Serving) -> ShardFolders:
+def _open_shard_folders(serving: Serving) -> ShardFolders:
     store, part = serving.copies, f"{serving.section.name}.safetensors"
     elsewhere = nowhere if store is None else partial(parts_at, store, part)
     own = (serving.state / "states", serving.path("checkpoints"), elsewhere)
@@ -372,7 +372,7 @@ def _shard_folders(serving: Serving) -> ShardFolders:
 
 
 def _serve_holder(serving: Serving) -> None:
-    party = _party(serving)
+    party = _load_party(serving)
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / RUNS
     section, served = serving.section, served_runs(runs)

@@ -59,7 +59,7 @@ class Founding:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
-def found(
+def run_server_app(
     plan: Plan, path: Path, settings: Mapping[str, Setting], clients: int, seed: Seed
 ) -> Founding | None:
     """Runs the ServerApp of a plan's script (`path`), if there is one that has not been run.
@@ -118,7 +118,7 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
         raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
     refuse_misplaced(federation.settings, plan)
     script = (plan.parent / federation.script).resolve()
-    founding = found(read, script, federation.settings, federation.clients, seed)
+    founding = run_server_app(read, script, federation.settings, federation.clients, seed)
     if founding is None:
         raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
     update = {"federation": federation.model_copy(update={"script": str(script)})}

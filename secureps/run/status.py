@@ -18,7 +18,7 @@ from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import PLAYED, standing
+from secureps.run.up.runs import PLAYED, describe_standing
 
 if TYPE_CHECKING:
     from secureps.run.status_client import StatusClient
@@ -50,7 +50,7 @@ class StatusTarget:
 
         `asked`: the coordinator was asked just now, and did not answer.
         """
-        if self.folder is None or (told := standing(self.folder, asked)) == PLAYED:
+        if self.folder is None or (told := describe_standing(self.folder, asked)) == PLAYED:
             return ""
         return told
 

@@ -29,7 +29,7 @@ def warm() -> str:
     Returns what was compiled, in how many seconds, and where it is kept. Raises ConfigError if the
     folder cannot be made, or others may write to it.
     """
-    from secureps.compiled import compiled_here, load_kernels, missing, note_all_kept
+    from secureps.compiled import compiled_here, load_kernels, missing, note_all_kernels
     from secureps.crypto.suite import cipher
 
     began, before = time.perf_counter(), compiled_here()
@@ -50,7 +50,7 @@ def warm() -> str:
         opened = kind.opener(place, sealer.key).open(0, adder.total(sums), values.size)
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
-    note_all_kept()
+    note_all_kernels()
     if missing:
         return f"nothing is compiled without numba ({missing}); pip install numba"
     compiled, seconds = compiled_here() - before, time.perf_counter() - began
@@ -62,9 +62,9 @@ def warm_once(say: Callable[[str], None]) -> Path:
 
     Returns the folder of the kernels, for processes to `keep_in` that do not hear of it otherwise.
     """
-    from secureps.compiled import all_kept, kernel_folder
+    from secureps.compiled import has_all_kernels, kernel_folder
 
-    if not all_kept():
+    if not has_all_kernels():
         say("compiles kernels, once for this release: some seconds")
         warm()
     return kernel_folder().parent

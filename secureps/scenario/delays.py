@@ -32,7 +32,7 @@ from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subm
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.plan import Plan, envelope_bytes
-from secureps.wording import meant
+from secureps.wording import suggest
 
 MOST = 1e15
 """The largest number in a table of delays."""
@@ -82,9 +82,9 @@ def distribution(table: object, where: str = "delay") -> Distribution:
         return Distribution("constant", (_number(table, where),))
     kind = table.get("kind")
     if kind is None:
-        raise ConfigError(f"{where}: names no kind; {meant('', KINDS)}")
+        raise ConfigError(f"{where}: names no kind; {suggest('', KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
+        raise ConfigError(f"{where}: unknown kind {kind!r}; {suggest(kind, KINDS)}")
     known = KINDS[kind][0]
     given = [name for name in table if name != "kind"]
     if sorted(given) != sorted(known):
@@ -141,7 +141,7 @@ class Delays:
         known = [each.name for each in fields(cls)]
         for name in table:
             if name not in known:
-                raise ConfigError(f"delays: unknown key {name!r}; {meant(name, known)}")
+                raise ConfigError(f"delays: unknown key {name!r}; {suggest(name, known)}")
         given = {
             name: distribution(table[name], f"delays.{name}") for name in table if name != "dropout"
         }
