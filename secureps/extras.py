@@ -1,4 +1,4 @@
-"""Says which extra of this package brings a library that is not installed."""
+"""The extras of this package: which one to install for a missing library."""
 
 from __future__ import annotations
 
@@ -23,17 +23,12 @@ EXTRAS = {
 
 
 def command(extra: str) -> str:
-    """The command that installs an extra."""
     return f"pip install 'secureps[{extra}]'"
 
 
 @contextmanager
 def from_extras() -> Iterator[None]:
-    """Says what to install where an import inside finds that an extra is not there.
-
-    Raises:
-        ConfigError: a module of EXTRAS is not installed; names the command.
-    """
+    """Turns a failed import of a module of EXTRAS into a ConfigError that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -317,7 +317,7 @@ class Baselines:
     central: Score | None
     notes: tuple[str, ...]
     noiseless: bool = False
-    find_goal: Goal | None = None
+    goal: Goal | None = None
 
     @property
     def outer(self) -> dict[str, Score]:

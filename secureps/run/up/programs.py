@@ -100,7 +100,7 @@ class Programs:
     plan: Plan
     federation: FederationSection
     cast: Cast
-    open_spawner: Spawner = field(default_factory=Subprocesses)
+    spawner: Spawner = field(default_factory=Subprocesses)
 
     @property
     def unsafe(self) -> bool:
