@@ -7,6 +7,7 @@ from secureps.run.processes.signals import without_teardown
 
 
 def run() -> None:
+    """Runs the command line and ends the process."""
     with without_teardown():
         main()
 

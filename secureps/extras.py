@@ -23,6 +23,7 @@ EXTRAS = {
 
 
 def command(extra: str) -> str:
+    """The command that installs an extra."""
     return f"pip install 'secureps[{extra}]'"
 
 
