@@ -1,7 +1,4 @@
-"""Commands by which an operator acts on a coordinator: `secureps act` and `secureps shards`.
-
-The coordinator moves blocks whether or not anybody watches. Errors go up to `run.cli`.
-"""
+"""`secureps act` and `secureps shards`: orders of the operator to a coordinator."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ def as_coordinator(
     insecure: bool,
     passphrase_fd: int | None,
 ) -> Iterator[tuple[StatusClient, Callable[[], str]]]:
-    """Asks a coordinator with its own key; raises OperatorError if no such run is played.
+    """Connects to a coordinator with its own key; OperatorError if nobody plays the run.
 
     Yields:
         The client, and a function that says why no answer will come any more; empty if one may.
@@ -99,17 +96,17 @@ def act(
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as (own, _):
         try:
             own.act(done := Act(what.value, client, reason))
-        except (ClientError, Refused) as error:  # no program sends acts: the operator asked for it
+        except (ClientError, Refused) as error:  # the operator, and no program, asked for the act
             raise OperatorError(str(error)) from None
     typer.echo(describe(done))
 
 
 EVERY = 0.5
-"""Seconds between two looks at a move."""
+"""Seconds between two requests for the status of a move."""
 
 
 class RunOver(Exception):
-    """The run was over first, or is at its end: nobody is at fault, and nothing can be done."""
+    """The run has ended, or is about to: no more shards can change, and nobody is at fault."""
 
 
 def shards(
@@ -165,7 +162,6 @@ def shards(
 
 def _send_act(own: StatusClient, act: Act) -> None:
     """Sends an act; RunOver if the coordinator refuses it because the run has ended."""
-
     try:
         own.act(act)
     except Refused:
@@ -190,10 +186,10 @@ def follow(
     """Shows the move that an act began until the move ends; returns its outcome in a line.
 
     Args:
-        ask: for the next status; raises PeerError while there is no answer.
-        why_silent: why no answer will come any more, when there was none; empty if one may.
+        ask: gets the status; raises PeerError while there is no answer.
+        why_silent: asked after a missing answer: why none will come any more; empty if one may.
 
-    Raises RunOver if the run ended first, OperatorError if the coordinator gave the move up.
+    Raises RunOver if the run ended first, OperatorError if the coordinator gave up the move.
     """
     from secureps.run.report.terminal import show_moves
 
@@ -203,7 +199,7 @@ def follow(
         while True:
             try:
                 status, silent = ask(), False
-            except PeerError as error:  # it may be started again, and then goes on
+            except PeerError as error:  # the coordinator may be restarted, and then continues
                 if why := why_silent():
                     raise OperatorError(f"what came of it is not known: {why}") from None
                 if not silent:
