@@ -49,7 +49,7 @@ for levels in (65_534, 300_000):
         total = form(adder.total(sums))
         found = RlweOpener(parameters, place, *key).open(len(form.__name__), total, 9000)
         assert np.array_equal(found, values)
-print(len(before) > 10, known() == before, compiled.compiled_here(), compiled.all_kept())
+print(len(before) > 10, known() == before, compiled.compiled_here(), compiled.has_all_kernels())
 """
 
 OF_NO_RING = """
@@ -281,7 +281,7 @@ def test_without_numba_it_is_said_once_and_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled, "missing", "No module named 'numba'")
-    monkeypatch.setattr(compiled._KEPT, "told", False)
+    monkeypatch.setattr(compiled._KEPT, "warned", False)
 
     def numpy() -> str:
         return "numpy"

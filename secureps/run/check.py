@@ -1,7 +1,7 @@
-"""`secureps check`: explains a plan on one page, and what a site's policy says of it.
+"""`secureps check`: explains a plan on one page, and says whether a site's policy allows it.
 
-The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
-script is not opened: what depends on that is said to be unknown.
+The plan may come from a stranger. Without a `Permit` none of its code runs, no machine is dialled
+and its script is not opened; facts that would need this are reported as unknown.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ from secureps.wording import counted, duration, named, size
 T = TypeVar("T")
 
 PROGRAM_BYTES = 86_000_000
-"""Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
+"""Resident memory of a shard without a model: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
 KERNEL_BYTES = 130_000_000
-"""Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
+"""Additional resident memory once a sum was opened under rlwe: numba and compiled kernels."""
 
 
 @dataclass(frozen=True)
 class Permit:
-    """What may be done because a plan says so, beside reading it."""
+    """What `check` may do for a plan besides reading it."""
 
     run_script: bool = False
     fetch: bool = False
@@ -105,12 +105,12 @@ def check(
     """Reads a plan, refuses it or explains it.
 
     Args:
-        path: the plan's file, or that of a scenario, whose plan and clients count then.
-        values: of the model. Default: of the file `schema`, else of the plan's `initial`, else of
-            the model that the script makes; without all of these what follows is unknown.
-        memory: of each shard, as its file has it; default: the federation's, or no limit.
-        epsilon: that a client may spend: noise or versions are chosen for it.
-        link: of a client, by which the seconds of an update are told.
+        path: the file of a plan, or of a scenario with its plan and clients.
+        values: the number of values of the model; default: as the file `schema` says, else the
+            plan's `initial`, else the script's model, else unknown.
+        memory: the limit of each shard; default: the federation's, or no limit.
+        epsilon: what a client may spend: noise or versions are chosen for it.
+        link: of a client, for the seconds that an update takes.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
@@ -142,7 +142,7 @@ def check(
 
 
 STAND_IN, UNLIMITED = 1.0, 1e9
-"""The noise multiplier and the budget of a plan that states none yet, until they are chosen."""
+"""A provisional noise multiplier and budget for a plan that states none, until they are chosen."""
 
 
 def _choose_for(
@@ -160,7 +160,7 @@ def _choose_for(
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
-    """Refuses two answers to how large the model is (ConfigError)."""
+    """Refuses two options that both give the model's size (ConfigError)."""
     told = {
         "--values": values is not None,
         "--schema": schema is not None,
@@ -173,7 +173,7 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 def list_unknown(
     plan: Plan, clients: FederationSection | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
-    """Lists what could not be said of a plan, and how to have it said."""
+    """Lists the facts of a plan that are unknown, and the options that would tell them."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
@@ -237,10 +237,10 @@ def describe_load(plan: Plan, clients: int | None = None) -> Service:
 def read_plan(
     path: Path, permit: Permit, epsilon: float | None = None
 ) -> tuple[Plan, FederationSection | None]:
-    """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
+    """Reads the plan and the clients of a plan's or a scenario's file; `script` becomes absolute.
 
-    The script, and files that its settings name, are looked for only where it may run. With an
-    `epsilon` noise and budget, which are chosen later, need not be there.
+    The script and the files that its settings name are checked only if the script may run. With an
+    `epsilon` the plan may lack noise and budget, which are chosen later.
     """
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
@@ -263,11 +263,11 @@ def read_plan(
 
 @dataclass(frozen=True)
 class Model:
-    """The model of a plan; the plan has what a ServerApp asks for.
+    """The model of a plan; `plan` includes what its ServerApp asks for.
 
     Args:
-        schema: None if nothing may be read that says it.
-        examples: how many each holder has; empty if it is not known.
+        schema: None if nothing that may be read says it.
+        examples: the number of each holder's examples; empty if it is unknown.
         lengths: of an update that was tried (`scoring.rehearse`).
     """
 
@@ -279,8 +279,7 @@ class Model:
 
 
 MOST_ASKED = 64
-"""The most data holders whose trainers are made, to ask how many examples they have, and what
-they touch."""
+"""With more data holders than this, no trainers are made to count examples and touched rows."""
 
 
 def find_model(
@@ -291,11 +290,11 @@ def find_model(
     schema: Path | None = None,
     rehearsed: bool = False,
 ) -> Model:
-    """Finds the model of a file, of the plan's `initial`, or of its script, in another process.
+    """Finds the model in a file or the plan's `initial`, or asks the script in another process.
 
     Args:
-        schema: a file of its tensors, in place of `initial`.
-        rehearsed: the script also trains and evaluates once (`rehearse`), but for Flower apps.
+        schema: a file of the model's tensors, in place of `initial`.
+        rehearsed: the script also trains and evaluates once (`rehearse`); not a Flower app.
     """
     if clients is None or not permit.run_script:
         told = read_initial_schema(plan) if plan.has_digest else None
@@ -403,7 +402,7 @@ def _quantity_table(
     quantities: Mapping[str, Callable[[T], str]],
     things: Sequence[T],
 ) -> Table:
-    """One row for each quantity: narrow terminals then lose no digits."""
+    """Makes a table with one row for each quantity, so that it fits narrow terminals."""
     return make_table(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
 
 
@@ -538,7 +537,6 @@ def _cost_table(groups: tuple[GroupCost, ...], link: Link) -> Table:
 
 
 def _name_alike(alike: list[GroupCost]) -> str:
-    """The name of one group, or of the first and last of row-blocks that cost the same."""
     if len(alike) == 1:
         return alike[0].name
     return f"{alike[0].name} to {alike[-1].name}, each"
@@ -565,13 +563,13 @@ def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> Table:
     return _quantity_table(title, ("what", *heads), parts, uses)
 
 
-# --- what a site says of it -------------------------------------------------------
+# --- a site's policy --------------------------------------------------------------
 
 
 def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
-    """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
+    """Judges a plan's file by each key that a site's policy sets.
 
-    A script that the site does not allow is not run, whatever is permitted.
+    A script that the site does not allow never runs, even if the permit allows it.
     """
     policy = read_site(site)
     plan, clients = read_plan(path, permit)
@@ -579,7 +577,7 @@ def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verd
     of_script = tuple(_judge_script(policy, script))
     runs = permit.run_script and is_accepted(of_script)
     if runs and script is not None and speaks_flower(script):
-        plan = find_model(plan, path, clients, permit).plan  # with what its ServerApp asks for
+        plan = find_model(plan, path, clients, permit).plan  # includes its ServerApp's demands
     return (*of_script, *_verdicts(policy, plan))
 
 
@@ -616,7 +614,7 @@ def _judge_unread(verdict: Verdict, plan: Plan) -> Verdict:
 
 
 def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
-    """Says what is left of a site's budget: none refuses every plan, little ends a client early."""
+    """Judges a plan by what is left of a site's budget: without any, every plan is refused."""
     own = BudgetLedger(path)
     known = [fact for _, fact in own.facts()]
     privacy, objection = plan.section.privacy, ""
@@ -656,7 +654,7 @@ def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
 
 
 def forbids_script(verdicts: tuple[Verdict, ...]) -> bool:
-    """Tells whether this site does not allow the plan's script."""
+    """Whether the site does not allow the plan's script."""
     return any(each.key == "scripts" and each.objection for each in verdicts)
 
 

@@ -1,7 +1,4 @@
-"""The commands about studies, kernels, existing runs, Flower's servers, and a party's state.
-
-Errors go up to `run.cli`.
-"""
+"""Commands about studies, kernels, existing runs, Flower's servers, and a party's state."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Reads a model's tensors and sizes: from a plan's file of version 0, from a file of shapes,
-or from the numbers of values on the command line.
-"""
+"""Reads a model's schema or size from a plan's file of version 0, a file of shapes, or options."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 def settle_schema(plan: Plan, made: Schema) -> Schema:
-    """The schema of the plan's file, or else the script's; ConfigError if the two differ."""
+    """Returns the schema of the plan's file, or else the script's; ConfigError if they differ."""
     found = read_initial_schema(plan)
     if found is None:
         return made
@@ -39,10 +37,10 @@ def settle_schema(plan: Plan, made: Schema) -> Schema:
 
 
 def read_initial_schema(plan: Plan) -> Schema | None:
-    """Reads the schema of the plan's file of version 0; None if the first client founds.
+    """Reads the schema of the plan's file of version 0; None if the first client makes version 0.
 
-    It has digests of the tensors that the plan freezes: the file has those, too. Raises ConfigError
-    if it is no safetensors file, or has types or values from which no training can start.
+    The schema includes digests of the tensors that the plan freezes. Raises ConfigError if the file
+    is no safetensors file, or has types or values from which no training can start.
     """
     if plan.section.initial is None:
         return None
@@ -55,7 +53,7 @@ def read_initial_schema(plan: Plan) -> Schema | None:
 
 
 def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
-    """Refuses what shards could not publish; what stays with clients may be anything."""
+    """Refuses values that shards could not publish; tensors of clients may have any values."""
     for group in layout.groups:
         for spec, view in group.views(tensors):
             with np.errstate(over="ignore"):
@@ -72,7 +70,7 @@ def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
 
 
 Values = int | Mapping[str, int]
-"""How many values a model has: of its one group, or of each group of the plan's file."""
+"""The number of values of a model's only group, or of each group of the plan's file."""
 
 
 def size_options(plan: Plan) -> str:
@@ -81,7 +79,7 @@ def size_options(plan: Plan) -> str:
 
 
 def read_values(texts: Iterable[str]) -> Values | None:
-    """Reads `--values`: one number, or one a group; ConfigError if it is neither N nor GROUP=N."""
+    """Reads `--values`: N for a single group, or GROUP=N for each; else ConfigError."""
     given: dict[str, int] = {}
     for text in texts:
         group, _, number = text.rpartition("=")
@@ -98,7 +96,7 @@ def read_values(texts: Iterable[str]) -> Values | None:
 
 
 def count_values(plan: Plan, values: Values) -> dict[str, int]:
-    """Counts the values of each group or row-block; raises ConfigError if the plan has others."""
+    """Counts the values of each group or row-block; ConfigError unless they fit the plan."""
     sections = {group.name: group for group in plan.section.group}
     if isinstance(values, int):
         if len(sections) > 1:
@@ -126,7 +124,7 @@ def count_values(plan: Plan, values: Values) -> dict[str, int]:
 
 
 def read_schema(path: Path) -> Schema:
-    """Reads a JSON file of tensor shapes, {"weight": [10, 64]}; ConfigError if it is none."""
+    """Reads a JSON file of tensor shapes such as {"weight": [10, 64]}, or raises ConfigError."""
     try:
         told = json.loads(path.read_bytes())
         shapes = {str(name): tuple(shape) for name, shape in told.items()}

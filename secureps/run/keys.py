@@ -1,9 +1,6 @@
-"""`secureps keys`: each party makes its own keys, the issuer certifies them and shows who is in.
+"""`secureps keys` and `secureps roster`: parties make keys, and the issuer certifies them.
 
-`secureps roster` changes who takes part in a run while it trains: a run follows the roster in its
-coordinator's kit, which `secureps keys` signs.
-
-Errors go up to `run.cli`.
+A run follows the roster in its coordinator's kit, also when it changes while the run trains.
 """
 
 from __future__ import annotations
@@ -246,7 +243,7 @@ def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> Non
 def _named_parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
-    """The parties of whom keys are made: one, or a client and its site's key holder."""
+    """The parties that get keys: the named one, and with `hold` its site's key holder."""
     from secureps.run.up.folder import site_holder
 
     if hold and role != "client":

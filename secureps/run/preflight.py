@@ -1,10 +1,9 @@
-"""`secureps preflight`: whether one party could take part from this machine, before it does.
+"""`secureps preflight`, `health` and `takeover`: checks and orders on a party's own machine.
 
-Each look says one thing in one line, and what to do about it. None of them changes anything.
-
-`health` asks whether it can work, for probes in its pod: over mutual TLS, as others ask it, because
-kubelet's own probes show no certificate. `takeover` has a standby take over from its coordinator:
-whoever has the coordinator's kit may order it.
+`preflight` says whether a party could take part from this machine: each check prints one line with
+what to do, and changes nothing. `health` asks a server whether it can work, for probes in its pod:
+over mutual TLS, because kubelet's own probes show no certificate. `takeover` makes a standby take
+over from its coordinator; the coordinator's kit is required.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ from secureps.wording import duration, named, printable, size
 Outcome = Literal["ok", "look", "no"]
 
 SOON = timedelta(hours=6)
-"""Before an end in which somebody should be told of it."""
+"""The time before an expiry in which a check warns of it."""
 
 SLOW = 1.0
-"""Seconds for PROBE bytes after which a disk holds every version up."""
+"""Seconds to write PROBE bytes above which a disk would delay every version."""
 PROBE = 4 << 20
 LEAST = 1 << 30
-"""Free bytes below which a disk is worth a look."""
+"""Free bytes of a disk below which a check warns."""
 
 APART, FAR_APART = 30.0, 600.0
-"""Seconds between this machine's clock and the coordinator's: worth a look, and in the way."""
+"""Seconds between this clock and the coordinator's above which a check warns, and fails."""
 
 TRIED = 5.0
-"""Seconds that a connection may take."""
+"""Seconds to wait for a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: `no` keeps this party from taking part, `look` may."""
+    """The result of one check: `no` prevents this party from taking part, `look` is a warning."""
 
     what: str
     outcome: Outcome
@@ -73,12 +72,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Departure:
-    """Who would take part, and from where.
+    """The party that would take part, and its files.
 
     Args:
-        server: HOST:PORT of the coordinator, after a comma its standby's; None: nobody is dialled.
-        state: where it would keep its state; None: where it does by default.
-        site, plan: files; the one is held against the other, if both are given.
+        server: HOST:PORT of the coordinator, and after a comma its standby's; None: not dialled.
+        state: the party's state folder; None: the default one.
+        site, plan: files; if both are given, the plan is checked against the site's policy.
     """
 
     kit: Path
@@ -117,7 +116,7 @@ def preflight(whom: Departure) -> Iterator[Finding]:
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _try_check("keys", lambda: _check_keys(whom, own))
     yield _check_end("roster", _expiry(public.roster.expires), "secureps roster renew")
-    # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
+    # The TLS check advises `keys rotate`, which a party without any keys cannot do.
     if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _try_check("TLS", lambda: _check_certificate(whom, public))
     if whom.server is not None:
@@ -170,10 +169,7 @@ def _check_certificate(whom: Departure, public: PublicKit) -> Finding:
 
 
 def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
-    """The coordinator, perhaps with its standby, and then every shard where that says that it is.
-
-    Of several addresses one is enough: where the others are, nobody need be now.
-    """
+    """Dials the coordinator's addresses, one of which has to answer, and then every shard."""
     reached = [_check_address("coordinator", address) for address in each_address(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
@@ -285,8 +281,8 @@ _READY = "secureps_ready 1.0"
 def health(config: Path) -> bool:
     """Asks the server that a file configures, on this machine, whether it can work.
 
-    A key holder, which has no port, is asked by its metrics. Raises ConfigError or KitError for a
-    bad file or kit, OperatorError if nobody answers.
+    A key holder has no port, so its metrics are read instead. Raises ConfigError or KitError for a
+    bad file or kit, OperatorError if the server does not answer.
     """
     section, kit, state = read_config(config)
     public = load_public(kit, section.ca_fingerprint)
@@ -302,7 +298,7 @@ def health(config: Path) -> bool:
 
 
 def read_config(config: Path) -> tuple[ServeSection, Path, Path]:
-    """Reads a server's file (ConfigError), and where its kit and its state are."""
+    """Reads a server's file (ConfigError); returns it with the paths of its kit and its state."""
     section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
     return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
@@ -323,7 +319,7 @@ def _fetch_metrics(section: ServeSection, state: Path) -> str:
 
 
 def read_address(path: Path) -> str:
-    """Reads what a server wrote into its state folder; OperatorError if it has not begun."""
+    """Reads an address that a server wrote into its state folder; OperatorError if it has not."""
     try:
         return path.read_text().strip()
     except OSError as error:
@@ -331,7 +327,7 @@ def read_address(path: Path) -> str:
 
 
 def dialable(address: str) -> str:
-    """The address at which this machine reaches a server that listens on all addresses."""
+    """Replaces the host "all addresses", on which a server listens, by loopback."""
     host, _, port = address.rpartition(":")
     return (
         f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address
@@ -339,10 +335,10 @@ def dialable(address: str) -> str:
 
 
 def take_over(config: Path, passphrase_fd: int | None = None) -> None:
-    """Asks the standby that a file configures, on this machine, to take over at once.
+    """Orders the standby that a file configures, on this machine, to take over at once.
 
-    Raises Refused if it does not have all that was acknowledged, or is the coordinator already;
-    ConfigError or KitError for a bad file or kit, OperatorError if the standby does not run.
+    Raises Refused if the standby lacks acknowledged records or already rules, ConfigError or
+    KitError for a bad file or kit, OperatorError if the standby does not run.
     """
     section, kit, state = read_config(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)

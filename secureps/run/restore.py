@@ -1,7 +1,7 @@
-"""`secureps restore`: brings a copy back, and says of a shard's which versions it has.
+"""`secureps restore`: brings back a copy of a state folder, and says which versions a shard's has.
 
-With one replica, and checkpoints of some versions alone, a copy of seconds before does not help if
-the run has made a version since.
+With one replica, and checkpoints of only some versions, even a copy that is seconds old is useless
+if the run has made a version since.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from secureps.store.keyring import load_public
 
 
 def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
-    """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
+    """Restores a copy into the state folder of a party of a kit; yields lines for the operator.
 
-    Raises ConfigError unless copy, folder and kit are of this party and of one run; and what
-    `store.backup.restore` raises.
+    Raises ConfigError unless copy, folder and kit are of this party and of one run, and the errors
+    of `store.backup.restore`.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role
@@ -41,7 +41,7 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
     """Refuses a copy or state folder of another party or run (ConfigError)."""
     demand_owner(copy, role, name)
-    for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
+    for _ in read_rows(copy / JOURNAL):  # raises DamagedStore for a broken chain
         pass
     pinned = pinned_in(copy / JOURNAL)
     if pinned is not None and roster.number_of(pinned.run.roster) is None:
@@ -52,7 +52,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
     there = state / JOURNAL
     if not there.is_file():
         return
-    with suppress(DamagedStore):  # a damaged journal is what a copy replaces
+    with suppress(DamagedStore):  # the copy may replace a damaged journal
         demand_owner(state, role, name)
     with suppress(DamagedStore):
         run = run_of(there)
@@ -75,7 +75,7 @@ def _note_versions(state: Path, name: str) -> Iterator[str]:
     part = _describe_part(checkpoints, name, plan.groups)
     yield (
         f"note: the copy has {has}, {part}: with checkpoint_every = {every} and "
-        f" replicas = 1 the run goes on if it is at one of these, or at a version of "
+        "replicas = 1 the run goes on if it is at one of these, or at a version of "
         f"another part of a checkpoint. If it has come to any other, {name} says so once it is "
         "started, and no cohort is opened: begin a new run from the newest checkpoint then "
         "(secureps export)"
@@ -83,7 +83,7 @@ def _note_versions(state: Path, name: str) -> Iterator[str]:
 
 
 def _checkpoint_folder(state: Path) -> Path:
-    """Where checkpoints lie under `up`, and by the guide: beside the folder of all states."""
+    """The folder of checkpoints beside that of all states, as `up` and the guide lay it out."""
     return state.resolve().parent.parent / "checkpoints"
 
 
