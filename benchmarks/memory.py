@@ -20,7 +20,7 @@ from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.policy.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
-from secureps.run.check import service
+from secureps.run.check import describe_load
 from tests.kits.processes import Processes
 
 Shape = tuple[int, ...]
@@ -82,7 +82,7 @@ def shard_peaks(
 def predict(plan: Plan, clients: int, values: int) -> MemoryUse:
     """What `secureps check` would say with so many clients."""
     groups = plan.lay_out_sizes({plan.groups[0]: values})
-    return footprint(plan, groups, service(plan, clients))
+    return footprint(plan, groups, describe_load(plan, clients))
 
 
 def _of(processes: Processes, what: str) -> dict[str, int]:

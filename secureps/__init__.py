@@ -2,8 +2,8 @@
 
     import secureps as ps
 
-The names below are what users need; scripts and notebooks import nothing deeper. Each is imported
-when it is first used: `import secureps` itself imports nothing but the standard library.
+Scripts and notebooks need only the names below. Each is imported when it is first used, so that
+`import secureps` itself imports only the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 
 TYPE_CHECKING = False
-"""Type checkers take it for True. Importing `typing` for it would cost more than all else here."""
+"""Type checkers read it as True. Importing `typing` for it would take longer than the rest here."""
 
 __version__ = "0.3.0"
 
@@ -103,5 +103,4 @@ else:
         return found
 
     def __dir__() -> list[str]:
-        """The public names, whether they are imported yet or not."""
         return [*__all__, "__version__"]

@@ -1,4 +1,4 @@
-"""`python -m secureps`: the command line, in a process of its own."""
+"""`python -m secureps` runs the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from secureps.run.processes.signals import without_teardown
 
 
 def run() -> None:
-    """Runs `secureps.run.cli.main`, and ends the process with it."""
+    """Runs the command line and ends the process."""
     with without_teardown():
         main()
 

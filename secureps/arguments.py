@@ -1,7 +1,4 @@
-"""Checks of the arguments of public functions.
-
-Code further inside that meets a wrong type cannot name the argument.
-"""
+"""Checks the arguments of public functions, because code further inside cannot name them."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ _TAKEN: dict[Any, Any] = {int: Integral, float: Real, Path: os.PathLike, dict: M
 """Maps a declared type to the wider type that is accepted for it."""
 
 _GENERIC = (dict, Mapping, Callable)
-"""Types with parameters that are checked, though their parameters are not."""
+"""Generic types that are checked without their parameters; others are not checked at all."""
 
 
 def check_types(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function raise TypeError, which names the argument, for a value of a wrong type."""
+    """Makes a function raise a TypeError that names the argument if a value has a wrong type."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

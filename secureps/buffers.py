@@ -1,4 +1,4 @@
-"""Large buffers whose memory is used again: fresh pages cost more than what is done with them."""
+"""Large buffers whose memory is reused: fresh pages cost more than the work done in them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import suppress
 import numpy as np
 
 _PAGES = 1 << 18
-"""Buffers have whole multiples of so many bytes, so that blocks of nearly one length share them."""
+"""Lengths of buffers are multiples of this, so that blocks of similar length can share them."""
 _HUGE = 2 << 20
-"""Bytes of a huge page. A longer mapping lies at the begin of one if it is a multiple of it, which
-costs addresses, and no memory."""
+"""Bytes of a huge page. The kernel aligns a mapping to huge pages if its length is a multiple of
+this; rounding up costs addresses, not memory."""
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
-"""Shared memory, which is Python's default, hardly any kernel gives in huge pages. Windows has one
-kind."""
+"""Options of a private mapping: few kernels use huge pages for shared ones, Python's default.
+Windows has no such option."""
 
 
 class Buffers:
-    """Lends buffers, and keeps up to `most` bytes of those that came back, on any thread.
+    """Lends buffers, and keeps up to `most` bytes of returned ones; any thread may use it.
 
-    A buffer comes back by itself when nobody refers to it or a view of it any more: what somebody
-    still reads is never overwritten.
+    A buffer returns by itself once no reference to it or to a view of it is left, so memory that is
+    still read is never overwritten.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Buffers:
         self._lock = threading.RLock()  # a buffer may come back on a thread that is taking one
 
     def lend(self, length: int) -> memoryview:
-        """Lends a writable buffer of `length` bytes, 1 or more, of any content; or MemoryError."""
+        """Lends a writable buffer of `length` >= 1 bytes with arbitrary content; or MemoryError."""
         kept = self.kept(length)
         if kept is not None:
             return kept
@@ -50,13 +50,13 @@ class Buffers:
         return self._lent(whole, length)
 
     def kept(self, length: int) -> memoryview | None:
-        """Lends as `lend` does, but only memory that is kept already: the process does not grow."""
+        """Like `lend`, but only from memory that is kept; None if no kept buffer fits."""
         with self._lock:
             fitting = [each for each in self._kept if length <= len(each) < 2 * length + _PAGES]
             if not fitting:
                 return None
             whole = min(fitting, key=len)
-            with suppress(ValueError):  # it went meanwhile, for one that came back
+            with suppress(ValueError):  # a buffer that came back meanwhile displaced this one
                 self._kept.remove(whole)
         return self._lent(whole, length)
 
@@ -66,7 +66,7 @@ class Buffers:
             self._kept.clear()
 
     def _lent(self, whole: mmap.mmap, length: int) -> memoryview:
-        lent = np.frombuffer(whole, np.uint8, length)  # what views of it refer to
+        lent = np.frombuffer(whole, np.uint8, length)  # views of it refer to this array
         weakref.finalize(lent, self._came_back, whole).atexit = False
         return lent.data
 

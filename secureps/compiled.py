@@ -1,10 +1,10 @@
-"""Compiles kernels with numba, without the interpreter's lock, and keeps them in a folder.
+"""Compiles kernels with numba, which release the interpreter's lock, and caches them in a folder.
 
-Where numba cannot be imported nothing is compiled, and NumPy makes the same bits (`fall_back_to`).
+Without numba nothing is compiled, and NumPy computes the same bits (`fall_back_to`).
 
-numba reads what it kept with pickle: a folder that others than this user may write to is refused.
-It notices a change of a kernel's own file only, and kernels call one another: the folder's name has
-a digest of all sources of kernels.
+numba unpickles what it cached, so a folder that another user may write to is refused: a planted
+file would run code. numba notices changes of a kernel's own file only, and kernels call one
+another, so the folder's name contains a digest of all their sources.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ try:
     import llvmlite.binding as llvm
     import numba
     from numba.extending import intrinsic
-except (ImportError, OSError) as error:  # left out, not to be had here, or LLVM does not load
+except (ImportError, OSError) as error:  # not installed, or LLVM does not load
     missing = str(error)
 else:
     missing = ""
-"""Why numba cannot be imported; empty if it can."""
+"""The reason why numba cannot be imported; empty if it can."""
 
 log = logging.getLogger("secureps")
 
 ROOMS = ("codec", "crypto")
-"""Where kernels are."""
+"""The packages of secureps that have kernels."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
 class _Kept:
-    """All kernels of this process, and where they are kept."""
+    """The kernels of this process, and the folder that caches them (`wanted` by `keep_in`)."""
 
     kernels: list[Any] = field(default_factory=list)
     wanted: Path | None = None
     folder: Path | None = None
-    told: bool = False
+    warned: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -59,18 +59,18 @@ _KEPT = _Kept()
 
 
 def keep_in(folder: Path) -> None:
-    """Has kernels kept there and not in the home folder, also in a fork that has loaded others."""
+    """Sets the folder of compiled kernels; also in a fork that has loaded them from another."""
     with _KEPT.lock:
         _KEPT.wanted, _KEPT.folder = folder.absolute(), None
 
 
-def compiles() -> bool:
-    """Loads numba's kernels (as `load_kernels`); False without numba, which is logged once."""
+def use_kernels() -> bool:
+    """Loads the compiled kernels (`load_kernels`); False without numba, which is logged once."""
     if not missing:
         load_kernels()
         return True
     with _KEPT.lock:
-        first, _KEPT.told = not _KEPT.told, True
+        first, _KEPT.warned = not _KEPT.warned, True
     if first:
         log.warning(
             "seals and opens with NumPy alone, to the same bits and many times slower: numba "
@@ -84,13 +84,13 @@ def kernel_folder() -> Path:
     """Finds or makes the folder of these sources' kernels.
 
     Raises:
-        ConfigError: it cannot be made, or somebody else owns it or may write to it.
+        ConfigError: the folder cannot be made, or another user owns it or may write to it.
     """
     name = digest("secureps-kernels", *(s.read_bytes() for s in _sources())).hex()[:16]
     tops = list(_tops()) if _KEPT.wanted is None else [_KEPT.wanted]
     for top in tops:
         try:
-            return _made(top, name)
+            return _make_own_folder(top, name)
         except OSError as error:
             refused = error
     raise ConfigError(
@@ -99,14 +99,14 @@ def kernel_folder() -> Path:
 
 
 def _tops() -> Iterator[Path]:
-    """Yields a folder of the user's, then one for a user without a home to write to."""
+    """Yields the folder in the user's home, then one for users who cannot write to a home."""
     with suppress(RuntimeError):  # neither HOME nor an entry in the system's list of users
         yield Path.home() / ".cache" / "secureps" / "kernels"
     yield Path(tempfile.gettempdir()) / f"secureps-kernels-{user()}"
 
 
-def _made(top: Path, name: str) -> Path:
-    """A folder in `top`, both this user's alone; ConfigError if they are not."""
+def _make_own_folder(top: Path, name: str) -> Path:
+    """Makes a folder in `top`; ConfigError if another user owns or may write to one of them."""
     top.parent.mkdir(parents=True, exist_ok=True)
     folder = top / name
     for each in (top, folder):
@@ -121,7 +121,7 @@ def _made(top: Path, name: str) -> Path:
 
 
 def load_kernels() -> Path:
-    """Has kernels taken from the folder, or compiled at their first call and kept.
+    """Makes kernels use the folder's cache; those that are not in it compile at their first call.
 
     Raises:
         ConfigError: as `kernel_folder`.
@@ -134,21 +134,21 @@ def load_kernels() -> Path:
         return _KEPT.folder
 
 
-def all_kept() -> bool:
-    """Tells whether the folder has every kernel, as this process would compile it."""
+def has_all_kernels() -> bool:
+    """Whether the folder has every kernel, as this process would compile it."""
     return bool(missing) or _mark(kernel_folder()).exists()
 
 
-def note_all_kept() -> None:
-    """Notes for later processes that every kernel was called since `load_kernels`."""
+def note_all_kernels() -> None:
+    """Notes for later processes that the folder now has every kernel."""
     if not missing:
         _mark(load_kernels()).touch(mode=0o600)
 
 
 def _mark(folder: Path) -> Path:
-    """A file named for what numba goes by: its version, interpreter, processor, and sources.
+    """The file that says the folder is complete, named by the facts that key numba's cache.
 
-    Of a source it goes by the age and by the path of its import, without following links.
+    These are its version, the interpreter, the processor, and each source's age and path.
     """
     facts = (
         *(f"{each.absolute()} {each.stat().st_mtime_ns}" for each in _sources()),
@@ -167,12 +167,12 @@ def _sources() -> list[Path]:
 
 
 def compiled_here() -> int:
-    """How many signatures this process compiled because the folder did not have them."""
+    """The number of signatures that this process compiled because the folder lacked them."""
     return sum(sum(each.stats.cache_misses.values()) for each in _KEPT.kernels)
 
 
 def kernel(function: F) -> F:
-    """Compiled at its first call, or taken from the folder after `load_kernels`."""
+    """Decorates a kernel: its first call compiles it, or takes it from the folder."""
     if missing:
         return function
     made = numba.njit(nogil=True, error_model="numpy")(function)
@@ -191,12 +191,12 @@ def _keep(made: Any, folder: Path) -> None:
 
 
 def fall_back_to(plain: F) -> Callable[[F], F]:
-    """Decorates a compiled function: without numba calls go to `plain`, of the same bits."""
+    """Decorates a compiled function: without numba `plain` is called, which makes the same bits."""
 
     def decorate(made: F) -> F:
         @functools.wraps(made, updated=())
         def call(*arguments: Any) -> Any:
-            return (made if compiles() else plain)(*arguments)
+            return (made if use_kernels() else plain)(*arguments)
 
         return cast(F, call)
 
@@ -204,18 +204,20 @@ def fall_back_to(plain: F) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """A part of kernels: compiled with each that calls it."""
+    """Decorates a function that is compiled into each kernel that calls it."""
     if missing:
         return function
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
-def _ones(typing_context: Any, word: Any) -> Any:
+def _count_ones(typing_context: Any, word: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return numba.uint64(numba.uint64), generate
 
 
-ones = cast(Callable[[np.uint64], np.uint64], _ones if missing else intrinsic(_ones))
-"""How many bits of a 64-bit word are set: LLVM's ctpop, no table and no branch."""
+count_ones = cast(
+    Callable[[np.uint64], np.uint64], _count_ones if missing else intrinsic(_count_ones)
+)
+"""The number of set bits of a 64-bit word, by LLVM's ctpop: no table, no branch."""

@@ -32,7 +32,7 @@ class SecurepsError(Exception):
 
 
 class ClientError(SecurepsError):
-    """A request that cannot be taken as it is: its sender has to mend it."""
+    """A request that is refused as it stands: its sender has to mend it."""
 
     status = "INVALID_ARGUMENT"
     fault = "the sender's"
@@ -83,8 +83,8 @@ class WrongVersion(ClientError):
 class Conflict(ClientError):
     """Other bytes under an id that is already known.
 
-    `free` is the first sequence of its client that whoever says so knows nothing under, nor under
-    any later one; 0 if it does not say.
+    `free` is the lowest sequence number of this client from which on the refusing party has seen
+    none; 0 if it does not say.
     """
 
     status = "ALREADY_EXISTS"
@@ -122,13 +122,13 @@ class PlanRefused(OperatorError):
 
 
 class BudgetSpent(PlanRefused):
-    """A plan that takes what a data holder's records may not spend any more."""
+    """A plan that would spend more privacy than a data holder's records have left."""
 
 
 class TermsRefused(PlanRefused):
-    """A plan that is not as a site, its key holder or a client's own options want it.
+    """A plan that breaks the terms of a site, of its key holder, or of a client's own options.
 
-    It names keys and values. `revealed` is what the coordinator hears of it.
+    Its text names keys and values. `revealed` is the part of it that the coordinator may read.
     """
 
     fault = "the plan's or the site's"
@@ -142,10 +142,11 @@ class TermsRefused(PlanRefused):
 def naming(
     where: Path | str, kind: type[OperatorError] = PlanRefused, script: Path | None = None
 ) -> Iterator[None]:
-    """Puts the file, or the part of it, before what is refused of it; nothing if it is empty.
+    """Puts a name, such as the file's, before the text of errors that are raised inside.
 
     Args:
-        kind: the errors that are changed.
+        where: the name; empty: errors stay as they are.
+        kind: the errors that get the name.
         script: a file that is run meanwhile: errors that begin with its name stay as they are.
     """
     try:
@@ -157,7 +158,7 @@ def naming(
 
 
 class RuleFailed(OperatorError):
-    """A rule of the user's that raises, or answers what it must not."""
+    """A user's rule that raised an error, or gave an answer that is not allowed."""
 
     fault = "the rule's"
 
@@ -167,19 +168,19 @@ class KitError(OperatorError):
 
 
 class ScriptFailed(OperatorError):
-    """A data holder's script that raises, or returns what it must not."""
+    """A data holder's script that raised an error, or returned a value that is not allowed."""
 
     fault = "the script's"
 
 
 class Diverged(ScriptFailed):
-    """A training that ended in NaN or infinity, for its records, learning rate or code."""
+    """A training that ended in NaN or infinity, because of its records, learning rate or code."""
 
     fault = "the records', the learning rate's or the script's"
 
 
 class DiskFailed(OperatorError):
-    """A disk that is full or refuses; it may work again."""
+    """A disk that is full or fails; trying again later may work."""
 
     status = "UNAVAILABLE"
 
@@ -191,7 +192,7 @@ class DamagedStore(OperatorError):
 
 
 class PeerError(SecurepsError):
-    """Somebody else's fault; `retry_after` (seconds) is None when trying again cannot help."""
+    """A fault of another party; `retry_after` (seconds) is None when trying again cannot help."""
 
     status = "UNAVAILABLE"
     fault = "the other side's"
@@ -202,14 +203,14 @@ class PeerError(SecurepsError):
 
 
 class Unreachable(PeerError):
-    """No connection to the other side, or a connection that broke."""
+    """The other side cannot be reached, or the connection broke."""
 
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
         super().__init__(text, retry_after)
 
 
 class Busy(PeerError):
-    """Too much in flight; try again after `retry_after` seconds."""
+    """The other side has too much in flight; try again after `retry_after` seconds."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -218,26 +219,26 @@ class Busy(PeerError):
 
 
 class NotReady(PeerError):
-    """The other side waits for something; try again after `retry_after` seconds."""
+    """The other side is still waiting for something; try again after `retry_after` seconds."""
 
     def __init__(self, text: str, retry_after: float | None = 0.2) -> None:
         super().__init__(text, retry_after)
 
 
 class Fenced(PeerError):
-    """An order of an older incarnation of the coordinator."""
+    """An order from an older incarnation of the coordinator, which a newer one has replaced."""
 
     status = "ABORTED"
 
 
 class Refused(PeerError):
-    """A decision of the other side against it, with the reason."""
+    """The other side decided against a request, and says why."""
 
     status = "FAILED_PRECONDITION"
 
 
 class TooFew(PeerError):
-    """Nobody is left who may make the next version."""
+    """Too few members are left to make the next version."""
 
     status = "FAILED_PRECONDITION"
     fault = "the members'"
@@ -258,29 +259,29 @@ def _tree(base: type[SecurepsError]) -> dict[str, type[SecurepsError]]:
 
 
 ERRORS: dict[str, type[SecurepsError]] = _tree(SecurepsError)
-"""Every class of the tree by name: how an error crosses the wire and comes back itself."""
+"""Every class of the tree by its name, with which an error crosses the wire."""
 
 
 MISCONFIGURED = 78
-"""EX_CONFIG of sysexits.h: how a process ends whose configuration must be mended first."""
+"""Exit status EX_CONFIG of sysexits.h: a restart fails again until somebody mends the setup."""
 
 UNFINISHED = 75
-"""EX_TEMPFAIL of sysexits.h: how a client ends whose run failed, and may go on."""
+"""Exit status EX_TEMPFAIL of sysexits.h: the run of this client failed, and may be resumed."""
 
 
 def exit_status(error: SecurepsError) -> int:
-    """The exit status of a party's process; starting it again cannot help if MISCONFIGURED."""
-    if isinstance(error, TooFew | RuleFailed):  # what ends a run, and no party alone
+    """The exit status of a party's process that ended with this error."""
+    if isinstance(error, TooFew | RuleFailed):  # these end the whole run
         return UNFINISHED
     mend = isinstance(error, ConfigError | PlanRefused | KitError)
     return MISCONFIGURED if mend else 1
 
 
-def blamed(line: str) -> tuple[str, type[SecurepsError]]:
-    """Splits the last line of a process into what happened, and an error that has its fault.
+def split_fault(line: str) -> tuple[str, type[SecurepsError]]:
+    """Splits the last line of a process into its text, and a kind of error with the same fault.
 
-    Scripts, trainings, rules, sites and secureps keep their faults. Any other fault becomes that of
-    whoever started the process.
+    Faults of scripts, trainings, rules, sites and secureps are kept. Any other fault becomes an
+    OperatorError, because the caller started the process.
     """
     faults = {kind.fault for kind in ERRORS.values()}
     text, bracket, ending = line.rpartition(" (")
@@ -292,7 +293,7 @@ def blamed(line: str) -> tuple[str, type[SecurepsError]]:
 
 
 def from_wire(name: str, text: str, retry_after: float | None) -> SecurepsError:
-    """The error that another process raised; an unknown name becomes `InternalError`."""
+    """Makes the error that another process raised; an unknown name becomes `InternalError`."""
     kind = ERRORS.get(name, InternalError)
     if issubclass(kind, PeerError):
         return kind(text, retry_after)

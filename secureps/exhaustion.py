@@ -1,7 +1,7 @@
-"""Limits of the operating system: which one caused an error, and whether there is room to work.
+"""Limits of the operating system: names the one behind an error, and probes for room to work.
 
-A process that can start no thread or open no file must not look alive: it ends, says which limit it
-met, and is started again.
+A process that can start no thread or open no file must not look alive: it ends, names the limit,
+and is started again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ except ImportError:  # Windows, which names no such limits
 
 
 class Starved(Exception):
-    """What had no memory or thread, and waits for ever: its text says what never came."""
+    """Something waits for ever because memory or a thread was missing; the text says for what."""
 
 
-def exhaustion(error: BaseException | None) -> str:
-    """Says which limit of the operating system caused an error; empty if none did."""
+def name_limit(error: BaseException | None) -> str:
+    """Names the limit of the operating system that caused an error; empty if none did."""
     while error is not None:
         if isinstance(error, MemoryError):
             return _limit_text("memory is used up", "-v", "RLIMIT_AS")
@@ -42,12 +42,12 @@ def exhaustion(error: BaseException | None) -> str:
 
 
 def is_disk_fault(error: BaseException | None) -> bool:
-    """Whether an error is the disk's, and the same action may work later."""
-    return isinstance(error, DiskFailed | OSError) and not exhaustion(error)
+    """Whether the disk caused an error, so that the same action may work later."""
+    return isinstance(error, DiskFailed | OSError) and not name_limit(error)
 
 
 def most_files() -> int | None:
-    """How many files this process may have open; None where nothing but memory bounds them."""
+    """The number of files that this process may have open; None if only memory bounds it."""
     if resource is None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -67,21 +67,21 @@ def _limit_text(what: str, option: str, kind: str) -> str:
 
 
 OWN_DESCRIPTORS = 128
-"""Descriptors of a process that serves nobody: its files, its threads' pipes, its own calls."""
+"""Descriptors that a process needs for itself: its files, threads' pipes and own calls."""
 
 PER_PARTY = 2
-"""Descriptors for each party that may connect: its connection, and the one that follows it."""
+"""Descriptors for each party that may connect: its connection, and the next one."""
 
 _PR_SET_DUMPABLE = 4
 
 
-def no_core_dumps() -> None:
-    """Keeps this process' memory, with its keys, off the disk when it crashes.
+def disable_core_dumps() -> None:
+    """Keeps the memory of this process, with its keys, off the disk when it crashes.
 
-    A limit of 0 keeps it from files, but not from programs that take cores over (core(5)): for
-    them Linux marks the process as one not to dump. That also keeps other processes of the same
-    user from reading its memory and environment. Programs that it starts inherit the limit alone.
-    On Windows a service of the system writes cores, which its operator turns off.
+    The limit of 0 prevents core files. On Linux the process is also marked as not dumpable, for
+    programs that receive cores (core(5)); that also stops other processes of the user from reading
+    its memory and environment. Programs that it starts inherit only the limit. On Windows the
+    operator has to turn off the service that writes cores.
     """
     if resource is None:
         return
@@ -92,7 +92,7 @@ def no_core_dumps() -> None:
 
 
 def demand_descriptors(parties: int) -> None:
-    """Raises the limit of file descriptors for so many parties; ConfigError if it cannot be."""
+    """Raises the limit of file descriptors for so many parties; ConfigError if that fails."""
     wanted = OWN_DESCRIPTORS + PER_PARTY * parties
     soft = most_files()
     if soft is None or soft >= wanted:
@@ -107,23 +107,23 @@ def demand_descriptors(parties: int) -> None:
 
 
 FIRST_THREADS = 4
-"""Threads to start in a first probe: gRPC crashes natively if it cannot start its first one."""
+"""Threads of the first probe: gRPC crashes natively if it cannot start its first ones."""
 
 BIRTH = 5.0
-"""Seconds in which a thread begins, if it ever does."""
+"""Seconds after which a thread that has not begun will never begin."""
 
 
 def probe(threads: int = 1, birth: float = BIRTH) -> None:
     """Tries to open a file and to start so many threads at once.
 
-    gRPC's own threads fail in silence, while heartbeats go on. `Thread.start` would wait for ever
-    for a thread that finds no memory for its first steps.
+    The probe is needed because gRPC's own threads fail silently while heartbeats go on. It does not
+    use `Thread.start`, which waits for ever for a thread that has no memory to begin.
 
     Args:
-        birth: seconds to wait for each to begin.
+        birth: seconds to wait for each thread to begin.
 
     Raises:
-        OSError, RuntimeError, MemoryError: as `exhaustion` names them.
+        OSError, RuntimeError, MemoryError: as `name_limit` names them.
         Starved: a thread did not begin.
     """
     os.close(os.open(os.devnull, os.O_RDONLY))
@@ -143,19 +143,19 @@ def probe(threads: int = 1, birth: float = BIRTH) -> None:
 
 
 @contextmanager
-def limits_named() -> Iterator[None]:
-    """Raises OperatorError, which names the limit, where a limit of the system ends the `with`."""
+def naming_limits() -> Iterator[None]:
+    """Turns an error that a limit of the system caused into an OperatorError that names it."""
     try:
         yield
     except Exception as error:
-        if limit := exhaustion(error):
+        if limit := name_limit(error):
             raise OperatorError(limit) from error
         raise
 
 
-def starting() -> frozenset[threading.Thread]:
+def unstarted_threads() -> frozenset[threading.Thread]:
     """The threads that were started and do not run yet.
 
-    One that finds no memory for its first steps ends in silence, and `start` waits for it for ever.
+    A thread that finds no memory to begin ends silently, and `start` waits for it for ever.
     """
     return frozenset(thread for thread in threading.enumerate() if not thread.is_alive())

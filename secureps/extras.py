@@ -1,4 +1,4 @@
-"""Says which extra of this package brings a library that is not installed."""
+"""The extras of this package: which one to install for a missing library."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ def command(extra: str) -> str:
 
 @contextmanager
 def from_extras() -> Iterator[None]:
-    """Says what to install where an import inside finds that an extra is not there.
-
-    Raises:
-        ConfigError: a module of EXTRAS is not installed; names the command.
-    """
+    """Turns a failed import of a module of EXTRAS into a ConfigError that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

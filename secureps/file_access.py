@@ -1,7 +1,7 @@
-"""Says who may read or write a file, where the system has owners, modes and links.
+"""Who may read or write a file, on systems with owners, modes and links.
 
-On Windows access control lists decide, which nothing here reads (docs/deploy.md says what protects
-keys then).
+On Windows access control lists decide, and this module does not read them: docs/deploy.md says how
+to protect keys there.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import os
 import stat
 
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-"""Flag of `os.open`: a link is refused and not followed."""
+"""Flag of `os.open`: refuses a link instead of following it."""
 
 BINARY = getattr(os, "O_BINARY", 0)
-"""Flag of `os.open`: bytes are left as they are. Without it Windows takes a file for a text, and a
-last byte of 26 (Ctrl-Z) away from one that is opened to be read and written."""
+"""Flag of `os.open`: leaves bytes as they are. Without it Windows opens a file as text, and removes
+a last byte of 26 (Ctrl-Z) from a file that is opened for reading and writing."""
 
 
 def user() -> int | None:
-    """The user whose this process is; None where users have no numbers."""
+    """The number of this process's user; None on systems where users have none."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def owned_by_others(found: os.stat_result) -> bool:
-    """Whether somebody else owns a file."""
+    """Whether another user owns a file."""
     return user() not in (None, found.st_uid)
 
 
 def open_to_others(found: os.stat_result, bits: int) -> int:
-    """Those of these bits that a file's mode has; 0 where a mode says nothing of others."""
+    """The given bits that a file's mode has; 0 on systems without such modes."""
     return 0 if user() is None else stat.S_IMODE(found.st_mode) & bits
 
 
 def set_mode(file: int, mode: int) -> None:
-    """Gives an open file this mode, whatever the umask says; nothing where there is none."""
+    """Gives an open file this mode despite the umask; does nothing on systems without modes."""
     if hasattr(os, "fchmod"):
         os.fchmod(file, mode)

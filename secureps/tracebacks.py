@@ -1,4 +1,4 @@
-"""Says in one line what code of somebody else's raised, and where."""
+"""Describes errors of user code in one line: what was raised, and where."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from secureps.errors import InternalError, SecurepsError
 
 TEXT_LIMIT = 300
-"""Characters of somebody else's error that are shown."""
+"""The most characters of an error of user code that are shown."""
 
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
-"""Folders of libraries, also of an interpreter that this one's environment builds on."""
+"""Folder names of libraries, in this environment and in the interpreter that it builds on."""
 _DUMPED = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _OURS = Path(__file__).resolve().parent
 _LIBRARIES = tuple(
@@ -24,26 +24,26 @@ _LIBRARIES = tuple(
 )
 
 
-def told(error: BaseException) -> str:
-    """An error's class and its words, in one line."""
+def describe_error(error: BaseException) -> str:
+    """An error's class and text, in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ..."
 
 
 def with_fault(error: Exception) -> SecurepsError:
-    """Returns an error that says whose fault it is; prints the traceback of a bug of ours."""
+    """Returns an error that says whose fault it is; prints the traceback if it is a bug of ours."""
     if not isinstance(error, SecurepsError):
         traceback.print_exception(error)
-        return InternalError(f"a bug of secureps: {told(error)} ({where(error)})")
+        return InternalError(f"a bug of secureps: {describe_error(error)} ({find_place(error)})")
     if isinstance(error, InternalError) and error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     return error
 
 
-def where(error: BaseException) -> str:
-    """FILE:LINE and function of the innermost frame whose code is neither ours nor a library's.
+def find_place(error: BaseException) -> str:
+    """FILE:LINE and function of the innermost frame of user code, or else of the innermost frame.
 
-    If there is none, those of the innermost frame; of a SyntaxError, the line that does not parse.
+    User code is neither ours nor a library's. For a SyntaxError it is the line that does not parse.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
@@ -54,21 +54,21 @@ def where(error: BaseException) -> str:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether code that is neither ours nor a library's was running when an error was raised."""
+    """Whether user code, neither ours nor a library's, was running when an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(_is_foreign(Path(frame.filename)) for frame in frames)
 
 
 def dump_crashes() -> None:
-    """Has a native crash of this process say on stderr in which line of Python it was."""
+    """Makes a native crash of this process print its line of Python to stderr."""
     if not faulthandler.is_enabled() and sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__)  # a notebook's own sys.stderr is no file
+        faulthandler.enable(sys.__stderr__)  # sys.stderr of a notebook is not a file
 
 
-def crashed(lines: Iterable[str]) -> str:
-    """Like `where`, from what `faulthandler` wrote of a native crash; "" if there is no such frame.
+def locate_crash(lines: Iterable[str]) -> str:
+    """Like `find_place`, for a native crash that `faulthandler` wrote down; "" if there is none.
 
-    The thread that crashed comes first, then the others.
+    Frames of the thread that crashed count first, then those of the others.
     """
     here, current = False, list[re.Match[str]]()
     others = list[re.Match[str]]()
@@ -81,8 +81,8 @@ def crashed(lines: Iterable[str]) -> str:
     return _place(*foreign[0].group("file", "line", "name")) if foreign else ""
 
 
-def fatal(lines: Iterable[str]) -> str:
-    """The line with which `faulthandler` begins; "" if it wrote nothing."""
+def find_fatal_line(lines: Iterable[str]) -> str:
+    """The first line that `faulthandler` wrote; "" if it wrote nothing."""
     return next((line for line in lines if line.startswith("Fatal Python error: ")), "")
 
 

@@ -1,4 +1,4 @@
-"""Names, numbers and units, as people read them in errors, tables and progress lines."""
+"""Formats names, numbers and units for errors, tables and progress lines."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def printable(text: str) -> str:
-    """Another party's own words, in one line that moves no cursor and colours no terminal."""
+    """Another party's text on one line, without control characters that could steer a terminal."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def one_line(error: object, lines: int | None = None) -> str:
-    """What an error says, on one line; empty if it says nothing.
+    """The text of an error on one line; empty if it has none.
 
     Args:
-        lines: how many lines of its text count: of torch's the first, as hints follow; else all.
+        lines: take only so many lines of it: hints follow the first line of torch's errors.
     """
     return " ".join(" ".join(str(error).strip().splitlines()[:lines]).split())
 
 
-def meant(given: object, names: Iterable[str]) -> str:
-    """The end of "unknown optimizer 'adma'; ...": "did you mean adam? known are sgd, adam".
+def suggest(given: object, names: Iterable[str]) -> str:
+    """Suggests a name for an unknown one: "did you mean adam? known are sgd, adam".
 
     Args:
-        given: what stands in a file; large and small letters are alike.
-        names: those that would have been right, in the order in which they are listed.
+        given: the unknown name; case does not matter.
+        names: the known names, in the order in which they are listed.
     """
     listed = tuple(names)
     return " ".join(filter(None, (hint(given, listed), f"known are {', '.join(listed)}")))
 
 
 def hint(given: object, names: Iterable[str]) -> str:
-    """The name most like what stands in a file: "did you mean adam?"; empty if none is like it."""
+    """Suggests the most similar name: "did you mean adam?"; empty if no name is similar."""
     folded = {name.casefold(): name for name in names}
     close = difflib.get_close_matches(str(given).casefold(), folded, 1)
     return f"did you mean {folded[close[0]]}?" if close else ""
 
 
 def nearest(given: str, names: Iterable[str]) -> str:
-    """Of names that are too many to list, the one most like it: "the nearest is 'fc1.weight'"."""
+    """Names the most similar of many names: "the nearest is 'fc1.weight'"."""
     listed = sorted(names)
     close = difflib.get_close_matches(given, listed, 1, cutoff=0.0)
     return f"the nearest is {close[0]!r}" if close else "there are no names at all"
 
 
 def named(names: Sequence[str], shown: int = 3) -> str:
-    """The first of some names, and how many more."""
+    """Lists the first names: "a, b, c and 4 more"."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
 
 
-def by_reason(said: Mapping[str, str]) -> str:
-    """What several parties say, with the names of all that say the same: "no data (a, b); ..."."""
+def group_by_reason(said: Mapping[str, str]) -> str:
+    """Joins reasons by party, each with the parties that gave it: "no data (a, b); ..."."""
     alike = defaultdict[str, list[str]](list)
     for name in sorted(said):
         alike[said[name]].append(name)
@@ -63,12 +63,12 @@ def by_reason(said: Mapping[str, str]) -> str:
 
 
 def numberless(line: str) -> str:
-    """A line without what differs from process to process: times, addresses, ports."""
+    """A line with its numbers replaced by 0, to compare lines of different processes."""
     return re.sub(r"0x[0-9a-f]+|\d+", "0", line)
 
 
-def together(said: Mapping[str, str]) -> list[str]:
-    """Joins lines of several parties: one line for all whose lines are the same but for names."""
+def join_alike(said: Mapping[str, str]) -> list[str]:
+    """Joins lines by party: one for all parties whose lines differ only in names and numbers."""
     alike = defaultdict[str, list[str]](list)
     for name in sorted(said):
         alike[numberless(said[name].replace(name, ""))].append(name)
@@ -79,7 +79,7 @@ def together(said: Mapping[str, str]) -> list[str]:
 
 
 def counted(number: int, what: str) -> str:
-    """How many: 1 client, 2 clients."""
+    """A number with its noun: 1 client, 2 clients."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
@@ -93,7 +93,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that fits: less than 1 us, 340 us, 12.5 ms, 7.21 s, 12.1 min, 3.4 h."""
+    """Seconds in a fitting unit: less than 1 us, 340 us, 12.5 ms, 7.21 s, 12.1 min, 3.4 h."""
     if 0 < seconds < 1e-6:
         return "less than 1 us"
     if seconds < 1e-3:
@@ -106,5 +106,5 @@ def duration(seconds: float) -> str:
 
 
 def finite(figure: float) -> float | None:
-    """A figure for JSON, which has no infinity: None in its place."""
+    """A number for JSON; None for infinity and NaN, which JSON lacks."""
     return figure if math.isfinite(figure) else None

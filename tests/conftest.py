@@ -102,5 +102,5 @@ def kernel_kind(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "numpy":
             patch.setattr("secureps.compiled.missing", "a test does without it")
-            patch.setattr("secureps.compiled._KEPT.told", True)
+            patch.setattr("secureps.compiled._KEPT.warned", True)
         yield request.param

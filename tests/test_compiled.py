@@ -14,7 +14,7 @@ import pytest
 
 from secureps import compiled
 from secureps.client.runner import run_client
-from secureps.compiled import all_kept, fall_back_to, keep_in, kernel_folder, load_kernels
+from secureps.compiled import fall_back_to, has_all_kernels, keep_in, kernel_folder, load_kernels
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
@@ -49,7 +49,7 @@ for levels in (65_534, 300_000):
         total = form(adder.total(sums))
         found = RlweOpener(parameters, place, *key).open(len(form.__name__), total, 9000)
         assert np.array_equal(found, values)
-print(len(before) > 10, known() == before, compiled.compiled_here(), compiled.all_kept())
+print(len(before) > 10, known() == before, compiled.compiled_here(), compiled.has_all_kernels())
 """
 
 OF_NO_RING = """
@@ -94,7 +94,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 def look() -> bool:
     """Whether all kernels are kept; from then on they are."""
-    found = all_kept()
+    found = has_all_kernels()
     compiled._mark(kernel_folder()).touch()
     return found
 
@@ -254,7 +254,7 @@ def test_who_plays_a_plan_warms_once_and_says_so(
 def test_kernels_of_another_processor_are_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (look(), look()) == (False, True)
     monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "z80")
-    assert not all_kept()
+    assert not has_all_kernels()
 
 
 @pytest.mark.usefixtures("shelf")
@@ -281,7 +281,7 @@ def test_without_numba_it_is_said_once_and_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiled, "missing", "No module named 'numba'")
-    monkeypatch.setattr(compiled._KEPT, "told", False)
+    monkeypatch.setattr(compiled._KEPT, "warned", False)
 
     def numpy() -> str:
         return "numpy"
@@ -294,7 +294,7 @@ def test_without_numba_it_is_said_once_and_nothing_is_compiled(
         assert kind() == "numpy"
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.endswith("numba cannot be imported (No module named 'numba'); pip install numba")
-    assert all_kept()
+    assert has_all_kernels()
     assert compiled.kernel(len) is len
     monkeypatch.setattr(compiled, "missing", "")
     assert kind() == "numba"

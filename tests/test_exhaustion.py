@@ -20,12 +20,12 @@ from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorErro
 from secureps.exhaustion import (
     Starved,
     demand_descriptors,
-    exhaustion,
+    disable_core_dumps,
     is_disk_fault,
     most_files,
-    no_core_dumps,
+    name_limit,
     probe,
-    starting,
+    unstarted_threads,
 )
 from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
@@ -48,8 +48,8 @@ def test_a_process_with_keys_is_not_dumped() -> None:
     seen = "(*resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     program = (
         "import ctypes, resource",
-        "from secureps.exhaustion import no_core_dumps",
-        "no_core_dumps()",
+        "from secureps.exhaustion import disable_core_dumps",
+        "disable_core_dumps()",
         f"print({seen})",
     )
     command = [sys.executable, "-c", "\n".join(program)]
@@ -107,7 +107,7 @@ def test_want_is_noticed_although_all_who_meet_it_are_silent(
     with Shutdown() as bell, pytest.raises((RuntimeError, OSError)) as caught:
         bell.wait(0.001, look)
     assert looks == 2
-    assert exhaustion(caught.value)
+    assert name_limit(caught.value)
 
 
 class Stillborn(threading.Thread):
@@ -124,13 +124,13 @@ def test_a_thread_that_was_started_and_never_ran_ends_the_process() -> None:
     starter.start()
     try:
         probing = process.Probing()
-        while not starting():
+        while not unstarted_threads():
             time.sleep(0.001)
         probing.look()
         probing.look()  # it may have been a slow one
         with pytest.raises(Starved, match="thread spin was started, and never ran") as caught:
             probing.look()
-        assert "there was no memory or thread (ulimit -v: " in exhaustion(caught.value)
+        assert "there was no memory or thread (ulimit -v: " in name_limit(caught.value)
     finally:
         still._started.set()  # type: ignore[attr-defined]
         starter.join()
@@ -142,7 +142,7 @@ def test_a_probe_waits_for_no_thread_that_never_runs(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "start_new_thread", lambda *_: 1)
     with pytest.raises(Starved, match="a thread was started, and never ran") as caught:
         probe(birth=0.0)
-    assert "there was no memory or thread" in exhaustion(caught.value)
+    assert "there was no memory or thread" in name_limit(caught.value)
 
 
 def test_calls_that_do_not_end_end_the_process() -> None:
@@ -207,7 +207,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
         else:
             stage.executor.request("a", Heartbeat("a"))
         stage.play()
-        assert exhaustion(stage.executor.halted.exception())
+        assert name_limit(stage.executor.halted.exception())
 
 
 def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,11 +286,11 @@ def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> No
     ],
 )
 def test_what_was_refused_is_named_also_as_a_cause(error: Exception, said: str) -> None:
-    assert said in exhaustion(error)
-    assert bool(exhaustion(error)) == bool(said)
+    assert said in name_limit(error)
+    assert bool(name_limit(error)) == bool(said)
     outer = InternalError("coordinator failed at Tick")
     outer.__cause__ = error
-    assert exhaustion(outer) == exhaustion(error)
+    assert name_limit(outer) == name_limit(error)
 
 
 def test_where_limits_have_no_names_none_is_raised_and_they_are_told_all_the_same(
@@ -300,6 +300,6 @@ def test_where_limits_have_no_names_none_is_raised_and_they_are_told_all_the_sam
     assert most_files() in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], None)
     monkeypatch.setattr(limits, "resource", None)
     assert most_files() is None
-    no_core_dumps()
+    disable_core_dumps()
     demand_descriptors(1 << 20)
-    assert "memory is used up (the system's own limit)" in exhaustion(MemoryError())
+    assert "memory is used up (the system's own limit)" in name_limit(MemoryError())

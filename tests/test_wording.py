@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.wording import counted, duration, meant, nearest, one_line
+from secureps.wording import counted, duration, nearest, one_line, suggest
 
 NAMES = ("sgd", "momentum", "adam", "yogi")
 
@@ -21,11 +21,11 @@ NAMES = ("sgd", "momentum", "adam", "yogi")
     ],
 )
 def test_the_name_that_is_close_comes_first(given: object, hint: str) -> None:
-    assert meant(given, NAMES) == f"{hint}known are sgd, momentum, adam, yogi"
+    assert suggest(given, NAMES) == f"{hint}known are sgd, momentum, adam, yogi"
 
 
 def test_the_nearest_of_several_is_meant() -> None:
-    assert meant("rat", ("rate", "range", "rates")).startswith("did you mean rate? ")
+    assert suggest("rat", ("rate", "range", "rates")).startswith("did you mean rate? ")
 
 
 def test_of_many_names_the_nearest_is_told_alone() -> None:

@@ -35,7 +35,7 @@ from secureps.errors import (
     WrongShape,
     exit_status,
 )
-from secureps.exhaustion import no_core_dumps
+from secureps.exhaustion import disable_core_dumps
 from secureps.messages.run import COORDINATOR, Schema, demand_address
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import Halt
@@ -60,7 +60,7 @@ from secureps.store.keyring import (
 from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes, with_fault
-from secureps.wording import meant
+from secureps.wording import suggest
 
 log = logging.getLogger("secureps")
 
@@ -221,7 +221,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     A process that only helps another one to train does nothing else. Raises SecurepsError: whatever
     ended it before.
     """
-    no_core_dumps()
+    disable_core_dumps()
     follow, dismiss = (getattr(trainer, name, None) for name in ("follow", "dismiss"))
     if follow is not None:
         with blamed("follow"):
@@ -521,7 +521,7 @@ class MissingSetting(KeyError):
         self._given = tuple(given)
 
     def __str__(self) -> str:
-        hint = meant(self.args[0], self._given) if self._given else "no setting is"
+        hint = suggest(self.args[0], self._given) if self._given else "no setting is"
         own = self.args[0]
         return (
             f"{own!r} is not given; {hint.replace('known are', 'given are')}; give it by `secureps "
@@ -585,7 +585,7 @@ def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
     known = (*declared, *EVERYBODYS)
     for key in given:
         if key not in known:
-            raise ConfigError(f"setting {key!r} is not known; {meant(key, known)}")
+            raise ConfigError(f"setting {key!r} is not known; {suggest(key, known)}")
 
 
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:

@@ -27,7 +27,7 @@ from secureps.client.trainer import (
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
 from secureps.policy.plan import Plan
-from secureps.tracebacks import told, where
+from secureps.tracebacks import describe_error, find_place
 
 if TYPE_CHECKING:
     from secureps.client.flower.script import FlowerScript
@@ -191,7 +191,7 @@ def _load(path: Path) -> ModuleType:
         if isinstance(error, SecurepsError):
             raise
         hint = "; what it needs comes as settings" if isinstance(error, SystemExit) else ""
-        text = f"{path}: does not import: {told(error)} ({where(error)}){hint}"
+        text = f"{path}: does not import: {describe_error(error)} ({find_place(error)}){hint}"
         raise ScriptFailed(f"{text}; mend the script, or install what it imports") from error
     return module
 

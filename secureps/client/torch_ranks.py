@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from secureps.client.torch_sgd import LocalSgd, Task, demand_finite
 from secureps.client.trainer import Array, RecordPrivacy
 from secureps.errors import NotFinite, PlanRefused, ScriptFailed
-from secureps.tracebacks import told
+from secureps.tracebacks import describe_error
 
 DISMISSED = "the client that this process trained with is done"
 
@@ -103,7 +103,7 @@ def failing_together() -> Iterator[None]:
     except NotFinite:
         raise
     except BaseException as error:
-        own = f"rank {rank} of this client's processes failed: {told(error)}"
+        own = f"rank {rank} of this client's processes failed: {describe_error(error)}"
         try:
             first = store.compare_set(FAILED, "", own).decode()
         except RuntimeError:  # who kept the store is gone, too
@@ -153,7 +153,7 @@ class Ranks:
             raise
         except BaseException as error:
             if not self._hear:
-                self._failed = f"after {told(error)}: {AGAIN}"
+                self._failed = f"after {describe_error(error)}: {AGAIN}"
             raise
         self._hear = True
 

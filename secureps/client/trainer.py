@@ -50,7 +50,7 @@ from secureps.policy.checks.evaluation import Said, check_metrics, count_example
 from secureps.policy.counting import counts_by_public_number, public_number
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
-from secureps.tracebacks import told, where
+from secureps.tracebacks import describe_error, find_place
 
 Array = NDArray[Any]
 """One tensor of a model; any shape, a floating, integer or boolean dtype."""
@@ -477,7 +477,8 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         log.debug("%s failed", what, exc_info=error)
         raise ScriptFailed(
-            f"{what} raised {told(error)} ({where(error)}); mend the script or its settings"
+            f"{what} raised {describe_error(error)} ({find_place(error)}); mend the script or "
+            "its settings"
         ) from error
 
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, show_value
 from secureps.config.site_files import MESSAGE
-from secureps.wording import meant
+from secureps.wording import suggest
 
 
 class SupportSection(Table):
@@ -51,7 +51,7 @@ def _stage(stage: Any) -> Any:
     table = {"name": stage} if isinstance(stage, str) else stage
     name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
     if name not in STAGES:
-        text = f"no such stage, {show_value(name)}; {meant(name, STAGES)}"
+        text = f"no such stage, {show_value(name)}; {suggest(name, STAGES)}"
         raise PydanticCustomError("stage", "{text}", {"text": text})
     return table
 
@@ -282,7 +282,7 @@ def _check_rule(rule: Any) -> Any:
     table = {"name": rule} if isinstance(rule, str) else rule
     if _rule(table) not in (*RULES, "own"):
         given = table.get("name") if isinstance(table, dict) else table
-        text = f"no such rule, {show_value(given)}; {meant(given, RULES)}"
+        text = f"no such rule, {show_value(given)}; {suggest(given, RULES)}"
         own = 'or your own as "package.module:Class"'
         raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
     return table

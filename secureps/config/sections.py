@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from secureps.errors import ConfigError
-from secureps.wording import hint, meant
+from secureps.wording import hint, suggest
 
 
 class Section(BaseModel):
@@ -184,12 +184,12 @@ def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Sec
     if kind == "extra_forbidden":
         if gone := GONE.get((section.__name__, str(error["loc"][-1]))):
             return f"this key is gone: {gone}"
-        told = hint if section in listed else meant
+        told = hint if section in listed else suggest
         listed.add(section)
         about = told(error["loc"][-1], section.key_names())
         return f"unknown key; {about}" if about else "unknown key"
     if kind == "literal_error" and (names := _LITERAL.findall(error["ctx"]["expected"])):
-        return f"unknown value {show_value(given)}; {meant(given, names)}"
+        return f"unknown value {show_value(given)}; {suggest(given, names)}"
     if kind == "missing":
         return "is missing" + FOUND.get(str(error["loc"][-1]), "")
     if kind == "tuple_type" and isinstance(given, Mapping):  # [group] where [[group]] is meant

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from secureps.config.sections import DIGEST, MEMORY, NAME, PIN, Table, Tables, parse, read_toml
 from secureps.errors import ConfigError
-from secureps.wording import meant
+from secureps.wording import suggest
 
 
 class ServeSection(Table):
@@ -149,7 +149,7 @@ def read_profile(name: str) -> dict[str, str]:
         told = Tables({**told, "profile": {name: profiles[name]}}, told.lines)
     profiles = parse(ProfilesSection, told, str(path)).profile
     if name not in profiles:
-        raise ConfigError(f"{path} has no [profile.{name}]; {meant(name, profiles)}")
+        raise ConfigError(f"{path} has no [profile.{name}]; {suggest(name, profiles)}")
     found = profiles[name]
     options = {key: str(value) for key, value in found if value is not None}
     here = {key: str(path.parent / options[key]) for key in ("kit", "site") if key in options}

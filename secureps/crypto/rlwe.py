@@ -44,7 +44,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from secureps.compiled import compiles
+from secureps.compiled import use_kernels
 from secureps.crypto import rlwe_kernels
 from secureps.crypto.cipher import (
     Adder,
@@ -87,7 +87,7 @@ class RlweAdder(Adder):
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        compiles()  # a folder that is refused is refused before the first block
+        use_kernels()  # a folder that is refused is refused before the first block
         self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from secureps.compiled import fall_back_to, inlined, kernel, ones
+from secureps.compiled import count_ones, fall_back_to, inlined, kernel
 from secureps.crypto import numpy_kernels
 from secureps.crypto.ntt import (
     INVERSE_BITS,
@@ -62,7 +62,7 @@ def _binomial(words: U32, out: I32) -> None:
     for k in range(out.size):
         word = _u64(words[0, k]) | (_u64(words[1, k]) << _HALF)
         rest = (word >> _COIN_SHIFT) | ((_u64(words[2, k]) & _REST_MASK) << _LEFT_SHIFT)
-        out[k] = np.int32(ones(word & _COIN_MASK)) - np.int32(ones(rest))
+        out[k] = np.int32(count_ones(word & _COIN_MASK)) - np.int32(count_ones(rest))
 
 
 @fall_back_to(numpy_kernels.binomial)

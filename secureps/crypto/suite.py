@@ -38,7 +38,7 @@ from secureps.crypto.cipher import (
 )
 from secureps.crypto.ring import choose
 from secureps.errors import KitError, Malformed, PlanRefused
-from secureps.wording import meant
+from secureps.wording import suggest
 
 # --- plain -------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ def cipher(parameters: CipherParameters) -> Cipher:
     """
     build = CIPHERS.get(parameters.name)
     if build is None:
-        hint = meant(parameters.name, sorted(CIPHERS))
+        hint = suggest(parameters.name, sorted(CIPHERS))
         raise PlanRefused(f"there is no cipher {parameters.name!r}; {hint}")
     if parameters.security != "standard" and build is not RlweCipher:
         raise PlanRefused(

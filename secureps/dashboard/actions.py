@@ -27,7 +27,7 @@ from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
 from secureps.messages.run import COORDINATOR
-from secureps.run.act import told
+from secureps.run.act import describe
 from secureps.run.export import export
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
@@ -99,7 +99,7 @@ class RunActs(Acts):
             return KINDS[what](self._folder)
         act = Act(what, of.get("client", ""), of.get("reason", ""))
         self._say(act)
-        return told(act)
+        return describe(act)
 
 
 def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:

@@ -26,7 +26,7 @@ from secureps.messages.requests import SPENT, UP, CohortSteps, OpenRefused, Stat
 from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.roles.coordinator import status as status_words
 from secureps.roles.coordinator.state import KEPT_STEPS, Reigns, Timeline
-from secureps.run.report.status_tables import skips
+from secureps.run.report.status_tables import skip_lines
 from secureps.run.report.version_metrics import DOWN, SECONDS, Totals, split_scores
 from secureps.store.journal_rows import Row
 from secureps.wording import named
@@ -350,7 +350,7 @@ def _notes(own: EvaluationStatus, fresh: bool) -> Iterator[str]:
         yield f"evaluated by {named(evaluators)}, in the clear"
     if fresh:
         yield f"evaluation {own.step}: {own.reason}"
-    yield from skips(own)
+    yield from skip_lines(own)
 
 
 def _nothing(seen: Seen, report: Report | None) -> str:

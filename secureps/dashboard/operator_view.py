@@ -40,7 +40,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.report.status_tables import STATES, ofwhat, spent, word
+from secureps.run.report.status_tables import STATES, epsilon_text, epsilon_title, state_word
 from secureps.run.report.terminal import move_text
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
@@ -91,8 +91,10 @@ def operator_view(facts: Facts, names: bool) -> Json:
         "groups": [_group(g, plan, names) for g in (status.groups if status else ())],
         "parties": list(_parties(seen)),
         "clients": list(_clients(seen)) if names else [],
-        "clients_title": ofwhat(status.adjacency, status.delta) if status is not None else "",
-        "states": dict(Counter(word(_state(member, seen)) for member in members)),
+        "clients_title": epsilon_title(status.adjacency, status.delta)
+        if status is not None
+        else "",
+        "states": dict(Counter(state_word(_state(member, seen)) for member in members)),
         "changes": seen.changes,
         "costs": costs,
         "up": up if counted_bytes else None,
@@ -192,7 +194,7 @@ def _late(seen: Seen, status: Status) -> Iterator[Json]:
         if name not in gone:
             yield _blocker(name, "client", f"owes an update{of}", None, ill=False)
             continue
-        why = f"owes an update{of}, and is {word(gone[name].state)}"
+        why = f"owes an update{of}, and is {state_word(gone[name].state)}"
         yield _blocker(name, "client", why, seen.since.get(name))
 
 
@@ -270,7 +272,7 @@ def _now(state: str, seen: Seen) -> str:
 def _clients(seen: Seen) -> Iterator[Json]:
     members = seen.status.members if seen.status is not None else ()
     states = {member.name: _state(member, seen) for member in members}
-    order = sorted(members, key=lambda m: (STATES.index(word(states[m.name])), m.name))
+    order = sorted(members, key=lambda m: (STATES.index(state_word(states[m.name])), m.name))
     for each in order[:ROWS]:
         since, live = (seen.since.get(each.name), each.live) if seen.fresh else (None, None)
         yield {
@@ -279,13 +281,13 @@ def _clients(seen: Seen) -> Iterator[Json]:
             "live": live,
             "since": since,
             "updates": each.submissions,
-            "epsilon": spent(each),
+            "epsilon": epsilon_text(each),
         }
 
 
 def _state(member: MemberStatus, seen: Seen) -> str:
     """A client's state; "not known" in place of one that says whether it is there, unless known."""
-    tells_presence = word(member.state) in (*PRESENT, NOT_KNOWN)
+    tells_presence = state_word(member.state) in (*PRESENT, NOT_KNOWN)
     return _now(member.state, seen) if tells_presence else member.state
 
 
@@ -329,7 +331,7 @@ def _spent_by_client(seen: Seen, ledgers: Mapping[str, OwnLedger]) -> Iterator[J
         ledger = ledgers.get(name)
         yield {
             "name": name,
-            "epsilon": spent(members[name]) if name in members else others,
+            "epsilon": epsilon_text(members[name]) if name in members else others,
             "ledger": ledger is not None,
             "total": None if ledger is None else ledger.epsilon,
             "exact": "" if ledger is None else ledger.exact,

@@ -24,7 +24,7 @@ from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.audit_log import verify
-from secureps.run.check import record, service
+from secureps.run.check import describe_load, record
 from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
@@ -34,7 +34,7 @@ from secureps.store.journal import read_rows
 from secureps.store.journal_rows import START, Mark, Row
 from secureps.store.keyring import load_public
 from secureps.store.kit_files import Passphrases
-from secureps.tracebacks import told
+from secureps.tracebacks import describe_error
 from secureps.wording import finite
 
 STATUS_EVERY = 0.25
@@ -87,7 +87,7 @@ def _look_again(source: Source, board: Board, over: threading.Event) -> None:
         except (SecurepsError, OSError) as error:
             trouble = str(error)
         except Exception as error:  # the next look may go well, and a page that stays says nothing
-            trouble = told(error)
+            trouble = describe_error(error)
         board.put(_note_trouble(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
 
@@ -151,7 +151,7 @@ def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
 
 def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
-        explanation = record(explain(plan, sizes, service(plan)))
+        explanation = record(explain(plan, sizes, describe_load(plan)))
     except SecurepsError:  # the run goes by it all the same
         explanation = None
     return replace(facts, plan=plan, explanation=explanation)

@@ -61,7 +61,7 @@ from secureps.messages.run import COORDINATOR, TRAIN_METRICS, ShardAddress
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan, load_plan
 from secureps.run import assemble
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import Died, Supervisor
 from secureps.run.server_app import MODEL, PLAN, with_optimizer
@@ -126,7 +126,7 @@ class Aggregator:
         check_fits(self.kit, plan.opening, plan.holders)
         self._folder, self._kit, self._unsafe_seed = folder, kit, unsafe_seed
         self._identity: Identity = load_private(kit, COORDINATOR)
-        self._initial = initial_schema(plan)
+        self._initial = read_initial_schema(plan)
         self.news = threading.Event()
         """Set when there may be something to do for a client."""
         self._parties: dict[str, Executor] = {}

@@ -69,7 +69,7 @@ from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import default_state, demand_host, load_private, load_public, own_seed
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
-from secureps.wording import meant
+from secureps.wording import suggest
 
 log = logging.getLogger("secureps")
 
@@ -240,7 +240,7 @@ class NodeSettings:
         own = {key: value for key, value in config.items() if key.startswith(PREFIX)}
         if unknown := own.keys() - set(KNOWN):
             name = min(unknown)
-            raise ConfigError(f"--node-config: {name!r} is not known; {meant(name, KNOWN)}")
+            raise ConfigError(f"--node-config: {name!r} is not known; {suggest(name, KNOWN)}")
         if own:
             return cls._own(own)
         partition, count = config.get(PARTITION), config.get(PARTITIONS)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from secureps.errors import SecurepsError, exit_status
-from secureps.exhaustion import no_core_dumps
+from secureps.exhaustion import disable_core_dumps
 from secureps.run.processes.signals import without_teardown
 from secureps.run.serve import serve
 from secureps.store import durability
@@ -20,7 +20,7 @@ from secureps.store import durability
 
 def main(config: Path) -> None:
     """Serves the key holder of a configuration file until a signal stops it."""
-    no_core_dumps()
+    disable_core_dumps()
     try:
         with durability.simulated():
             serve("keyholder", config)

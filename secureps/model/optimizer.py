@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import PlanRefused, WrongShape
-from secureps.wording import meant
+from secureps.wording import suggest
 
 if TYPE_CHECKING:  # a status is read without pydantic
     from secureps.config.plan import OptimizerSection, ScheduleSection
@@ -70,7 +70,7 @@ def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
             f"the optimizer's floor is {section.floor}: it must be 0 to the learning rate"
         )
     if section.name not in SCHEDULES:
-        raise PlanRefused(f"unknown schedule {section.name!r}: {meant(section.name, SCHEDULES)}")
+        raise PlanRefused(f"unknown schedule {section.name!r}: {suggest(section.name, SCHEDULES)}")
     return SCHEDULES[section.name](learning_rate, section)
 
 
@@ -81,7 +81,9 @@ def build_optimizer(section: OptimizerSection) -> Optimizer:
         if not 0 <= beta < 1:
             raise PlanRefused(f"the optimizer's betas is {beta}: it must be in [0, 1)")
     if section.name not in OPTIMIZERS:
-        raise PlanRefused(f"unknown optimizer {section.name!r}: {meant(section.name, OPTIMIZERS)}")
+        raise PlanRefused(
+            f"unknown optimizer {section.name!r}: {suggest(section.name, OPTIMIZERS)}"
+        )
     return OPTIMIZERS[section.name](schedule, section)
 
 

@@ -1,7 +1,4 @@
-"""Commands by which an operator acts on a coordinator: `secureps act` and `secureps shards`.
-
-The coordinator moves blocks whether or not anybody watches. Errors go up to `run.cli`.
-"""
+"""`secureps act` and `secureps shards`: orders of the operator to a coordinator."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ SAID = {
 }
 
 
-def told(act: Act) -> str:
+def describe(act: Act) -> str:
     return SAID[Deed(act.what)].format(client=act.party)
 
 
@@ -57,7 +54,7 @@ def as_coordinator(
     insecure: bool,
     passphrase_fd: int | None,
 ) -> Iterator[tuple[StatusClient, Callable[[], str]]]:
-    """Asks a coordinator with its own key; raises OperatorError if no such run is played.
+    """Connects to a coordinator with its own key; OperatorError if nobody plays the run.
 
     Yields:
         The client, and a function that says why no answer will come any more; empty if one may.
@@ -99,17 +96,17 @@ def act(
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as (own, _):
         try:
             own.act(done := Act(what.value, client, reason))
-        except (ClientError, Refused) as error:  # no program sends acts: the operator asked for it
+        except (ClientError, Refused) as error:  # the operator, and no program, asked for the act
             raise OperatorError(str(error)) from None
-    typer.echo(told(done))
+    typer.echo(describe(done))
 
 
 EVERY = 0.5
-"""Seconds between two looks at a move."""
+"""Seconds between two requests for the status of a move."""
 
 
 class RunOver(Exception):
-    """The run was over first, or is at its end: nobody is at fault, and nothing can be done."""
+    """The run has ended, or is about to: no more shards can change, and nobody is at fault."""
 
 
 def shards(
@@ -143,17 +140,17 @@ def shards(
         act = Act(deed.value, name, reason)
         try:
             try:
-                _say(own, act)
+                _send_act(own, act)
             except UnknownParty:
                 if run is None or deed is not ShardDeed.ADD:
                     raise
-                from secureps.run.up.programs import bring, demand_shard
+                from secureps.run.up.programs import bring_shard, demand_shard
 
-                _demand_going(own.status())
+                _refuse_ended(own.status())
                 demand_shard(run, name)
                 typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
-                _demand_going(bring(run, name))
-                _say(own, act)
+                _refuse_ended(bring_shard(run, name))
+                _send_act(own, act)
             typer.echo(follow(own.status, act, Console(), why_silent))
         except RunOver as over:
             typer.echo(f"{over}: nothing came of it, {name} is as it was", err=True)
@@ -163,17 +160,16 @@ def shards(
             raise
 
 
-def _say(own: StatusClient, act: Act) -> None:
+def _send_act(own: StatusClient, act: Act) -> None:
     """Sends an act; RunOver if the coordinator refuses it because the run has ended."""
-
     try:
         own.act(act)
     except Refused:
-        _demand_going(own.status())
+        _refuse_ended(own.status())
         raise
 
 
-def _demand_going(status: Status) -> None:
+def _refuse_ended(status: Status) -> None:
     if status.finished:
         raise RunOver(f"the run is over ({printable(status.finished)})")
     if status.groups and all(group.step == "done" for group in status.groups):
@@ -190,10 +186,10 @@ def follow(
     """Shows the move that an act began until the move ends; returns its outcome in a line.
 
     Args:
-        ask: for the next status; raises PeerError while there is no answer.
-        why_silent: why no answer will come any more, when there was none; empty if one may.
+        ask: gets the status; raises PeerError while there is no answer.
+        why_silent: asked after a missing answer: why none will come any more; empty if one may.
 
-    Raises RunOver if the run ended first, OperatorError if the coordinator gave the move up.
+    Raises RunOver if the run ended first, OperatorError if the coordinator gave up the move.
     """
     from secureps.run.report.terminal import show_moves
 
@@ -203,7 +199,7 @@ def follow(
         while True:
             try:
                 status, silent = ask(), False
-            except PeerError as error:  # it may be started again, and then goes on
+            except PeerError as error:  # the coordinator may be restarted, and then continues
                 if why := why_silent():
                     raise OperatorError(f"what came of it is not known: {why}") from None
                 if not silent:
@@ -213,13 +209,13 @@ def follow(
             else:
                 move = status.move
                 if move is None or (move.what, move.shard) != (act.what, act.party):
-                    return _outcome(act, status, last, time.monotonic() - began)
+                    return _describe_outcome(act, status, last, time.monotonic() - began)
                 show(move)
                 last = move
             pause(EVERY)
 
 
-def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
+def _describe_outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
     name, moved = act.party, ""
     held = next((h for h in status.holdings if h.shard == name), None)
     here = name in [each.name for each in status.shards]
@@ -236,5 +232,5 @@ def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str
         return f"{name} holds nothing: it may be stopped, and added again later{moved}"
     if act.what == ShardDeed.REMOVE and not here:
         return f"{name} has left the run, and its process ends{moved}"
-    _demand_going(status)
+    _refuse_ended(status)
     raise OperatorError(f"nothing came of it: {name} is as it was; the coordinator's log says why")

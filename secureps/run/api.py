@@ -1,6 +1,6 @@
 """`secureps up`, `simulate` and `check` as Python functions, for scripts and notebooks.
 
-They print plain lines, have no live panel, and return the results that the commands write.
+They print plain lines instead of a live panel, and return the results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from secureps.store.checkpoint import read_state
 from secureps.store.keyring import refuse_unsafe
 
 COLUMNS = 100
-"""Columns of a plan's page as text."""
+"""The width of a checked plan as text."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class RunResult:
     """The result of a finished run.
 
     Args:
-        name: of the plan or scenario.
-        folder: of the run: everything it wrote.
-        finished: why it ended.
+        name: the name of the plan or scenario.
+        folder: the folder with everything that the run wrote.
+        finished: the reason why the run ended.
         versions: the last version of every group.
-        seconds: from start to end; of virtual time, where it was simulated.
-        score: loss and metrics of the last model on held-out records; empty if nobody judged it.
+        seconds: from start to end; virtual seconds if the run was simulated.
+        score: loss and metrics of the last model on held-out records; empty if it has no score.
         epsilon: the most that any client spent; None without privacy. Under an unsafe seed nothing
-            is private: infinite, or, where it was simulated, what a secret seed would have spent.
-        unsafe: the seed was unsafe.
-        history: one mapping of metrics per version and group, in the order of publishing: those
-            of metrics.jsonl.
+            is private: it is infinite, or, in a simulation, what a secret seed would have spent.
+        unsafe: whether the seed was unsafe.
+        history: the lines of metrics.jsonl: metrics of each version of each group, in the order of
+            publishing.
         figures: charts, as PNG files.
 
     Examples:
@@ -77,10 +77,10 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path | str) -> RunResult:
-        """Reads the result of a run that is over, from its folder.
+        """Reads the result of a finished run from its folder.
 
         Raises:
-            ConfigError: no run has ended there.
+            ConfigError: no run has finished there.
         """
         folder = Path(folder).resolve()
         here = next((each for each in (folder / "report", folder) if _summary(each).exists()), None)
@@ -106,10 +106,10 @@ class RunResult:
         return RunFolder(self.folder).model
 
     def model(self) -> Parameters:
-        """The last model: a new array for every tensor, by name.
+        """Reads the last model: a new array for every tensor, by name.
 
         Raises:
-            DamagedStore: the file is not there, or damaged.
+            DamagedStore: the file is missing or damaged.
         """
         return dict(read_state(self.model_path)[0])
 
@@ -182,19 +182,19 @@ def check(
     fetch: bool = False,
     epsilon: float | None = None,
 ) -> PlanCheck:
-    """Explains a plan, or refuses it: who sees what, what privacy and bytes it costs.
+    """Explains who sees what in a plan and what privacy and bytes it costs, or refuses the plan.
 
-    Reads the plan and runs nothing of it, unless it is told to. What follows from the model's size
-    is unknown where nothing that may be read says it.
+    By default the plan is only read, and nothing of it runs. Costs that depend on the model's size
+    are unknown unless an argument gives the size.
 
     Args:
         plan: the file of a plan or a scenario.
-        values: how many values the model has, or each of its groups.
+        values: the number of values of the model, or of each of its groups by name.
         schema: a JSON file of the model's tensors, names and shapes, in place of `values`.
-        run_script: run the plan's script, in a process of its own, to see its model.
+        run_script: run the plan's script in a process of its own, to see its model.
         fetch: fetch the plan's `initial` if it lies on another machine.
-        epsilon: that a client may spend: the least noise for it is chosen, or where the plan states
-            noise, the most versions; the plan is explained as it is with them.
+        epsilon: what a client may spend. The plan is explained with the least noise for it, or, if
+            the plan states its noise, with the most versions.
 
     Raises:
         ConfigError, PlanRefused: the plan is unsound; says why.
@@ -221,8 +221,8 @@ def up(
 ) -> RunResult:
     """Plays a plan's whole federation on this machine, each party a process of its own.
 
-    Returns when the run is over. Ctrl-C, or whatever else ends it, leaves no process behind;
-    `secureps resume FOLDER` goes on with a run that was stopped.
+    Returns when the run has finished. No process is left, also after Ctrl-C or an error;
+    `secureps resume FOLDER` continues a run that was stopped.
 
     Args:
         plan: the file of a plan with a [federation].
@@ -234,7 +234,7 @@ def up(
     Raises:
         ConfigError, PlanRefused: the plan cannot be played.
         OperatorError: a process died too often.
-        SecurepsError: whatever else ended the run.
+        SecurepsError: something else ended the run.
 
     Examples:
         >>> result = ps.up("plan.toml", quiet=True)
@@ -261,13 +261,13 @@ def simulate(
     is seeded: no privacy.
 
     Args:
-        scenario: its file.
+        scenario: the scenario's file.
         out: the report's folder, which must be empty; default: runs/NAME.
         quiet: print nothing.
 
     Raises:
-        ConfigError: the folder holds something, or the scenario is not right.
-        SecurepsError: whatever ended the run before its time.
+        ConfigError: the folder is not empty, or the scenario is wrong.
+        SecurepsError: something ended the run early.
 
     Examples:
         >>> result = ps.simulate("scenario.toml", quiet=True)

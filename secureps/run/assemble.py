@@ -1,6 +1,6 @@
-"""Makes a server of its machine, its stores and its environment, as a process or in a simulation.
+"""Makes each server from its machine, stores and environment, for processes and simulations.
 
-Nothing starts before `Executor.start`.
+A server runs once `Executor.start` is called.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pinned_run(
 def make_coordinator(
     run: PinnedRun, checkpoints: Path, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a coordinator; PlanRefused if a rule of the user's cannot be imported or made."""
+    """Makes a coordinator; PlanRefused if a user's rule cannot be imported or made."""
     run.plan.make_rules()
     machine = Coordinator(run)
     worker = CoordinatorWorker(machine, checkpoints)
@@ -60,7 +60,7 @@ def make_coordinator(
 def make_standby(
     kit: PublicKit, plan: Plan, number: bytes, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a standby of the folder with this number; PlanRefused as for a coordinator."""
+    """Makes a coordinator's standby; `number` is its folder's. PlanRefused as above."""
     journal = stores.journal
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
     plan.make_rules()
@@ -81,11 +81,7 @@ def make_shard(
     limit: Limit = UNLIMITED,
     adding: Callable[[int], float] = lambda blocks: 0.0,
 ) -> Executor:
-    """Makes a shard.
-
-    Args:
-        adding: virtual seconds that it takes to add up so many blocks of updates.
-    """
+    """Makes a shard; `adding` gives the virtual seconds to add up so many blocks of updates."""
     machine = Shard(address, kit.roster, not seed.private, limit)
     noise = ShardNoise(address.name, machine.state, stores.spool, seed, kit.holder_keys)
     worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, limit)
@@ -102,7 +98,7 @@ def make_holder(
     stores: Stores,
     around: Environment,
 ) -> Executor:
-    """Makes a key holder; ConfigError if it opens bfv and that extra is not installed."""
+    """Makes a key holder; ConfigError if it is one of bfv and that extra is not installed."""
     if isinstance(secret, EnvelopeKeys):
         member = CommitteeHolder(name, kit.roster, rules)
         committee_worker = CommitteeWorker(member, name, identity, secret)

@@ -1,7 +1,7 @@
-"""Exports and verifies what a party did, and what a ledger over all runs says.
+"""Exports and verifies audit logs of parties, and statements of ledgers over all runs.
 
-An audit log only grows: what was exported stays, byte for byte, whatever becomes of the journal.
-A statement of a ledger is made anew.
+An audit log only grows: exported bytes never change, even if the journal is lost. A statement of a
+ledger is written anew each time.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ _OR_NEW_KEYS = (
 )
 
 _NAMING = (UpdateReleased, SentWithoutPrivacy)
-"""The rows of a ledger that name the client whose update they are about."""
-
+"""The rows of a ledger that name a client."""
 
 Journalled = tuple[RunInfo, tuple[Entry, ...], Sequence[Row]]
-"""What a state folder tells: the run, its entries, and the rows of its journal."""
+"""The contents of a state folder: the run, its entries, and the rows of its journal."""
 
 
 def export(
@@ -64,15 +63,18 @@ def export(
     printed: Path | None = None,
     passphrases: Passphrases | None = None,
 ) -> tuple[AuditLog, int]:
-    """Writes what a party's journal says, or what is new; returns the log, and how many are new.
+    """Writes the entries of a party's journal to a log; returns the log and the number of new ones.
 
-    The party may run meanwhile. A log whose last signature is of an older key is signed anew.
+    The party may be running. A log whose last signature is from an older key is signed anew.
 
     Args:
-        out: made, or added to; printed: the page to write, or to replace.
+        out: the log, which is made or extended.
+        printed: an HTML page of the log, which is made or replaced.
 
-    Raises ConfigError if `state` is no folder of this party in a run, DamagedStore if the journal
-    is damaged or the file at `out` says something else, KitError without a key of this party.
+    Raises:
+        ConfigError: `state` is not a folder of this party in a run.
+        DamagedStore: the journal is damaged, or the file at `out` contradicts it.
+        KitError: the kit has no key of this party.
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
@@ -100,12 +102,13 @@ def export(
 
 
 def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[AuditLog]:
-    """The logs in some files, if they are whole, signed by their parties, and of one mind.
+    """Reads logs, and checks that they are whole, signed by their parties, and agree.
 
     Args:
-        state: of the party whose log is the one file: it is complete against that journal.
+        state: the state folder of the party of the only log, which must agree with its journal.
 
-    Raises DamagedStore, which names the file, and the first line or entry that is wrong.
+    Raises:
+        DamagedStore: names the file, and the first line or entry that is wrong.
     """
     if state is not None and len(files) > 1:
         raise ConfigError("--state is one party's: verify its log alone")
@@ -153,9 +156,9 @@ def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
 
 
 def _covers(stated: tuple[Spent, ...] | None, spent: tuple[Spent, ...] | None) -> bool:
-    """Whether a log of an earlier version states at least what its entries come to today.
+    """Whether a log of an earlier format states at least the epsilons that its entries amount to.
 
-    Up to format 4 records were counted by a looser bound: 7.875 where it is 7.860 now.
+    Until format 4 a looser bound was used: 7.875 for what is 7.860 now.
     """
     if stated is None or spent is None or len(stated) != len(spent):
         return False
@@ -183,7 +186,7 @@ def _read_journal(state: Path) -> Journalled:
 
 
 def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
-    """Refuses a log that lacks journal entries up to its last row (DamagedStore)."""
+    """Refuses a log that differs from the journal up to the log's last row (DamagedStore)."""
     run, known, rows = found
     if log.begin.run != run:
         raise DamagedStore(
@@ -197,7 +200,7 @@ def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
             raise DamagedStore(f"{path}: entry {number} is {own}; by the journal it is {other}")
     chains, newest = {row.seq: row.chain for row in rows}, rows[-1].seq
     for end in log.ends:
-        # Of a row that was archived nothing may be left: the entries before it were compared.
+        # An archived row may be gone; the entries up to it were compared above.
         gone = end.row < newest and end.row not in chains
         if not (gone or chains.get(end.row) == end.journal):
             raise DamagedStore(
@@ -216,9 +219,9 @@ def _describe_entry(all_entries: Sequence[Entry], number: int) -> str:
 def export_ledger(
     ledger: Path, kit: Path, name: str, out: Path, passphrases: Passphrases
 ) -> dict[str, Json]:
-    """Writes what a ledger over all runs says, signed by its client; returns it.
+    """Writes a statement of a client's ledger over all runs, signed by the client; returns it.
 
-    Raises ConfigError if there is no such ledger, or it has updates of other clients alone.
+    Raises ConfigError if there is no such ledger, or if it has only updates of other clients.
     """
     demand_ledger(ledger)
     me = load_private(kit, name, passphrases)
@@ -235,14 +238,14 @@ def export_ledger(
 
 
 def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
-    """Returns what a signed statement of a ledger says; DamagedStore if it was changed."""
+    """Reads a signed statement of a ledger; DamagedStore if it was changed."""
     data = _read(path)
     with naming(path, DamagedStore):
         return verified(data, load_public(kit).roster.identity(party_of(data)))
 
 
 def demand_ledger(ledger: Path) -> None:
-    """Refuses a ledger that is not there (ConfigError): reading it would make it."""
+    """Refuses a missing ledger (ConfigError), because opening a ledger creates it."""
     if found := sorted(ledger.rglob("ledgers/*.db")) if ledger.is_dir() else []:
         raise ConfigError(f"{ledger} is a folder: name one of its ledgers, such as {found[0]}")
     if not ledger.is_file():

@@ -1,7 +1,7 @@
-"""`secureps check`: explains a plan on one page, and what a site's policy says of it.
+"""`secureps check`: explains a plan on one page, and says whether a site's policy allows it.
 
-The plan may be a stranger's. Without a `Permit` nothing of it is run, no machine is dialled and its
-script is not opened: what depends on that is said to be unknown.
+The plan may come from a stranger. Without a `Permit` none of its code runs, no machine is dialled
+and its script is not opened; facts that would need this are reported as unknown.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
 from secureps.run.initial_schema import (
     Values,
-    every_size,
-    founding_schema,
-    initial_schema,
+    count_values,
+    read_initial_schema,
     read_schema,
-    sizes_of,
+    settle_schema,
+    size_options,
 )
-from secureps.run.report.status_tables import filled
+from secureps.run.report.status_tables import make_table
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.server_app import found
+from secureps.run.server_app import run_server_app
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
@@ -76,15 +76,15 @@ from secureps.wording import counted, duration, named, size
 T = TypeVar("T")
 
 PROGRAM_BYTES = 86_000_000
-"""Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
+"""Resident memory of a shard without a model: Python 3.11, numpy, gRPC (`benchmarks.memory`,
 "idle")."""
 KERNEL_BYTES = 130_000_000
-"""Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
+"""Additional resident memory once a sum was opened under rlwe: numba and compiled kernels."""
 
 
 @dataclass(frozen=True)
 class Permit:
-    """What may be done because a plan says so, beside reading it."""
+    """What `check` may do for a plan besides reading it."""
 
     run_script: bool = False
     fetch: bool = False
@@ -105,12 +105,12 @@ def check(
     """Reads a plan, refuses it or explains it.
 
     Args:
-        path: the plan's file, or that of a scenario, whose plan and clients count then.
-        values: of the model. Default: of the file `schema`, else of the plan's `initial`, else of
-            the model that the script makes; without all of these what follows is unknown.
-        memory: of each shard, as its file has it; default: the federation's, or no limit.
-        epsilon: that a client may spend: noise or versions are chosen for it.
-        link: of a client, by which the seconds of an update are told.
+        path: the file of a plan, or of a scenario with its plan and clients.
+        values: the number of values of the model; default: as the file `schema` says, else the
+            plan's `initial`, else the script's model, else unknown.
+        memory: the limit of each shard; default: the federation's, or no limit.
+        epsilon: what a client may spend: noise or versions are chosen for it.
+        link: of a client, for the seconds that an update takes.
     """
     if memory is not None and re.fullmatch(MEMORY, memory) is None:
         raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
@@ -119,21 +119,21 @@ def check(
             f"--up {link.up:g}, --down {link.down:g}: a link carries more than 0 Mbit/s"
         )
     refuse_two_sizes(values, schema, permit)
-    plan, clients = read(path, permit, epsilon)
+    plan, clients = read_plan(path, permit, epsilon)
     if epsilon is not None:
         refuse_epsilon(epsilon, plan.section)
     with naming(path):
         if values is None:
-            found = model(plan, path, clients, permit, schema, rehearsed=True)
+            found = find_model(plan, path, clients, permit, schema, rehearsed=True)
             plan = found.plan
             of_model = None if found.schema is None else plan.layout(found.schema).groups
             sizes = None if of_model is None else {group.name: group.size for group in of_model}
         else:
-            found, sizes = Model(plan, None, (), ()), sizes_of(plan, values)
+            found, sizes = Model(plan, None, (), ()), count_values(plan, values)
         choice = None
         if epsilon is not None:
-            plan, choice = _chosen(plan, path, sizes, epsilon)
-        around = service(plan, clients.clients if clients else None)
+            plan, choice = _choose_for(plan, path, sizes, epsilon)
+        around = describe_load(plan, clients.clients if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
         explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes, link)
@@ -142,16 +142,16 @@ def check(
 
 
 STAND_IN, UNLIMITED = 1.0, 1e9
-"""The noise multiplier and the budget of a plan that states none yet, until they are chosen."""
+"""A provisional noise multiplier and budget for a plan that states none, until they are chosen."""
 
 
-def _chosen(
+def _choose_for(
     plan: Plan, path: Path, sizes: Mapping[str, int] | None, epsilon: float
 ) -> tuple[Plan, Choice]:
     if sizes is None and isinstance(plan.section.privacy, ClientPrivacySection):
         raise ConfigError(
             "--epsilon: under client-level privacy it depends on how large the model is: give "
-            f"{every_size(plan)}, --schema FILE or --run-script"
+            f"{size_options(plan)}, --schema FILE or --run-script"
         )
     laid = () if sizes is None else plan.lay_out_sizes(sizes)
     sent = {group.name: group.sent for group in laid} or dict.fromkeys(plan.groups, 1)
@@ -160,7 +160,7 @@ def _chosen(
 
 
 def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit) -> None:
-    """Refuses two answers to how large the model is (ConfigError)."""
+    """Refuses two options that both give the model's size (ConfigError)."""
     told = {
         "--values": values is not None,
         "--schema": schema is not None,
@@ -173,11 +173,11 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 def list_unknown(
     plan: Plan, clients: FederationSection | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
-    """Lists what could not be said of a plan, and how to have it said."""
+    """Lists the facts of a plan that are unknown, and the options that would tell them."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
-        ways = [f"give {every_size(plan)}, or --schema FILE with its tensors' shapes"]
+        ways = [f"give {size_options(plan)}, or --schema FILE with its tensors' shapes"]
         ways += ["have --fetch fetch initial"] if not plan.has_digest else []
         ways += ["have --run-script run the plan's script, which makes the model"] if runs else []
         spends = isinstance(plan.section.privacy, ClientPrivacySection)
@@ -216,7 +216,7 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
             )
 
 
-def service(plan: Plan, clients: int | None = None) -> Service:
+def describe_load(plan: Plan, clients: int | None = None) -> Service:
     """Describes the load of a plan on servers; by default the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
@@ -234,13 +234,13 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def read(
+def read_plan(
     path: Path, permit: Permit, epsilon: float | None = None
 ) -> tuple[Plan, FederationSection | None]:
-    """Reads the plan of a file, or of a scenario's, and its clients; `script` is a whole path.
+    """Reads the plan and the clients of a plan's or a scenario's file; `script` becomes absolute.
 
-    The script, and files that its settings name, are looked for only where it may run. With an
-    `epsilon` noise and budget, which are chosen later, need not be there.
+    The script and the files that its settings name are checked only if the script may run. With an
+    `epsilon` the plan may lack noise and budget, which are chosen later.
     """
     if "plan" in read_toml(path):
         scenario = load_scenario(path, permit.fetch, permit.run_script)
@@ -263,11 +263,11 @@ def read(
 
 @dataclass(frozen=True)
 class Model:
-    """The model of a plan; the plan has what a ServerApp asks for.
+    """The model of a plan; `plan` includes what its ServerApp asks for.
 
     Args:
-        schema: None if nothing may be read that says it.
-        examples: how many each holder has; empty if it is not known.
+        schema: None if nothing that may be read says it.
+        examples: the number of each holder's examples; empty if it is unknown.
         lengths: of an update that was tried (`scoring.rehearse`).
     """
 
@@ -279,11 +279,10 @@ class Model:
 
 
 MOST_ASKED = 64
-"""The most data holders whose trainers are made, to ask how many examples they have, and what
-they touch."""
+"""With more data holders than this, no trainers are made to count examples and touched rows."""
 
 
-def model(
+def find_model(
     plan: Plan,
     path: Path,
     clients: FederationSection | None,
@@ -291,14 +290,14 @@ def model(
     schema: Path | None = None,
     rehearsed: bool = False,
 ) -> Model:
-    """Finds the model of a file, of the plan's `initial`, or of its script, in another process.
+    """Finds the model in a file or the plan's `initial`, or asks the script in another process.
 
     Args:
-        schema: a file of its tensors, in place of `initial`.
-        rehearsed: the script also trains and evaluates once (`rehearse`), but for Flower apps.
+        schema: a file of the model's tensors, in place of `initial`.
+        rehearsed: the script also trains and evaluates once (`rehearse`); not a Flower app.
     """
     if clients is None or not permit.run_script:
-        told = initial_schema(plan) if plan.has_digest else None
+        told = read_initial_schema(plan) if plan.has_digest else None
         told = told if schema is None else read_schema(schema)
         notes = () if told is None else remarks(plan, told, {})
         return Model(plan, told, notes, ())
@@ -308,7 +307,7 @@ def model(
             "another machine: add --fetch"
         )
     seed, code = UnsafeSeed(0), Path(clients.script)
-    founding = found(plan, code, clients.settings, clients.clients, seed)
+    founding = run_server_app(plan, code, clients.settings, clients.clients, seed)
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
@@ -328,7 +327,7 @@ def model(
         naming(path, ConfigError, code.absolute()),
     ):
         made, kinds = script.look()
-        made = founding_schema(plan, made)
+        made = settle_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
         lengths, said = dict[str, float](), tuple[str, ...]()
         if rehearsed and not speaks_flower(code):
@@ -365,7 +364,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         "bold",
     )
     yield Text(f"digest: {explanation.digest or UNKNOWN}")
-    yield filled(
+    yield make_table(
         "who sees what",
         ("role", "sees", "never sees"),
         [(s.role, s.sees, s.never) for s in explanation.sights],
@@ -374,15 +373,15 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     for who in explanation.collusion:
         yield Text(f"- {who}")
     yield Text(f"What they find: {explanation.opened}.\n")
-    yield _rules(explanation.rules)
-    yield _price(explanation.price)
+    yield _rule_table(explanation.rules)
+    yield _price_table(explanation.price)
     if explanation.choice is not None:
-        yield _choice(explanation.choice)
-    yield _costs(explanation.groups, explanation.link)
+        yield _choice_text(explanation.choice)
+    yield _cost_table(explanation.groups, explanation.link)
     if explanation.committee is not None:
-        yield _committee(explanation.committee)
+        yield _committee_table(explanation.committee)
     if explanation.shard is not None:
-        yield _shard(explanation.shard, explanation.fewest)
+        yield _shard_table(explanation.shard, explanation.fewest)
     for remark in explanation.remarks:
         warns = remark.startswith("WARNING")
         yield Text(remark, "bold red") if warns else Text(f"note: {remark}", "yellow")
@@ -397,17 +396,17 @@ def _show(value: T | None, told: Callable[[T], str]) -> str:
     return UNKNOWN if value is None else told(value)
 
 
-def _quantified(
+def _quantity_table(
     title: str,
     heads: Iterable[str],
     quantities: Mapping[str, Callable[[T], str]],
     things: Sequence[T],
 ) -> Table:
-    """One row for each quantity: narrow terminals then lose no digits."""
-    return filled(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
+    """Makes a table with one row for each quantity, so that it fits narrow terminals."""
+    return make_table(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
 
 
-def _rules(rules: tuple[RuleText, ...]) -> Table:
+def _rule_table(rules: tuple[RuleText, ...]) -> Table:
     quantities: dict[str, Callable[[RuleText], str]] = {
         "a version": lambda r: r.rule,
         "an update may be behind": lambda r: r.behind,
@@ -416,10 +415,10 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
         "the coordinator sees of a client": lambda r: r.seen,
     }
     heads = ("group", *(rule.group for rule in rules)) if len(rules) > 1 else ("what", "how")
-    return _quantified("what the rules do", heads, quantities, rules)
+    return _quantity_table("what the rules do", heads, quantities, rules)
 
 
-def _price(price: Price | None) -> Table | Text:
+def _price_table(price: Price | None) -> Table | Text:
     if price is None:
         return Text("what privacy spends: nothing is private")
 
@@ -429,7 +428,7 @@ def _price(price: Price | None) -> Table | Text:
     def versions(count: int) -> str:
         return counted(count, "version")
 
-    return filled(
+    return make_table(
         "what privacy spends",
         ("what", "how much"),
         [
@@ -463,7 +462,7 @@ def _price(price: Price | None) -> Table | Text:
     )
 
 
-def _choice(choice: Choice) -> Text:
+def _choice_text(choice: Choice) -> Text:
     lines = "\n".join(f"    {line}" for line in choice.lines)
     return Text(
         f"For epsilon {choice.epsilon:g} at delta {choice.delta:g} set these in the plan, in its "
@@ -474,8 +473,8 @@ def _choice(choice: Choice) -> Text:
     )
 
 
-def _committee(cost: CommitteeCost) -> Table:
-    return filled(
+def _committee_table(cost: CommitteeCost) -> Table:
+    return make_table(
         "what the committee of key holders costs: hardly more for a larger model",
         ("what", "how much"),
         [
@@ -510,7 +509,7 @@ def _committee(cost: CommitteeCost) -> Table:
     )
 
 
-def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
+def _cost_table(groups: tuple[GroupCost, ...], link: Link) -> Table:
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
         "blocks": lambda g: _show(g.blocks, str),
@@ -534,17 +533,16 @@ def _costs(groups: tuple[GroupCost, ...], link: Link) -> Table:
     heads = ("group", *map(_name_alike, alike)) if len(groups) > 1 else ("what", "how much")
     if all(group.bits_left is None for group in groups):
         del quantities["bits left in a mean"]
-    return _quantified("what it costs", heads, quantities, first)
+    return _quantity_table("what it costs", heads, quantities, first)
 
 
 def _name_alike(alike: list[GroupCost]) -> str:
-    """The name of one group, or of the first and last of row-blocks that cost the same."""
     if len(alike) == 1:
         return alike[0].name
     return f"{alike[0].name} to {alike[-1].name}, each"
 
 
-def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
+def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> Table:
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], str]] = {
         "memory": lambda use: size(use.memory),
@@ -562,28 +560,28 @@ def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
         left = counted(fewest.shards, "shard")
         heads, uses = [counted(need.shards, "shard"), f"{left}, the fewest"], [need, fewest]
     title = f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected"
-    return _quantified(title, ("what", *heads), parts, uses)
+    return _quantity_table(title, ("what", *heads), parts, uses)
 
 
-# --- what a site says of it -------------------------------------------------------
+# --- a site's policy --------------------------------------------------------------
 
 
 def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verdict, ...]:
-    """What each key of a site's policy says of a plan's file; no verdict where a key is not set.
+    """Judges a plan's file by each key that a site's policy sets.
 
-    A script that the site does not allow is not run, whatever is permitted.
+    A script that the site does not allow never runs, even if the permit allows it.
     """
     policy = read_site(site)
-    plan, clients = read(path, permit)
+    plan, clients = read_plan(path, permit)
     script = None if clients is None else Path(clients.script)
-    of_script = tuple(_of_script(policy, script))
-    runs = permit.run_script and accepted(of_script)
+    of_script = tuple(_judge_script(policy, script))
+    runs = permit.run_script and is_accepted(of_script)
     if runs and script is not None and speaks_flower(script):
-        plan = model(plan, path, clients, permit).plan  # with what its ServerApp asks for
+        plan = find_model(plan, path, clients, permit).plan  # includes its ServerApp's demands
     return (*of_script, *_verdicts(policy, plan))
 
 
-def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
+def _judge_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
     if policy.scripts is not None:
         objection = ""
         try:
@@ -596,18 +594,18 @@ def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
-        yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
+        yield verdict if verdict.key != "plans" or plan.has_digest else _judge_unread(verdict, plan)
     if policy.records is not None:
         how = "counts by it" if publishes_counts(plan.section) else "counts all alike"
         yield Verdict("records", str(policy.records), how)
     if policy.ledger is not None and policy.terms.budget is not None:
-        yield _of_ledger(policy.ledger, policy.terms.budget, plan)
+        yield _judge_ledger(policy.ledger, policy.terms.budget, plan)
     if policy.terms.updates_per_hour is not None:
         most = str(policy.terms.updates_per_hour)
         yield Verdict("updates_per_hour", most, "as its rule asks: beyond it the client rests")
 
 
-def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
+def _judge_unread(verdict: Verdict, plan: Plan) -> Verdict:
     objection = (
         f"the plan's digest is unknown: initial lies on another machine, {plan.section.initial}, "
         "and was not fetched; --fetch fetches it"
@@ -615,8 +613,8 @@ def _of_unread(verdict: Verdict, plan: Plan) -> Verdict:
     return replace(verdict, plans="unknown", objection=objection)
 
 
-def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
-    """Says what is left of a site's budget: none refuses every plan, little ends a client early."""
+def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
+    """Judges a plan by what is left of a site's budget: without any, every plan is refused."""
     own = BudgetLedger(path)
     known = [fact for _, fact in own.facts()]
     privacy, objection = plan.section.privacy, ""
@@ -636,7 +634,7 @@ def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
 
 
 def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
-    yield filled(
+    yield make_table(
         f"what {site} says of the plan",
         ("key", "the site's", "the plan's", "verdict"),
         [(v.key, v.own, v.plans, "refused" if v.objection else "kept to") for v in verdicts],
@@ -644,7 +642,7 @@ def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | T
     for each in verdicts:
         if each.objection:
             yield Text(f"- {each.key}: {each.objection}", "red")
-    refused = not accepted(verdicts)
+    refused = not is_accepted(verdicts)
     yield Text(
         f"a client of this site {'refuses' if refused else 'takes part in'} a run of this plan",
         "bold",
@@ -652,13 +650,13 @@ def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | T
 
 
 def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
-    return {"accepted": accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
+    return {"accepted": is_accepted(verdicts), "verdicts": [asdict(each) for each in verdicts]}
 
 
-def runs_nothing(verdicts: tuple[Verdict, ...]) -> bool:
-    """Tells whether this site does not allow the plan's script."""
+def forbids_script(verdicts: tuple[Verdict, ...]) -> bool:
+    """Whether the site does not allow the plan's script."""
     return any(each.key == "scripts" and each.objection for each in verdicts)
 
 
-def accepted(verdicts: tuple[Verdict, ...]) -> bool:
+def is_accepted(verdicts: tuple[Verdict, ...]) -> bool:
     return not any(each.objection for each in verdicts)

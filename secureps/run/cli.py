@@ -1,7 +1,7 @@
-"""The command line: what an operator types, and how errors look.
+"""The command line: its commands and options, and how errors are printed.
 
-Beside `run.options`, and OpenTelemetry's own variables, nothing else reads the environment. No work
-lives here: every command imports what it needs when it runs, so that help is there at once.
+Commands import what they need when they run, so that help appears at once. Only this module,
+`run.options` and OpenTelemetry read environment variables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import ConfigError, SecurepsError, exit_status
-from secureps.exhaustion import no_core_dumps
+from secureps.exhaustion import disable_core_dumps
 from secureps.run import commands
 from secureps.run.act import act, shards
 from secureps.run.options import (
@@ -57,19 +57,19 @@ app = Tool(
     rich_markup_mode="rich",
 )
 
-# Where `--help` shows a command; panels stand in the order of their first commands.
+# The panels of `--help`, which are ordered by their first commands.
 _HERE, _RUNS = "A federation on this machine", "Its runs"
 _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 
 PROFILED = ("dashboard", "join", "preflight", "status")
-"""The commands that a profile saves options."""
+"""The commands for which a profile supplies options."""
 
 GONE = {
     "profile": "`secureps check PLAN --run-script --up MBIT --down MBIT` says how long an update "
     "takes on a link",
     "--sealing": "leave it out; updates are sealed on the processor",
 }
-"""A command and an option of 0.2.0, and what to do instead."""
+"""Commands and options of 0.2.0 that were removed, and what to do instead."""
 
 
 def _version(wanted: bool) -> None:
@@ -111,7 +111,7 @@ def root(
         from secureps.compiled import keep_in
 
         keep_in(kernels)
-        os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # of the processes it starts
+        os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # for processes it starts
 
 
 @app.command(rich_help_panel=_HERE)
@@ -184,10 +184,10 @@ def check(
     from secureps.policy.explain.explanation import Link
     from secureps.run.check import (
         Permit,
-        accepted,
         check_site,
+        forbids_script,
+        is_accepted,
         record,
-        runs_nothing,
         site_record,
         site_tables,
         tables,
@@ -197,7 +197,7 @@ def check(
 
     permit, sizes, link = Permit(run_script, fetch), read_values(values or ()), Link(up, down)
     verdicts = () if site is None else check_site(plan, site, permit)
-    refused = run_script and runs_nothing(verdicts)
+    refused = run_script and forbids_script(verdicts)
     known = None if refused else examine(plan, sizes, memory, schema, permit, epsilon, link)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
@@ -206,7 +206,7 @@ def check(
         parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
         for part in parts:
             Console().print(part)
-    if not accepted(verdicts):
+    if not is_accepted(verdicts):
         raise typer.Exit(1)
 
 
@@ -313,7 +313,7 @@ _forwarding = app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
-"""Makes a command that leaves all that follows its name to a tool, imported when it runs."""
+"""Makes a command that passes all its arguments on to a tool, which it imports when it runs."""
 
 
 def _forward(context: typer.Context, tool: Tool) -> None:
@@ -484,7 +484,7 @@ def join(
 
             words = repeat_words("hold", "passphrase_fd")
             secret = None if passphrase_fd is None else read_passphrase(passphrase_fd)
-            ignore_output_errors()  # that may have closed stdin, whose number no pipe may take
+            ignore_output_errors()  # reserves a closed stdin's number, which a pipe would get
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return
@@ -510,7 +510,7 @@ def _complain(error: Exception) -> SecurepsError:
 
 @contextmanager
 def _as_a_party() -> Iterator[None]:
-    """For whoever starts processes again: which errors no restart mends (`errors.exit_status`)."""
+    """Exits with `errors.exit_status`, which tells a supervisor whether a restart can help."""
     ignore_output_errors()
     try:
         yield
@@ -519,11 +519,11 @@ def _as_a_party() -> Iterator[None]:
 
 
 def main() -> None:
-    """The command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C).
+    """Runs the command line; exits with 0, 1 (an error, in one line), 2 (usage) or 130 (Ctrl-C).
 
-    `serve` and `join` exit with 78 where no restart mends the error.
+    `serve` and `join` exit with 78 if a restart cannot help.
     """
-    no_core_dumps()
+    disable_core_dumps()
     words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
     given = words.index("--profile") if "--profile" in words else 0
     if command := next((word for word in words[:given] if word in PROFILED), ""):

@@ -1,7 +1,4 @@
-"""The commands about studies, kernels, existing runs, Flower's servers, and a party's state.
-
-Errors go up to `run.cli`.
-"""
+"""Commands about studies, kernels, existing runs, Flower's servers, and a party's state."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ def runs(
     """List the runs of `up`: how far each came, its score, and whether it is over."""
     from rich.console import Console
 
-    from secureps.run.up.runs import listing
+    from secureps.run.up.runs import list_runs
 
-    for line in listing(folder):
+    for line in list_runs(folder):
         Console().print(line, soft_wrap=True)
 
 

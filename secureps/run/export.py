@@ -1,4 +1,4 @@
-"""Exports a model, by the names of its tensors, from a checkpoint's blocks."""
+"""`secureps export`: assembles a model from a checkpoint's blocks, and writes it to one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from secureps.messages.run import TRAIN_METRICS
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.checks.evaluation import find_best
 from secureps.policy.plan import Plan
-from secureps.run.report.terminal import folded
+from secureps.run.report.terminal import fold_versions
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.service.checkpoint_copies import CopiedCheckpoints
 from secureps.store import checkpoint
@@ -30,13 +30,14 @@ Tensors = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that a checkpoint holds.
+    """The model of a checkpoint.
 
     Args:
-        number: of the checkpoint; run: the run's id, hexadecimal.
+        number: of the checkpoint.
+        run: the run's id, hexadecimal.
         tensors: by name, in the model's order, without those that stay with clients.
-        unsafe: the clients, sorted, that ever submitted what an unsafe seed made.
-        complaints: what is wrong with newer checkpoints that were passed over.
+        unsafe: the clients, sorted, that ever submitted an update of an unsafe seed.
+        complaints: the errors of newer checkpoints that were skipped.
     """
 
     number: int
@@ -50,7 +51,7 @@ class Model:
 
     @property
     def version(self) -> str:
-        return folded(self.versions)
+        return fold_versions(self.versions)
 
 
 def read_model(directory: Path) -> Model:
@@ -58,14 +59,14 @@ def read_model(directory: Path) -> Model:
 
 
 def newest_model(checkpoints: checkpoint.Root) -> Model:
-    """Reads the newest whole model; DamagedStore, or OperatorError without a checkpoint."""
+    """Reads the newest whole model; OperatorError if there is no checkpoint, or DamagedStore."""
     return _assemble(*checkpoint.latest_good(checkpoints))
 
 
 def best_model(checkpoints: checkpoint.Root) -> Model:
-    """The model of the best version by the federation's own evaluation, so far.
+    """Reads the model of the best version so far by the federation's own evaluation.
 
-    Raises ConfigError if the plan does not say what is best, or no checkpoint has one yet.
+    Raises ConfigError if the plan does not say what is best, or no checkpoint has an evaluation.
     """
     _, newest, complaints = checkpoint.latest_good(checkpoints)
     plan = Plan.from_text(newest.run.plan)
@@ -96,14 +97,14 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
 def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
     """Writes the newest whole model of a run's folder, or its best one, to a safetensors file.
 
-    Its metadata name the run, the checkpoint, the versions and their metrics, and any unsafe seed.
+    The file's metadata has the run, the checkpoint, versions, metrics, and any unsafe seed.
 
     Args:
         run: the folder that has checkpoints/, or its URL at an object store.
-        out: the file, which is replaced; or its URL, where nothing is written over another file.
+        out: the file, which is replaced; or its URL, where no existing file is overwritten.
 
-    Raises DiskFailed for a store that cannot be reached, and what `newest_model` or `best_model`
-    raises.
+    Raises DiskFailed for a store that cannot be reached, and the errors of `newest_model` or
+    `best_model`.
     """
     model = _read(str(run), best_model if the_best else newest_model)
     metadata = {"run": model.run, "checkpoint": str(model.number), **model.layout.ties}
@@ -127,7 +128,7 @@ def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
 def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
     if not is_url(run):
         if not Path(run).exists():
-            Origin.read(RunFolder(Path(run).resolve()))  # says that no such run is here
+            Origin.read(RunFolder(Path(run).resolve()))  # raises: there is no such run
         return read(Path(run) / "checkpoints")
     with TemporaryDirectory(prefix="secureps-") as folder:
         copied = CopiedCheckpoints(ObjectStore(f"{run.rstrip('/')}/checkpoints"), Path(folder))
@@ -170,6 +171,6 @@ def _layout(directory: Path, manifest: checkpoint.Manifest) -> Layout:
 
 
 def _values(group: GroupLayout, blocks: Tensors) -> list[NDArray[np.float32]]:
-    """Orders a group's blocks, wherever the version that wrote them cut the values."""
+    """Collects a group's blocks in order, whatever block size wrote them."""
     names = (checkpoint.tensor_name(group.name, block) for block in itertools.count())
     return [blocks[name] for name in itertools.takewhile(blocks.__contains__, names)]

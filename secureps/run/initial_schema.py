@@ -1,6 +1,4 @@
-"""Reads a model's tensors and sizes: from a plan's file of version 0, from a file of shapes,
-or from the numbers of values on the command line.
-"""
+"""Reads a model's schema or size from a plan's file of version 0, a file of shapes, or options."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ from secureps.files.objects import initial_path, shown
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.wording import meant, named
+from secureps.wording import named, suggest
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
-def founding_schema(plan: Plan, made: Schema) -> Schema:
-    """The schema of the plan's file, or else the script's; ConfigError if the two differ."""
-    found = initial_schema(plan)
+def settle_schema(plan: Plan, made: Schema) -> Schema:
+    """Returns the schema of the plan's file, or else the script's; ConfigError if they differ."""
+    found = read_initial_schema(plan)
     if found is None:
         return made
     of_file = found.untied.telling({})
@@ -38,11 +36,11 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
     return found
 
 
-def initial_schema(plan: Plan) -> Schema | None:
-    """Reads the schema of the plan's file of version 0; None if the first client founds.
+def read_initial_schema(plan: Plan) -> Schema | None:
+    """Reads the schema of the plan's file of version 0; None if the first client makes version 0.
 
-    It has digests of the tensors that the plan freezes: the file has those, too. Raises ConfigError
-    if it is no safetensors file, or has types or values from which no training can start.
+    The schema includes digests of the tensors that the plan freezes. Raises ConfigError if the file
+    is no safetensors file, or has types or values from which no training can start.
     """
     if plan.section.initial is None:
         return None
@@ -55,7 +53,7 @@ def initial_schema(plan: Plan) -> Schema | None:
 
 
 def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
-    """Refuses what shards could not publish; what stays with clients may be anything."""
+    """Refuses values that shards could not publish; tensors of clients may have any values."""
     for group in layout.groups:
         for spec, view in group.views(tensors):
             with np.errstate(over="ignore"):
@@ -72,16 +70,16 @@ def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:
 
 
 Values = int | Mapping[str, int]
-"""How many values a model has: of its one group, or of each group of the plan's file."""
+"""The number of values of a model's only group, or of each group of the plan's file."""
 
 
-def every_size(plan: Plan) -> str:
+def size_options(plan: Plan) -> str:
     names = [group.name for group in plan.section.group]
     return "--values N" if len(names) == 1 else " ".join(f"--values {each}=N" for each in names)
 
 
 def read_values(texts: Iterable[str]) -> Values | None:
-    """Reads `--values`: one number, or one a group; ConfigError if it is neither N nor GROUP=N."""
+    """Reads `--values`: N for a single group, or GROUP=N for each; else ConfigError."""
     given: dict[str, int] = {}
     for text in texts:
         group, _, number = text.rpartition("=")
@@ -97,19 +95,21 @@ def read_values(texts: Iterable[str]) -> Values | None:
     return given[""]
 
 
-def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
-    """Counts the values of each group or row-block; raises ConfigError if the plan has others."""
+def count_values(plan: Plan, values: Values) -> dict[str, int]:
+    """Counts the values of each group or row-block; ConfigError unless they fit the plan."""
     sections = {group.name: group for group in plan.section.group}
     if isinstance(values, int):
         if len(sections) > 1:
-            raise ConfigError(f"--values: the plan has {len(sections)} groups: {every_size(plan)}")
+            raise ConfigError(
+                f"--values: the plan has {len(sections)} groups: {size_options(plan)}"
+            )
         values = dict.fromkeys(sections, values)
     if lacking := [name for name in sections if name not in values]:
-        raise ConfigError(f"--values: says nothing of {named(lacking)}: {every_size(plan)}")
+        raise ConfigError(f"--values: says nothing of {named(lacking)}: {size_options(plan)}")
     sizes: dict[str, int] = {}
     for name, count in values.items():
         if (section := sections.get(name)) is None:
-            raise ConfigError(f"--values: no group is called {name!r}; {meant(name, sections)}")
+            raise ConfigError(f"--values: no group is called {name!r}; {suggest(name, sections)}")
         if (cut := section.sparse) is None:
             sizes[name] = count + section.scaled
             continue
@@ -124,7 +124,7 @@ def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
 
 
 def read_schema(path: Path) -> Schema:
-    """Reads a JSON file of tensor shapes, {"weight": [10, 64]}; ConfigError if it is none."""
+    """Reads a JSON file of tensor shapes such as {"weight": [10, 64]}, or raises ConfigError."""
     try:
         told = json.loads(path.read_bytes())
         shapes = {str(name): tuple(shape) for name, shape in told.items()}

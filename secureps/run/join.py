@@ -1,15 +1,13 @@
-"""`secureps join`: one data holder, from a script that need not know of secureps.
+"""`secureps join`: runs a data holder's client; with `--hold` also the key holder of its site.
 
-`secureps join --hold`: a data holder's client, and beside it the key holder of its site.
-
-Each is a process of its own, with keys and a journal of its own. This process starts both, shows
-what they say, and starts either again if it dies.
+With `--hold` both are processes with their own keys and journals. This process starts them, shows
+their output, and restarts them if they die.
 
     DIR                       the client's state folder
     DIR-holder/lock           held by this process
-    DIR-holder/keyholder.toml what `secureps serve keyholder` reads
+    DIR-holder/keyholder.toml the configuration of `secureps serve keyholder`
     DIR-holder/state          the key holder's ledger
-    DIR-holder/logs/NAME.log  what each of the two says, as on the terminal
+    DIR-holder/logs/NAME.log  the output of each, as on the terminal
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
-from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
+from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
 from secureps.roles.holder.holder import OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
 from secureps.run.script.cut_off import cut_off
-from secureps.run.up.folder import locked, refuse_running, site_holder
+from secureps.run.up.folder import lock_folder, refuse_running, site_holder
 from secureps.run.up.runs import LogReader
 from secureps.service.logs import LogFormat, tell
 from secureps.service.pinning import pin_process
@@ -45,20 +43,20 @@ from secureps.tracebacks import dump_crashes
 
 
 def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: str = "off") -> str:
-    """Takes part until the run is over; returns why it ended.
+    """Takes part until the run ends; returns the reason for the end.
 
     Args:
-        script: one of ours, a Flower file, or a Flower project's folder.
-        pin: the NUMA node that this process is pinned to, before it imports anything of the script.
+        script: a script of secureps, a Flower file, or a Flower project's folder.
+        pin: the NUMA node to which this process is pinned before it imports the script.
 
     Raises:
-        ConfigError: the script cannot be used, or its site does not allow it; says why.
-        SecurepsError: whatever ended it before.
+        ConfigError: the script cannot be used, or its site does not allow it.
+        SecurepsError: something ended the client before the run.
     """
     dump_crashes()
     pin_process(pin, joining.name, joining.threads)
-    joining.site.demand_script(script)  # before anything of it runs
-    sys.argv = [str(script)]  # it may read its command line, and so may processes that it starts
+    joining.site.demand_script(script)  # before any of its code runs
+    sys.argv = [str(script)]  # the script, and processes that it starts, may read it
     if not joining.site.network:
         with cut_off(script, settings, joining.state, joining.name) as trainer:
             return take_part(joining, trainer).reason
@@ -76,23 +74,23 @@ def join_and_hold(
 ) -> str:
     """Runs a client and its site's key holder, each as a process; returns why the client ended.
 
-    A process that dies is started again, and a signal ends both. If the client leaves or fails, its
-    key holder goes on until the run is over, because the other sites need it. If the key holder
-    fails, the client goes on, because the others may be enough. A run that failed ends both.
+    A process that dies is restarted, and a signal ends both. If the client leaves or fails, its key
+    holder continues until the run ends, because the other sites need it. If the key holder fails,
+    the client continues, because the other key holders may be enough. A failed run ends both.
 
     Args:
-        words: the command of `secureps` and its arguments that run the client alone.
+        words: the arguments of `secureps` that run the client alone.
         passphrase: of the private keys of both; None if there is none.
 
     Raises:
-        SecurepsError: the client or the key holder failed for good, or the run did.
+        SecurepsError: the client or the key holder failed for good, or the run failed.
     """
     client, holder = joining.name, site_holder(joining.name)
     state = joining.state.absolute()
     folder = state.with_name(site_holder(state.name))
     both = Supervisor(folder / "logs")
     with ExitStack() as stack:
-        config = stack.enter_context(_claimed(joining, holder, folder))
+        config = stack.enter_context(_claim_folder(joining, holder, folder))
         serve = ("serve", "keyholder", "--config", str(config), "--log-format", log_format)
         programs = (
             Program(holder, (*SECUREPS, *serve), None, may_fail=True),
@@ -130,10 +128,10 @@ def _watch(
     """Waits until the client has ended, and the run or the key holder too.
 
     Args:
-        again: what to do before a process is started again, by its name.
-        then: what follows if the client, or the key holder, has failed, by its name.
-    Returns:
-        why the client ended; "" if it failed.
+        again: by name, the function to call before a process is restarted.
+        then: by name, the text that says what follows if the client or the key holder fails.
+
+    Returns the reason why the client ended; "" if it failed.
     """
     ended = ""
     client, holder = then
@@ -156,11 +154,11 @@ def _watch(
 
 
 class _Terminal:
-    """Shows on stderr what the two write; `over` once the key holder says that the run is over.
+    """Shows both logs on stderr; `over` once the key holder's log says that the run has ended.
 
     Args:
-        logs: the folder of their logs, which begin anew.
-        named: each line says whose it is.
+        logs: the folder of the logs, which are emptied first.
+        named: each line begins with its party's name.
     """
 
     def __init__(self, logs: Path, client: str, holder: str, named: bool) -> None:
@@ -181,7 +179,7 @@ class _Terminal:
 def _give_passphrase(
     program: Program, passphrase: bytes | None, stack: ExitStack
 ) -> tuple[Program, Callable[[], object]]:
-    """Gives a program a pipe for its passphrase; returns it, and what fills the pipe again."""
+    """Gives a program a pipe for its passphrase; returns it and a function that refills it."""
     if passphrase is None:
         return program, lambda: None
     ends = os.pipe()
@@ -189,7 +187,7 @@ def _give_passphrase(
         stack.callback(os.close, end)
     fill = partial(os.write, ends[1], passphrase + b"\n")
     fill()
-    # Behind the command's name, where no word before it waits for a value or ends the options.
+    # Right after the command's name no earlier word can take the option as its value.
     at = len(SECUREPS) + 1
     own = ("--passphrase-fd", str(ends[0]))
     arguments = (*program.arguments[:at], *own, *program.arguments[at:])
@@ -200,12 +198,12 @@ def _explain_end(ended: Finished) -> str:
     """Returns why a client ended, or raises the error with which its run failed."""
     if not ended.failed:
         return ended.last
-    text, kind = blamed(ended.last)
+    text, kind = split_fault(ended.last)
     raise (RuleFailed if kind is RuleFailed else TooFew)(text)
 
 
 @contextmanager
-def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
+def _claim_folder(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
     """Locks a key holder's folder while the `with` lasts; yields the file for `serve keyholder`.
 
     Raises:
@@ -234,9 +232,9 @@ def _claimed(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             make_directory(folder, 0o700)
-            stack.enter_context(locked(folder, taken))
-            # Of a `join` that was killed, both end by themselves within this time. A key holder
-            # that still runs would read the file when it is started again.
+            stack.enter_context(lock_folder(folder, taken))
+            # The processes of a killed `join` end by themselves within this time. A key holder
+            # that still runs would otherwise read the new file when it is restarted.
             refuse_running(folder, {name: joining.state, holder: folder / "state"}, GRACE + 1)
             replace_text(path, toml_tables(own), 0o600)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""The status of a run that has ended, or is silent, by its coordinator's journal alone.
+"""Reads the status of a run that has ended, or does not answer, from its coordinator's journal.
 
-The machine that answers `AskStatus` folds the journal, so both say the same in the same words.
+The coordinator's own machine folds the journal, so the words are those of a live status.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from secureps.store.keyring import load_public
 
 
 def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
-    """Returns the status by the journal of whoever ruled last; None where no run was founded.
+    """Returns the status by the journal of the last ruling coordinator; None before the founding.
 
     Args:
         states: the state folders of the coordinator, and of its standby if it has one.
@@ -32,14 +32,14 @@ def journal_status(states: Iterable[Path], kit: Path) -> Status | None:
     if not journals:
         return None
     roster = load_public(kit).roster
-    told = [each for journal in journals if (each := _told(journal, roster)) is not None]
-    # in the same reign the one with more rows: a coordinator writes on, and its standby follows
+    told = [each for journal in journals if (each := _read_journal(journal, roster)) is not None]
+    # In the same reign the coordinator's journal is longer than that of its standby.
     newest = max(told, key=lambda each: each[1:], default=None)
     return None if newest is None else newest[0]
 
 
-def _told(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
-    """The status by one journal, its reign and its last row; None where no run was founded."""
+def _read_journal(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
+    """Reads a journal's status, reign and last row; None before the founding."""
     fold, rows, last = read_folded(journal)
     records = (*(() if fold is None else fold.records), *(row.record for row in rows))
     pinned = next((each for each in records if isinstance(each, RunPinned)), None)
@@ -50,7 +50,7 @@ def _told(journal: Path, roster: Roster) -> tuple[Status, int, int] | None:
         machine.unfold(fold)
     for row in rows:
         if isinstance(row.record, Dated | RefusedRequests):
-            continue  # no decisions of the machine's
+            continue  # the machine did not decide these
         try:
             machine.apply(row.at, row.record)
         except InternalError:

@@ -1,9 +1,6 @@
-"""`secureps keys`: each party makes its own keys, the issuer certifies them and shows who is in.
+"""`secureps keys` and `secureps roster`: parties make keys, and the issuer certifies them.
 
-`secureps roster` changes who takes part in a run while it trains: a run follows the roster in its
-coordinator's kit, which `secureps keys` signs.
-
-Errors go up to `run.cli`.
+A run follows the roster in its coordinator's kit, also when it changes while the run trains.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ def request(
     """
     from secureps.store.issuing import make_keys
 
-    parties, kind = _parties(role, name, hold), None
+    parties, kind = _named_parties(role, name, hold), None
     if any(each == "holder" for each, _ in parties):
         if plan is None:
             raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
@@ -85,7 +82,9 @@ def request(
 
         kind = kind_for(load_plan(plan, fetch=False).cipher_parameters)
     passphrases = open_passphrases(passphrase_fd, new=True)
-    _ask(directory, *(make_keys(directory, *each, kind, passphrases) for each in parties))
+    _write_requests(
+        directory, *(make_keys(directory, *each, kind, passphrases) for each in parties)
+    )
 
 
 @keys.command(rich_help_panel=_AT_PARTY)
@@ -105,7 +104,7 @@ def rotate(
     if asked is None:
         typer.echo(f"the new keys of {name} are in place; the old ones are gone")
         return
-    _ask(directory, asked)
+    _write_requests(directory, asked)
     typer.echo(f"then: secureps keys rotate {directory} {name}, once more")
 
 
@@ -188,7 +187,7 @@ def issue(
     """
     from secureps.store.issuing import issue_all
 
-    parties = _parties(role, name, hold)
+    parties = _named_parties(role, name, hold)
     issue_all(directory, parties, open_passphrases(passphrase_fd))
     for own, party in parties:
         typer.echo(f"made {own} {party}: give it {directory / 'public'}")
@@ -241,10 +240,10 @@ def _check_told(asked: Sequence[KeyRequest], fingerprints: Iterable[str]) -> Non
     check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprints])
 
 
-def _parties(
+def _named_parties(
     role: Literal["keyholder"] | Role, name: str, hold: bool
 ) -> tuple[tuple[Role, str], ...]:
-    """The parties of whom keys are made: one, or a client and its site's key holder."""
+    """The parties that get keys: the named one, and with `hold` its site's key holder."""
     from secureps.run.up.folder import site_holder
 
     if hold and role != "client":
@@ -253,7 +252,7 @@ def _parties(
     return (own, name), *((("holder", site_holder(name)),) if hold else ())
 
 
-def _ask(directory: Path, *asked: KeyRequest) -> None:
+def _write_requests(directory: Path, *asked: KeyRequest) -> None:
     from secureps.store.issuing import write_request
 
     for each in asked:

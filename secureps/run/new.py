@@ -1,7 +1,4 @@
-"""`secureps new`: makes a folder with a project that runs, to be filled with your own records.
-
-The files are copies of `templates/`, with the project's name put in.
-"""
+"""`secureps new`: makes a folder with a runnable project from `templates/`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from secureps.errors import ConfigError, OperatorError
 TEMPLATES = Path(__file__).parent / "templates"
 
 EVERY = "every"
-"""The folder of files that all kinds share; a kind's own file of the same name overrides."""
+"""The folder of files that all kinds share; a kind's file of the same name replaces one."""
 
 NEEDS = {
     "numpy": {},
@@ -27,7 +24,7 @@ NEEDS = {
 """The packages that each kind's script imports, by the names that pip installs them under."""
 
 RENAMED = {"gitignore": ".gitignore"}
-"""Files that templates store under other names, because these would have effect there."""
+"""Templates whose names differ from their files': a .gitignore would take effect in our sources."""
 
 _PROJECT = "PROJECT_NAME"
 """The text in templates that stands for the project's name."""
@@ -36,8 +33,7 @@ _PROJECT = "PROJECT_NAME"
 def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
     """Makes the folder of a project in `parent`; returns its files. `kind` is a key of NEEDS.
 
-    Raises ConfigError, and makes nothing, for a name that no project can have, a folder that is not
-    empty, or packages that are not installed.
+    Raises ConfigError for an invalid name, a folder that is not empty, or a missing package.
     """
     if not re.fullmatch(NAME, name):
         raise ConfigError(f"{name!r} cannot be a project's name: {PATTERNS[NAME]}")

@@ -1,4 +1,4 @@
-"""Options, environment and kind of tool that several commands share."""
+"""Options, environment variables and the class of tools that several commands share."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Of the processes that a command starts, and of its own; what the operator has set overrides.
+"""Variables of a command's process and of those that it starts, unless the operator has set them.
 
-One thread, for small models on a machine that others share, and for the same bits whatever its
-number of cores: more threads add the same numbers in another order. MLflow tells its makers that it
-is used, unless it is told not to.
+One thread suits small models on a shared machine, and gives the same bits on any number of cores:
+more threads add numbers in another order. MLflow reports its use to its makers by default.
 """
 
 
 def settle_environment() -> None:
-    """Sets what the operator has not set, before a script imports torch."""
+    """Sets the variables of ENVIRONMENT that are not set, before a script imports torch."""
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
 
@@ -79,7 +78,7 @@ PassphraseFd = Annotated[
 
 
 def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
-    """Reads the passphrase of `--passphrase-fd`; imports late, so that `--help` is quick."""
+    """Reads the passphrase of `--passphrase-fd`."""
     from secureps.store.kit_files import Passphrases
 
     return Passphrases(descriptor, new)
@@ -160,7 +159,7 @@ LogFormat = Annotated[
 
 
 def _join_lines(tool: typer.Typer) -> None:
-    """Joins the lines of each paragraph of help, which a terminal breaks at its own width."""
+    """Joins the lines of each paragraph of help, so that the terminal's width wraps them."""
     for each in tool.registered_commands:
         text = each.help or inspect.getdoc(each.callback) or ""
         each.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
@@ -170,7 +169,7 @@ def _join_lines(tool: typer.Typer) -> None:
 
 
 def _hide_absent_variables(command: click.Command) -> None:
-    """Keeps "(env var: 'None')" out of errors about options that no variable sets."""
+    """Keeps "(env var: 'None')" out of errors about options without a variable."""
     for each in command.params:
         if isinstance(each, TyperOption) and not each.envvar:
             each.show_envvar = False
@@ -179,10 +178,10 @@ def _hide_absent_variables(command: click.Command) -> None:
 
 
 def repeat_words(*left_out: str) -> list[str]:
-    """Returns the words of the command that runs now, without some of its options.
+    """Returns the words of the current command, without the options that are left out.
 
-    Each option is one word with its value, and arguments follow a "--", so that no word can be
-    taken for another. Options that a profile gave are among them.
+    Each option is one word with its value, and arguments follow a "--", so that no value is read as
+    an option. Options from a profile are included.
     """
     context = click.get_current_context()
     options, arguments = list[str](), list[str]()
@@ -199,7 +198,7 @@ def repeat_words(*left_out: str) -> list[str]:
 
 
 class Tool(typer.Typer):
-    """A `typer.Typer` that is complete when it is first called."""
+    """A `typer.Typer` that builds its commands when it is first called."""
 
     _commands: click.Command | None = None
 

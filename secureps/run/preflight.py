@@ -1,10 +1,9 @@
-"""`secureps preflight`: whether one party could take part from this machine, before it does.
+"""`secureps preflight`, `health` and `takeover`: checks and orders on a party's own machine.
 
-Each look says one thing in one line, and what to do about it. None of them changes anything.
-
-`health` asks whether it can work, for probes in its pod: over mutual TLS, as others ask it, because
-kubelet's own probes show no certificate. `takeover` has a standby take over from its coordinator:
-whoever has the coordinator's kit may order it.
+`preflight` says whether a party could take part from this machine: each check prints one line with
+what to do, and changes nothing. `health` asks a server whether it can work, for probes in its pod:
+over mutual TLS, because kubelet's own probes show no certificate. `takeover` makes a standby take
+over from its coordinator; the coordinator's kit is required.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ from secureps.wording import duration, named, printable, size
 Outcome = Literal["ok", "look", "no"]
 
 SOON = timedelta(hours=6)
-"""Before an end in which somebody should be told of it."""
+"""The time before an expiry in which a check warns of it."""
 
 SLOW = 1.0
-"""Seconds for PROBE bytes after which a disk holds every version up."""
+"""Seconds to write PROBE bytes above which a disk would delay every version."""
 PROBE = 4 << 20
 LEAST = 1 << 30
-"""Free bytes below which a disk is worth a look."""
+"""Free bytes of a disk below which a check warns."""
 
 APART, FAR_APART = 30.0, 600.0
-"""Seconds between this machine's clock and the coordinator's: worth a look, and in the way."""
+"""Seconds between this clock and the coordinator's above which a check warns, and fails."""
 
 TRIED = 5.0
-"""Seconds that a connection may take."""
+"""Seconds to wait for a connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: `no` keeps this party from taking part, `look` may."""
+    """The result of one check: `no` prevents this party from taking part, `look` is a warning."""
 
     what: str
     outcome: Outcome
@@ -73,12 +72,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Departure:
-    """Who would take part, and from where.
+    """The party that would take part, and its files.
 
     Args:
-        server: HOST:PORT of the coordinator, after a comma its standby's; None: nobody is dialled.
-        state: where it would keep its state; None: where it does by default.
-        site, plan: files; the one is held against the other, if both are given.
+        server: HOST:PORT of the coordinator, and after a comma its standby's; None: not dialled.
+        state: the party's state folder; None: the default one.
+        site, plan: files; if both are given, the plan is checked against the site's policy.
     """
 
     kit: Path
@@ -94,7 +93,7 @@ class Departure:
     @classmethod
     def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
         """Reads a server's file (ConfigError); `server`, if given, replaces its coordinator."""
-        section, kit, state = configured(config)
+        section, kit, state = read_config(config)
         return cls(
             kit,
             section.name,
@@ -112,12 +111,12 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         public = load_public(whom.kit, whom.ca_fingerprint)
         own = public.roster.find(whom.name)
     except SecurepsError as error:
-        yield Finding("kit", "no", _line(error))
+        yield Finding("kit", "no", _one_line(error))
         return
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _try_check("keys", lambda: _check_keys(whom, own))
-    yield _check_end("roster", _date(public.roster.expires), "secureps roster renew")
-    # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
+    yield _check_end("roster", _expiry(public.roster.expires), "secureps roster renew")
+    # The TLS check advises `keys rotate`, which a party without any keys cannot do.
     if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _try_check("TLS", lambda: _check_certificate(whom, public))
     if whom.server is not None:
@@ -129,7 +128,7 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         yield _try_check("site", lambda: _check_site(plan, site))
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return printable(str(error))
 
 
@@ -137,7 +136,7 @@ def _try_check(what: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except (SecurepsError, OSError) as error:
-        return Finding(what, "no", _line(error))
+        return Finding(what, "no", _one_line(error))
 
 
 def _check_keys(whom: Departure, own: Certificate) -> Finding:
@@ -147,7 +146,7 @@ def _check_keys(whom: Departure, own: Certificate) -> Finding:
     return Finding("keys", "ok", "its private keys are here, and are those on the roster")
 
 
-def _date(expires: int) -> datetime | None:
+def _expiry(expires: int) -> datetime | None:
     return datetime.fromtimestamp(expires, UTC) if expires else None
 
 
@@ -170,10 +169,7 @@ def _check_certificate(whom: Departure, public: PublicKit) -> Finding:
 
 
 def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
-    """The coordinator, perhaps with its standby, and then every shard where that says that it is.
-
-    Of several addresses one is enough: where the others are, nobody need be now.
-    """
+    """Dials the coordinator's addresses, one of which has to answer, and then every shard."""
     reached = [_check_address("coordinator", address) for address in each_address(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
@@ -254,21 +250,21 @@ def _check_disk(state: Path) -> Finding:
 
 
 def _check_kernels() -> Finding:
-    from secureps.compiled import all_kept, kernel_folder, missing
+    from secureps.compiled import has_all_kernels, kernel_folder, missing
 
     if missing:
         text = f"numba cannot be imported ({missing}): NumPy seals many times slower"
         return Finding("kernels", "look", f"{text}; pip install numba")
-    if all_kept():
+    if has_all_kernels():
         return Finding("kernels", "ok", f"they are compiled, in {kernel_folder()}")
     return Finding("kernels", "look", "the first update compiles them: `secureps warm` does before")
 
 
 def _check_site(plan: Path, site: Path) -> Finding:
-    from secureps.run.check import accepted, check_site
+    from secureps.run.check import check_site, is_accepted
 
     verdicts = check_site(plan, site)
-    if accepted(verdicts):
+    if is_accepted(verdicts):
         return Finding("site", "ok", f"{site} allows {plan}")
     refused = named([each.key for each in verdicts if each.objection])
     return Finding("site", "no", f"{site} refuses {plan} by {refused}: `secureps check --site`")
@@ -285,14 +281,14 @@ _READY = "secureps_ready 1.0"
 def health(config: Path) -> bool:
     """Asks the server that a file configures, on this machine, whether it can work.
 
-    A key holder, which has no port, is asked by its metrics. Raises ConfigError or KitError for a
-    bad file or kit, OperatorError if nobody answers.
+    A key holder has no port, so its metrics are read instead. Raises ConfigError or KitError for a
+    bad file or kit, OperatorError if the server does not answer.
     """
-    section, kit, state = configured(config)
+    section, kit, state = read_config(config)
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
-        return _READY in _metrics(section, state)
-    address = local(written(state / "address"))
+        return _READY in _fetch_metrics(section, state)
+    address = dialable(read_address(state / "address"))
     link = link_of(kit, section.name, public.ca, section.insecure)
     with link.channel(section.name, address, ()) as channel:
         try:
@@ -301,19 +297,19 @@ def health(config: Path) -> bool:
             raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
 
 
-def configured(config: Path) -> tuple[ServeSection, Path, Path]:
-    """Reads a server's file (ConfigError), and where its kit and its state are."""
+def read_config(config: Path) -> tuple[ServeSection, Path, Path]:
+    """Reads a server's file (ConfigError); returns it with the paths of its kit and its state."""
     section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
     return section, (base / section.kit).resolve(), (base / section.state).resolve()
 
 
-def _metrics(section: ServeSection, state: Path) -> str:
+def _fetch_metrics(section: ServeSection, state: Path) -> str:
     if section.metrics is None or not on_loopback(section.metrics):
         raise OperatorError(
             f"{section.name} has no port that says how it is: give it metrics on loopback, "
             'metrics = "127.0.0.1:7700"'
         )
-    address = written(state / "metrics-address")
+    address = read_address(state / "metrics-address")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
             text: bytes = answer.read()
@@ -322,16 +318,16 @@ def _metrics(section: ServeSection, state: Path) -> str:
     return text.decode()
 
 
-def written(path: Path) -> str:
-    """Reads what a server wrote into its state folder; OperatorError if it has not begun."""
+def read_address(path: Path) -> str:
+    """Reads an address that a server wrote into its state folder; OperatorError if it has not."""
     try:
         return path.read_text().strip()
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}: its server has not begun") from None
 
 
-def local(address: str) -> str:
-    """The address at which this machine reaches a server that listens on all addresses."""
+def dialable(address: str) -> str:
+    """Replaces the host "all addresses", on which a server listens, by loopback."""
     host, _, port = address.rpartition(":")
     return (
         f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address
@@ -339,19 +335,19 @@ def local(address: str) -> str:
 
 
 def take_over(config: Path, passphrase_fd: int | None = None) -> None:
-    """Asks the standby that a file configures, on this machine, to take over at once.
+    """Orders the standby that a file configures, on this machine, to take over at once.
 
-    Raises Refused if it does not have all that was acknowledged, or is the coordinator already;
-    ConfigError or KitError for a bad file or kit, OperatorError if the standby does not run.
+    Raises Refused if the standby lacks acknowledged records or already rules, ConfigError or
+    KitError for a bad file or kit, OperatorError if the standby does not run.
     """
-    section, kit, state = configured(config)
+    section, kit, state = read_config(config)
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
     transport = GrpcTransport(
         link_of(kit, section.name, public.ca, section.insecure, passphrases),
         section.name,
         lambda request: identity.sign(REQUEST_DOMAIN, request),
-        {COORDINATOR: local(written(state / "address"))},
+        {COORDINATOR: dialable(read_address(state / "address"))},
         PATIENCE,
     )
     try:

@@ -1,7 +1,7 @@
-"""`secureps restore`: brings a copy back, and says of a shard's which versions it has.
+"""`secureps restore`: brings back a copy of a state folder, and says which versions a shard's has.
 
-With one replica, and checkpoints of some versions alone, a copy of seconds before does not help if
-the run has made a version since.
+With one replica, and checkpoints of only some versions, even a copy that is seconds old is useless
+if the run has made a version since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
-from secureps.run.report.terminal import folded
+from secureps.run.report.terminal import fold_versions
 from secureps.service.shard.states import ShardFolders
 from secureps.store.backup import JOURNAL, demand_owner, pinned_in, restore, run_of
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
@@ -23,10 +23,10 @@ from secureps.store.keyring import load_public
 
 
 def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
-    """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
+    """Restores a copy into the state folder of a party of a kit; yields lines for the operator.
 
-    Raises ConfigError unless copy, folder and kit are of this party and of one run; and what
-    `store.backup.restore` raises.
+    Raises ConfigError unless copy, folder and kit are of this party and of one run, and the errors
+    of `store.backup.restore`.
     """
     roster = load_public(kit).roster
     role = roster.find(name).role
@@ -35,13 +35,13 @@ def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
     rows = restore(copy, state, role, kit / "private" / name)
     yield f"restored {state}: {rows} rows of its journal"
     if role == "shard":
-        yield from _versions(state, name)
+        yield from _note_versions(state, name)
 
 
 def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: str) -> None:
     """Refuses a copy or state folder of another party or run (ConfigError)."""
     demand_owner(copy, role, name)
-    for _ in read_rows(copy / JOURNAL):  # DamagedStore unless each follows the one before it
+    for _ in read_rows(copy / JOURNAL):  # raises DamagedStore for a broken chain
         pass
     pinned = pinned_in(copy / JOURNAL)
     if pinned is not None and roster.number_of(pinned.run.roster) is None:
@@ -52,7 +52,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
     there = state / JOURNAL
     if not there.is_file():
         return
-    with suppress(DamagedStore):  # a damaged journal is what a copy replaces
+    with suppress(DamagedStore):  # the copy may replace a damaged journal
         demand_owner(state, role, name)
     with suppress(DamagedStore):
         run = run_of(there)
@@ -63,40 +63,41 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
             )
 
 
-def _versions(state: Path, name: str) -> Iterator[str]:
+def _note_versions(state: Path, name: str) -> Iterator[str]:
     if (pinned := pinned_in(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
-    every, checkpoints = plan.section.checkpoint_every, _checkpoints(state)
+    every, checkpoints = plan.section.checkpoint_every, _checkpoint_folder(state)
     if every == 1 or plan.section.replicas > 1:
         return
-    own = _newest(ShardFolders(state / "states", checkpoints), plan.groups)
-    has = f"version {folded(own)}" if own else "no version"
+    own = _newest_versions(ShardFolders(state / "states", checkpoints), plan.groups)
+    has = f"version {fold_versions(own)}" if own else "no version"
+    part = _describe_part(checkpoints, name, plan.groups)
     yield (
-        f"note: the copy has {has}, {_part(checkpoints, name, plan.groups)}: with checkpoint_every "
-        f"= {every} and replicas = 1 the run goes on if it is at one of these, or at a version of "
+        f"note: the copy has {has}, {part}: with checkpoint_every = {every} and "
+        "replicas = 1 the run goes on if it is at one of these, or at a version of "
         f"another part of a checkpoint. If it has come to any other, {name} says so once it is "
         "started, and no cohort is opened: begin a new run from the newest checkpoint then "
         "(secureps export)"
     )
 
 
-def _checkpoints(state: Path) -> Path:
-    """Where checkpoints lie under `up`, and by the guide: beside the folder of all states."""
+def _checkpoint_folder(state: Path) -> Path:
+    """The folder of checkpoints beside that of all states, as `up` and the guide lay it out."""
     return state.resolve().parent.parent / "checkpoints"
 
 
-def _newest(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
+def _newest_versions(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
     found = {group: [at for _, at, _ in folders.state_files(group)] for group in groups}
     return {group: max(versions) for group, versions in found.items() if versions}
 
 
-def _part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
+def _describe_part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
     for directory in checkpoint_directories(checkpoints):
         part = directory / f"{name}.safetensors"
         with suppress(DamagedStore, ValueError):
             told = read_metadata(part)
             known = {g: int(told[key]) for g in groups if (key := f"version.{g}") in told}
             if known:
-                return f"{part} version {folded(known)}"
+                return f"{part} version {fold_versions(known)}"
     return f"no part of a checkpoint is in {checkpoints}"

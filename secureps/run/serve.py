@@ -22,7 +22,7 @@ from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import Halt
 from secureps.roles.shard.state import Limit
 from secureps.run import assemble
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies, parts_at
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
@@ -60,7 +60,7 @@ from secureps.wire.grpc.servers import (
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 53 << 20
-"""The longest message in bytes: no payload of any plan is longer."""
+"""The longest payload of any plan, in bytes."""
 
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 """Hosts that a server can listen on, but nobody can connect to."""
@@ -68,7 +68,7 @@ EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")
 
 @dataclass(frozen=True)
 class Serving:
-    """A configuration file: its settings, and the folder that its paths are relative to."""
+    """A server's configuration file `where`; its paths are relative to the folder `base`."""
 
     section: ServeSection
     base: Path
@@ -78,14 +78,14 @@ class Serving:
 
     @cached_property
     def tls(self) -> TlsFiles | None:
-        """What it shows at connections (KitError); None if it is told to be insecure."""
+        """The certificates for connections (KitError); None if the file says `insecure`."""
         if self.section.insecure:
             return None
         name, passphrases = self.section.name, self.passphrases
         return TlsFiles(self.path("kit"), name, self.kit.ca, passphrases=passphrases)
 
     def path(self, key: str) -> Path:
-        """The path under a key; ConfigError if the role needs one that is not there."""
+        """The path of a key; ConfigError if it is missing."""
         value = getattr(self.section, key)
         if value is None:
             raise ConfigError(f"{self.where}: {key}: this role needs it")
@@ -93,7 +93,7 @@ class Serving:
 
     @property
     def initial(self) -> str | None:
-        """The path or URL of this machine's file of version 0, if the file names one."""
+        """The path or URL of version 0 on this machine, if the configuration names one."""
         named = self.section.initial
         return named if named is None or is_url(named) else str(self.path("initial"))
 
@@ -115,7 +115,7 @@ class Serving:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The coordinator's address, or addresses, by its name; for itself, those of the other."""
+        """The coordinator's addresses by its name; for a coordinator itself, its counterpart's."""
         own, known = self.section.name == COORDINATOR, self.section.coordinator
         if own:
             known = self.section.standby or known
@@ -134,12 +134,12 @@ def serve(
     passphrase_fd: int | None = None,
     standby: bool = False,
 ) -> None:
-    """Runs one server until a signal stops it; raises whatever ended it before.
+    """Runs one server until a signal stops it, or raises the error that ended it.
 
     Args:
-        config: its TOML file; keys as in `config.ServeSection`.
-        log_format: of stderr; under "json" whatever ends it is a line of the log.
-        standby: follows the coordinator that its file names, and takes over from it.
+        config: its TOML file, with the keys of `ServeSection`.
+        log_format: of stderr; under "json" a final error is a line of the log.
+        standby: follow the coordinator that the file names, and take over from it.
     """
     if role not in SERVERS:
         raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
@@ -165,13 +165,10 @@ def _load_kit(folder: Path, section: ServeSection, where: str) -> keyring.Public
 
 
 def _refuse_role(role: str, serving: Serving) -> None:
-    """Refuses another host's kit, and to serve a roster's name in another role.
-
-    A name outside it has no key (`_party`).
-    """
+    """Refuses a kit for another host, and a name that has another role on the roster."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     roster = serving.kit.roster
-    if wanted != "holder":  # whose process is its own in either
+    if wanted != "holder":  # key holders are the same processes for every host
         demand_host(roster, serving.path("kit"), NATIVE)
     for certificate in roster.certificates:
         if certificate.name == name and certificate.role != wanted:
@@ -182,7 +179,7 @@ def _refuse_role(role: str, serving: Serving) -> None:
             )
 
 
-def _party(serving: Serving) -> Party:
+def _load_party(serving: Serving) -> Party:
     name = serving.section.name
     folder = serving.path("kit")
     identity = keyring.load_private(folder, name, serving.passphrases)
@@ -241,7 +238,7 @@ def _run(
         return run_process(party, serving.addresses, build, made, listen)
 
 
-def _plan(serving: Serving) -> Plan:
+def _load_plan(serving: Serving) -> Plan:
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     base = None if serving.section.plan_base is None else serving.path("plan_base")
@@ -249,10 +246,10 @@ def _plan(serving: Serving) -> Plan:
 
 
 def _serve_coordinator(serving: Serving, standby: bool = False) -> None:
-    """Serves as the coordinator, or as its standby: what a folder has come to be, it stays.
+    """Serves as the coordinator or its standby, whichever the state folder last was.
 
-    A standby that has taken over goes on as the coordinator, and one that is superseded as the
-    other one's standby.
+    A standby that has taken over continues as the coordinator; a coordinator that was superseded
+    continues as the other one's standby.
     """
     if half_aside(serving.state):
         set_aside(serving.state)
@@ -264,29 +261,29 @@ def _serve_coordinator(serving: Serving, standby: bool = False) -> None:
 
 
 def _lead(serving: Serving) -> bool:
-    """Serves as the coordinator until a signal comes; whether it is another one's standby then.
+    """Serves as the coordinator until a signal comes; returns whether it was superseded.
 
-    Each start reads the kit anew: somebody may have come onto the roster meanwhile.
+    Each start reads the kit again, because the roster may have changed.
 
     Raises:
-        Fenced: another one has taken over, and its file does not say where that is.
+        Fenced: another coordinator has taken over, and the file does not say where that one is.
     """
-    plan = _plan(serving)
+    plan = _load_plan(serving)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     other = bool(serving.addresses)
-    founding = (plan, initial_schema(plan), os.urandom(32))
+    founding = (plan, read_initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     try:
         with settled(serving.state, serving.section.listen) as listen:
             while True:
                 kit = _load_kit(serving.path("kit"), serving.section, serving.where)
                 serving = replace(serving, kit=kit)
-                begun = _has_run(serving.state)  # then the key holders go on that there were
+                begun = _has_run(serving.state)  # a run keeps the key holders it began with
                 keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
                 run = assemble.pinned_run(kit, *founding, elsewhere=other)
                 make = partial(assemble.make_coordinator, run, checkpoints)
-                party = _party(serving)
+                party = _load_party(serving)
                 if _run(serving, party, make, CoordinatorServer, listen).reason != ALONE:
                     return False
                 tell(party.name, "Alone", ALONE)
@@ -302,13 +299,13 @@ def _lead(serving: Serving) -> bool:
 
 
 def _follow(serving: Serving) -> bool:
-    """Follows the coordinator until a signal comes, or it takes over; whether it has."""
+    """Follows the coordinator until a signal comes; returns whether this one took over."""
     if not serving.addresses:
         raise ConfigError(
             f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
         )
-    kit, plan, party = serving.kit, _plan(serving), _party(serving)
-    keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
+    kit, plan, party = serving.kit, _load_plan(serving), _load_party(serving)
+    keyring.check_fits(kit, plan.opening, None)  # refuse now rather than at the takeover
     serving.path("checkpoints")
 
     def make(stores: Stores, around: Environment) -> Executor:
@@ -326,15 +323,15 @@ def _follow(serving: Serving) -> bool:
 
 
 def _has_run(state: Path) -> bool:
-    """Whether a run has begun by a state folder; who opens a damaged journal says what it has."""
+    """Whether a state folder has a run; a damaged journal counts: opening it raises the error."""
     try:
         return (state / JOURNAL).exists() and run_of(state / JOURNAL) is not None
     except DamagedStore:
         return True
 
 
-def _advertised(serving: Serving, listen: str) -> str:
-    """The address that others dial; ConfigError if nobody can, or it is no HOST:PORT."""
+def _choose_advertised(serving: Serving, listen: str) -> str:
+    """The address that other parties dial; ConfigError if it cannot be dialled."""
     advertise = serving.section.advertise or listen
     host, _, port = advertise.rpartition(":")
     if not host or not port.isdigit() or port == "0":
@@ -357,14 +354,14 @@ def _serve_shard(serving: Serving) -> None:
         return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
     with settled(serving.state, serving.section.listen) as listen:
-        address = ShardAddress(name, _advertised(serving, listen), section.weight)
-        own = (serving.kit, address, serving.seed(), _shard_folders(serving))
+        address = ShardAddress(name, _choose_advertised(serving, listen), section.weight)
+        own = (serving.kit, address, serving.seed(), _open_shard_folders(serving))
         memory = None if section.memory is None else memory_bytes(section.memory)
         make = partial(assemble.make_shard, *own, limit=Limit(memory, section.threads))
-        _run(serving, _party(serving), make, listener, listen)
+        _run(serving, _load_party(serving), make, listener, listen)
 
 
-def _shard_folders(serving: Serving) -> ShardFolders:
+def _open_shard_folders(serving: Serving) -> ShardFolders:
     store, part = serving.copies, f"{serving.section.name}.safetensors"
     elsewhere = nowhere if store is None else partial(parts_at, store, part)
     own = (serving.state / "states", serving.path("checkpoints"), elsewhere)
@@ -372,7 +369,7 @@ def _shard_folders(serving: Serving) -> ShardFolders:
 
 
 def _serve_holder(serving: Serving) -> None:
-    party = _party(serving)
+    party = _load_party(serving)
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / RUNS
     section, served = serving.section, served_runs(runs)

@@ -1,7 +1,7 @@
-"""Runs a plan's ServerApp once, and writes what is taken of it to the plan and version 0's file.
+"""Runs the ServerApp of a plan's Flower app once, and writes its results to plan and version 0.
 
-`up`, `simulate`, `study` and `check` do this by themselves, `secureps flower` does it for
-federations of several machines. What the plan says itself overrides the ServerApp.
+`up`, `simulate`, `study` and `check` do this by themselves; `secureps flower` does it for
+federations of several machines. The plan's own keys override the ServerApp.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
 
 MODEL = "initial.safetensors"
-"""The file of version 0, with what clients are told, in the folder of a founding."""
+"""The file of version 0 in the folder of a founding; it includes the messages to clients."""
 
 PLAN = "plan.toml"
 
@@ -39,7 +39,7 @@ NOT_RUN = (
 
 @dataclass(frozen=True, eq=False)
 class Founding:
-    """A plan with what is taken of its ServerApp; `notes` say what that is."""
+    """A plan with the results of its ServerApp; `notes` say which results were taken."""
 
     section: PlanSection
     founded: Founded
@@ -59,12 +59,13 @@ class Founding:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
-def found(
+def run_server_app(
     plan: Plan, path: Path, settings: Mapping[str, Setting], clients: int, seed: Seed
 ) -> Founding | None:
-    """Runs the ServerApp of a plan's script (`path`), if there is one that has not been run.
+    """Runs the ServerApp of a plan's script (`path`), drawing from `seed`; None if there is none.
 
-    Raises ConfigError if it fails, or has code of its own. It draws from the `seed`.
+    It is not run again if the plan already has its results. Raises ConfigError if the ServerApp
+    fails, or has code that cannot be taken over.
     """
     initial = plan.section.initial
     if not speaks_flower(path) or (initial is not None and _is_founded(initial)):
@@ -88,7 +89,7 @@ def found(
 def with_optimizer(
     section: PlanSection, optimizer: Mapping[str, Any] | None
 ) -> tuple[PlanSection, str]:
-    """The plan with a strategy's optimizer in the groups that say none, and a line about it."""
+    """Adds a strategy's optimizer to the groups without one; returns the plan and a note."""
     if optimizer is None:
         return section, "its step is the mean"
     told = ", ".join(f"{key} = {value}" for key, value in optimizer.items())
@@ -108,7 +109,7 @@ def _is_founded(initial: str) -> bool:
     try:
         return KEY in read_metadata(initial_path(initial))
     except DamagedStore:
-        return False  # whoever reads it says what is wrong
+        return False  # a later reader of the file reports the damage
 
 
 def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
@@ -118,7 +119,7 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
         raise ConfigError(f"{plan}: federation: this section says which Flower app it is: script")
     refuse_misplaced(federation.settings, plan)
     script = (plan.parent / federation.script).resolve()
-    founding = found(read, script, federation.settings, federation.clients, seed)
+    founding = run_server_app(read, script, federation.settings, federation.clients, seed)
     if founding is None:
         raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
     update = {"federation": federation.model_copy(update={"script": str(script)})}

@@ -1,4 +1,4 @@
-"""`secureps status`: asks a coordinator, once or until the run is over, and explains silence."""
+"""`secureps status`: asks a coordinator, once or until the run ends, and explains its silence."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import PLAYED, standing
+from secureps.run.up.runs import PLAYED, describe_standing
 
 if TYPE_CHECKING:
     from secureps.run.status_client import StatusClient
 
 OF_SERVERS = frozenset({"servers", "shards"})
-"""Of a status, what is of processes: of a run that nobody plays there are none."""
+"""The parts of a status that describe processes; a run that nobody plays has none."""
 
 EVERY = 2.0
 """Seconds between two requests of a watch."""
@@ -32,10 +32,12 @@ EVERY = 2.0
 
 @dataclass(frozen=True)
 class StatusTarget:
-    """The coordinator at `server`, asked with `kit` as `name` (None: as an observer).
+    """The coordinator at `server`, which is asked with `kit` as `name` (None: as an observer).
 
-    `folder` is that of a run of `up`, whose silence can be told; `insecure`: without TLS;
-    `passphrase_fd`: an open file, with the passphrase of the private keys.
+    Args:
+        folder: that of a run of `up`, by which silence can be explained.
+        insecure: connect without TLS.
+        passphrase_fd: an open file with the passphrase of the private keys.
     """
 
     kit: Path
@@ -46,17 +48,17 @@ class StatusTarget:
     passphrase_fd: int | None = None
 
     def why_silent(self, asked: bool = False) -> str:
-        """Why no answer will come any more; empty if one may, or it is not known.
+        """The reason why no answer will come any more; empty if one may come.
 
-        `asked`: the coordinator was asked just now, and did not answer.
+        `asked`: the coordinator has just left a request unanswered.
         """
-        if self.folder is None or (told := standing(self.folder, asked)) == PLAYED:
+        if self.folder is None or (told := describe_standing(self.folder, asked)) == PLAYED:
             return ""
         return told
 
     @contextmanager
     def client(self) -> Iterator[StatusClient]:
-        """Connects for a `with`; raises OperatorError before the coordinator listens."""
+        """Connects to the coordinator; OperatorError if it does not listen yet."""
         from secureps.run.status_client import StatusClient
         from secureps.store.kit_files import Passphrases
 
@@ -78,7 +80,7 @@ def find(
     insecure: bool = False,
     passphrase_fd: int | None = None,
 ) -> StatusTarget:
-    """Finds the coordinator to ask by options; ConfigError if they say too little or too much."""
+    """Finds the coordinator by the options; ConfigError if they give none, or two."""
     if run is not None:
         if server is not None or kit is not None:
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
@@ -91,7 +93,7 @@ def find(
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
-    """Shows the status of a run, once or until it is over; of one that nobody plays, its last."""
+    """Shows the status of a run once or until it ends; the last status if nobody plays the run."""
     why = whom.why_silent()
     if whom.folder is not None and why:
         _tell_end(whom.folder, why, as_json, console)
@@ -121,12 +123,12 @@ def watch(
     why_silent: Callable[[], str] = lambda: "",
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Shows one status after another until the run is over; who is away may come back.
+    """Shows the status again and again until the run ends; the coordinator may be away meanwhile.
 
     Args:
-        ask: for the next one; raises PeerError when there is no answer.
-        why_silent: why no answer will come any more, when there was none; empty if one may.
-        pause: between two, for EVERY seconds.
+        ask: gets the status; raises PeerError when there is no answer.
+        why_silent: asked after a missing answer: why none will come any more; empty if one may.
+        pause: waits EVERY seconds between two requests.
     """
     last: Status | None = None
     since = ""
@@ -149,9 +151,9 @@ def watch(
 
 
 def _tell_end(folder: RunFolder, why: str, as_json: bool, console: Console) -> None:
-    """Says why nobody plays a run, and how it stands by its coordinator's journal."""
+    """Prints why nobody plays a run, and its last status by the coordinator's journal."""
     over, known = folder.summary.exists(), None
-    if folder.state(COORDINATOR).is_dir():  # else there is nothing to import all this for
+    if folder.state(COORDINATOR).is_dir():
         try:
             known = _last_status(folder, why)
         except SecurepsError as error:
@@ -173,7 +175,7 @@ def _tell_end(folder: RunFolder, why: str, as_json: bool, console: Console) -> N
 
 
 def _last_status(folder: RunFolder, why: str) -> Status | None:
-    """The status of a run that nobody plays, which its journal does not say; None without a run."""
+    """The journal's status, with the parties marked as ended; None if no run was founded."""
     from secureps.roles.coordinator.status import ENDED, NOT_KNOWN
     from secureps.run.journal_status import journal_status
 

@@ -1,4 +1,4 @@
-"""Reads a run's status and its published model; says an operator's acts to its coordinator."""
+"""Reads a run's status and its published model, and sends an operator's acts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from secureps.model.layout import GroupLayout
 
 TIMEOUT = 10.0
-"""Seconds that an answer may take."""
+"""Seconds to wait for an answer."""
 
 Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
 
 
 class StatusClient:
-    """Asks the coordinator, as a party of the roster; only `act` and `rest` change anything.
+    """Asks the coordinator as a party of the roster; only `act` and `rest` change anything.
 
     Args:
-        name: whose identity to use; None: that of an observer, whose kit it is.
-        server: HOST:PORT of the coordinator; also its standby's, after a comma.
-        insecure: without TLS, on loopback.
+        name: the party whose identity is used; None: the observer of the kit.
+        server: HOST:PORT of the coordinator, and after a comma its standby's.
+        insecure: connect without TLS, on loopback.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class StatusClient:
         return self._run().run
 
     def act(self, act: Act) -> None:
-        """Has the coordinator do something; it refuses whoever does not have its own key."""
+        """Sends an act, which the coordinator refuses unless its own key has signed it."""
         self._ask(COORDINATOR, act)
 
     def rest(self, client: str, reason: str) -> None:
-        """Says in a client's own name that it takes no part until it is started again."""
+        """Reports, in a client's own name, that it takes no part until it is restarted."""
         self._ask(COORDINATOR, Retire(client, reason, returns=True))
 
     def model(self) -> Model | None:
-        """Versions by group, and tensors but local ones by name; None before there are any."""
+        """Pulls versions by group and tensors by name, but local ones; None before version 0."""
         try:
             welcome = self._run()
             status = self.status()
@@ -96,14 +96,14 @@ class StatusClient:
         self._transport.close()
 
     def _run(self) -> Welcome:
-        """Asked anew each time: blocks may have moved to other shards."""
+        """Gets the run again each time, because blocks may have moved to other shards."""
         reply = self._ask(COORDINATOR, AskRun())
         assert isinstance(reply, Welcome)
         self._transport.belong(reply.run.id)
         return reply
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:
-        from secureps.policy.plan import Plan  # of a model alone: a status needs none of it
+        from secureps.policy.plan import Plan  # a status alone does not need it
 
         layout = Plan.from_text(welcome.run.plan).layout(welcome.run.schema)
 
@@ -119,9 +119,9 @@ class StatusClient:
         return layout.assemble(values)
 
     def _ask(self, to: str, message: Any) -> Any:
-        """Asks; of a coordinator with several places, the one at which it rules answers."""
+        """Asks one address after another, because only the ruling coordinator answers."""
         for _ in range(self._places - 1):
-            with suppress(Unreachable):  # the next call goes to the next place
+            with suppress(Unreachable):  # the next call goes to the next address
                 return self._transport.call(to, message).result()
         return self._transport.call(to, message).result()
 

@@ -49,16 +49,16 @@ from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.report.plots import draw_study, undrawable
-from secureps.run.report.status_tables import filled
+from secureps.run.report.plots import draw_study, why_undrawable
+from secureps.run.report.status_tables import make_table
 from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
-from secureps.run.simulate.simulate import Play, seldom_collected
+from secureps.run.simulate.simulate import Play, collecting_seldom
 from secureps.run.up.folder import STUDY, new_folder
 from secureps.run.warm import warm_once
 from secureps.scenario.delays import sealed_bytes
 from secureps.store.atomic_file import replace_text
-from secureps.wording import counted, meant
+from secureps.wording import counted, suggest
 
 PLAIN = "plain"
 
@@ -158,7 +158,7 @@ class Likeness:
 Result = Outcome | Likeness
 
 
-def crossed(points: Sequence[Point], target: float, hold: int) -> float | None:
+def find_crossing(points: Sequence[Point], target: float, hold: int) -> float | None:
     """The first time from which `hold` scores in a row are at least `target`."""
     streak = 0
     for index, point in enumerate(points):
@@ -175,7 +175,7 @@ def section_of(scenario: Scenario) -> StudySection:
     return scenario.section.study
 
 
-def altered(
+def make_plan(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
     """Makes a candidate's plan (PlanRefused), without an evaluation that none of its versions has.
@@ -185,7 +185,7 @@ def altered(
     """
     study, plan = section_of(scenario), scenario.plans[candidate.variant]
     rule, own = rule_of(study, candidate), plan.section.cipher
-    groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
+    groups = tuple(_alter_group(group, rule, candidate) for group in plan.section.group)
     if sealed is None:
         sealed = scenario.delays.bandwidth is not None and not study.sealed
     judged = plan.section.evaluation
@@ -199,7 +199,7 @@ def altered(
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
 
 
-def compared(scenario: Scenario, variant: VariantSection) -> bool:
+def is_compared(scenario: Scenario, variant: VariantSection) -> bool:
     """Whether a variant has an encrypted self to compare: if its plan encrypts, and allows it."""
     section = scenario.plans[variant.name].section
     rules = variant.rules or [group.rule for group in section.group]
@@ -207,15 +207,17 @@ def compared(scenario: Scenario, variant: VariantSection) -> bool:
     return section_of(scenario).sealed > 0 and section.cipher.name != PLAIN and not alone
 
 
-def charged(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
+def charging_plan(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
     """The plan whose cipher's bytes take time, where another is played; None where none do."""
     variant = variant_of(section_of(scenario), candidate)
-    if scenario.delays.bandwidth is None or not compared(scenario, variant):
+    if scenario.delays.bandwidth is None or not is_compared(scenario, variant):
         return None
-    return altered(scenario, candidate, versions, sealed=True)
+    return make_plan(scenario, candidate, versions, sealed=True)
 
 
-def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) -> GroupSection:
+def _alter_group(
+    group: GroupSection, rule: RuleSection | None, candidate: Candidate
+) -> GroupSection:
     rule = group.rule if rule is None else rule
     if candidate.deadline is not None:
         rule = rule.model_copy(update={"deadline": candidate.deadline})
@@ -227,16 +229,16 @@ def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) 
 
 def play(path: Path, trial: Trial) -> Result:
     """Plays a trial or a comparison, in any process."""
-    scenario, began = _loaded(path), time.process_time()
+    scenario, began = _load_once(path), time.process_time()
     if trial.limit is None:
-        played: Result = _compare(scenario, trial)
+        played: Result = _compare_ciphers(scenario, trial)
     else:
-        played = _try(scenario, trial, trial.limit)
+        played = _play_trial(scenario, trial, trial.limit)
     return replace(played, cpu=round(time.process_time() - began, 2))
 
 
 @cache
-def _loaded(path: Path) -> Scenario:
+def _load_once(path: Path) -> Scenario:
     return load_scenario(path)
 
 
@@ -251,7 +253,7 @@ def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
     return variant_of(study, candidate).rules[candidate.rule]
 
 
-def _founded(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
+def _found_variant(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
     variant = trial.candidate.variant
     founding = scenario.founding(scenario.plans[variant], trial.seed)
     if founding is None:
@@ -260,7 +262,7 @@ def _founded(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
     return replace(scenario, plans={**scenario.plans, variant: plan})
 
 
-def _cast(
+def _prepare_play(
     scenario: Scenario, plan: Plan, seed: int, folder: str, charged: Plan | None = None
 ) -> Play:
     section = scenario.section.model_copy(update={"seed": seed})
@@ -268,18 +270,18 @@ def _cast(
     return Play(own, Path(folder), lambda line: None, charged=charged)
 
 
-def _try(scenario: Scenario, trial: Trial, limit: float) -> Outcome:
+def _play_trial(scenario: Scenario, trial: Trial, limit: float) -> Outcome:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
-        founded = _founded(scenario, trial, folder)
-        plan = altered(founded, trial.candidate, ENDLESS)
-        charges = charged(founded, trial.candidate, ENDLESS)
-        played = _cast(scenario, plan, trial.seed, folder, charges)
-        points = _judged(played, study, limit)
-    return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
+        founded = _found_variant(scenario, trial, folder)
+        plan = make_plan(founded, trial.candidate, ENDLESS)
+        charges = charging_plan(founded, trial.candidate, ENDLESS)
+        played = _prepare_play(scenario, plan, trial.seed, folder, charges)
+        points = _play_to_target(played, study, limit)
+    return Outcome(find_crossing(points, study.target, study.hold), tuple(points), 0.0)
 
 
-def _judged(played: Play, study: StudySection, limit: float) -> list[Point]:
+def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Point]:
     """Plays until the target is held, or until it can no longer be reached before the limit."""
     simulation, own = played.simulation, played.judge
     if own.note:
@@ -299,7 +301,7 @@ def _judged(played: Play, study: StudySection, limit: float) -> list[Point]:
                 known = ", ".join(scores)
                 raise ConfigError(f"study.measure: no {study.measure!r}; the script has {known}")
             points.append(Point(now, scores[study.measure], max(versions.values())))
-        held = crossed(points, study.target, study.hold) is not None
+        held = find_crossing(points, study.target, study.hold) is not None
         hopeful = points[-1].score >= study.target
         over[0] = held or (now >= limit and not hopeful)
         loop.call_later(study.every, judge)
@@ -312,18 +314,18 @@ def _judged(played: Play, study: StudySection, limit: float) -> list[Point]:
             loop.call_later(0.0, judge)
         return over[0]
 
-    with seldom_collected() as settled:
+    with collecting_seldom() as settled:
         simulation.run(done)
     return points
 
 
-def _compare(scenario: Scenario, trial: Trial) -> Likeness:
+def _compare_ciphers(scenario: Scenario, trial: Trial) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
-        scenario = _founded(scenario, trial, folder)
-        charges = charged(scenario, trial.candidate, study.sealed)
+        scenario = _found_variant(scenario, trial, folder)
+        charges = charging_plan(scenario, trial.candidate, study.sealed)
         plans = [
-            altered(scenario, trial.candidate, study.sealed, sealed) for sealed in (True, False)
+            make_plan(scenario, trial.candidate, study.sealed, sealed) for sealed in (True, False)
         ]
         (model, seconds), (clear, clear_seconds) = (
             _first_versions(scenario, plan, trial.seed, charge)
@@ -337,7 +339,7 @@ def _first_versions(
     scenario: Scenario, plan: Plan, seed: int, charged: Plan | None
 ) -> tuple[dict[str, NDArray[np.generic]], float]:
     with TemporaryDirectory() as folder:
-        simulation = _cast(scenario, plan, seed, folder, charged).simulation
+        simulation = _prepare_play(scenario, plan, seed, folder, charged).simulation
         simulation.run(lambda: min(simulation.versions().values()) >= plan.section.versions)
         return simulation.model(), simulation.loop.now()
 
@@ -379,7 +381,7 @@ class StudyResults:
         name = trial.candidate.variant
         if isinstance(result, Likeness):
             self._sealed[name] = result
-            return _likeness(result)
+            return _describe_likeness(result)
         if trial.seed != self.study.tuning:
             self._judged.setdefault(name, {})[trial.seed] = trial.candidate, result
         goal = f"{self.study.measure} {self.study.target:g}"
@@ -388,7 +390,7 @@ class StudyResults:
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
-        base = _median(self._outcomes(self.study.baseline))
+        base = _median_seconds(self._outcomes(self.study.baseline))
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
@@ -407,7 +409,7 @@ class StudyResults:
     def _row(self, name: str, base: float) -> Row:
         candidate = next(iter(self._judged[name].values()))[0]
         outcomes, likeness = self._outcomes(name), self._sealed.get(name)
-        median = _median(outcomes)
+        median = _median_seconds(outcomes)
         return Row(
             variant=name,
             settings=settings(self.study, candidate),
@@ -435,13 +437,13 @@ def settings(study: StudySection, candidate: Candidate) -> str:
     return ", ".join(words)
 
 
-def _median(outcomes: Sequence[Outcome]) -> float:
+def _median_seconds(outcomes: Sequence[Outcome]) -> float:
     """Seconds to the target; for ever if a middle one is: it has no half."""
     times = [math.inf if o.reached is None else o.reached for o in outcomes]
     return statistics.median(times)
 
 
-def _likeness(found: Likeness) -> str:
+def _describe_likeness(found: Likeness) -> str:
     if found.model and found.seconds:
         return f"{found.versions} versions under encryption: the same bits at the same times"
     what = "another model" if not found.model else "the same model, at another time"
@@ -451,7 +453,7 @@ def _likeness(found: Likeness) -> str:
 # --- tables -----------------------------------------------------------------------
 
 
-def _cells(study: StudySection, row: Row) -> tuple[str, ...]:
+def _row_cells(study: StudySection, row: Row) -> tuple[str, ...]:
     spread = f"{row.seconds[0]:g} - {row.seconds[-1]:g}" if row.seconds else ""
     return (
         row.variant,
@@ -471,9 +473,9 @@ def table(study: StudySection, rows: Sequence[Row]) -> Table:
     heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
     lines = [
         (f"{name}: {tuned}" if tuned else name, *cells)
-        for name, tuned, *cells in (_cells(study, row) for row in rows)
+        for name, tuned, *cells in (_row_cells(study, row) for row in rows)
     ]
-    return filled(title + study.baseline, ("rule, as tuned", *heads), lines)
+    return make_table(title + study.baseline, ("rule, as tuned", *heads), lines)
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
@@ -488,7 +490,7 @@ def markdown(study: StudySection, rows: Sequence[Row]) -> str:
         "versions",
         "encrypted",
     )
-    lines = [heads, ("---",) * len(heads), *(_cells(study, row) for row in rows)]
+    lines = [heads, ("---",) * len(heads), *(_row_cells(study, row) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -521,7 +523,9 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
     results = StudyResults(own)
-    courses = {each.name: _course(own, each, compared(scenario, each)) for each in own.variant}
+    courses = {
+        each.name: _plan_trials(own, each, is_compared(scenario, each)) for each in own.variant
+    }
     total = sum(_count_trials(scenario, own, each) for each in own.variant)
     trials = _Workers(path, folder, results, total, console)
     trials.run(courses, workers, warm_once(console.print))
@@ -530,7 +534,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
     console.print(table(own, rows))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
-    if why := undrawable():
+    if why := why_undrawable():
         console.print(why, soft_wrap=True, highlight=False, markup=False)
     return rows
 
@@ -541,7 +545,7 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
         raise ConfigError("study.variant: two have the same name")
     if own.baseline not in names:
         raise ConfigError(
-            f"study.baseline: no variant {own.baseline!r}; {meant(own.baseline, names)}"
+            f"study.baseline: no variant {own.baseline!r}; {suggest(own.baseline, names)}"
         )
     if twice := [seed for seed, count in Counter(own.seeds).items() if count > 1]:
         raise ConfigError(f"study.seeds: {twice[0]} is there twice, and would count twice")
@@ -550,8 +554,8 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     for variant in own.variant:
         for candidate in _candidates(variant):
             with naming(f"study.variant {candidate.name}"):
-                sealed = compared(scenario, variant) or None
-                plan = altered(scenario, candidate, 1, sealed)
+                sealed = is_compared(scenario, variant) or None
+                plan = make_plan(scenario, candidate, 1, sealed)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
                 raise ConfigError(
@@ -563,7 +567,7 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
 def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
     """Refuses (ConfigError) what would end each trial; where nothing might, no script is run."""
     first = [next(_candidates(variant)) for variant in own.variant]
-    asked = {each: charged(scenario, each, ENDLESS) for each in first}
+    asked = {each: charging_plan(scenario, each, ENDLESS) for each in first}
     plans = {each: plan for each, plan in asked.items() if plan is not None}
     if not plans:
         return
@@ -572,7 +576,7 @@ def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
         schema = Look.at(script.make(scenario.settings(0))).schema
     for each, plan in plans.items():
         with naming(f"study.variant {each.variant}", ConfigError):
-            clear = altered(scenario, each, ENDLESS)
+            clear = make_plan(scenario, each, ENDLESS)
             sealed_bytes(plan, plan.layout(schema), clear.layout(schema))
 
 
@@ -588,10 +592,10 @@ def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> N
 
 def _count_trials(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
     tried = list(_candidates(variant))
-    return (len(tried) > 1) * len(tried) + len(own.seeds) + compared(scenario, variant)
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + is_compared(scenario, variant)
 
 
-def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
+def _plan_trials(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
     """Yields the trials of a variant, one after another; each is sent the last one's result."""
     limit, best = own.seconds, (math.inf, math.inf)
     chosen, *others = candidates = tuple(_candidates(variant))
@@ -640,8 +644,8 @@ class _Workers:
         running = dict[Future[Result], tuple[Course, Trial]]()
         try:
             with (
-                ProcessPoolExecutor(workers, context, begin, (kernels,)) as pool,
-                none_left_over(),
+                ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
+                ending_workers(),
             ):
                 while ready or running:
                     while ready and len(running) < workers:
@@ -709,7 +713,7 @@ def _claim(folder: Path, scenario: Scenario) -> None:
         new_folder(folder)
         _write(path, settings)
     else:
-        with _readable(path, "remove the folder or give another --out"):
+        with _naming_unreadable(path, "remove the folder or give another --out"):
             if json.loads(path.read_text()) != settings:
                 raise ConfigError(f"{folder} holds another study; remove it or give another --out")
     (folder / "trials").mkdir(exist_ok=True)
@@ -722,7 +726,7 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 def _read(path: Path, trial: Trial) -> Result | None:
     if not path.exists():
         return None
-    with _readable(path, "remove it, and that trial is played again"):
+    with _naming_unreadable(path, "remove it, and that trial is played again"):
         record = json.loads(path.read_text())
         if trial.limit is None:
             return Likeness(**record)
@@ -731,7 +735,7 @@ def _read(path: Path, trial: Trial) -> Result | None:
 
 
 @contextmanager
-def _readable(path: Path, advice: str) -> Iterator[None]:
+def _naming_unreadable(path: Path, advice: str) -> Iterator[None]:
     """Turns errors of reading a study's file into a ConfigError with advice."""
     try:
         yield
@@ -743,7 +747,7 @@ GRACE = 5.0
 """Seconds for a worker to remove its trial's temporary files."""
 
 
-def begin(kernels: Path) -> None:
+def set_up_worker(kernels: Path) -> None:
     """Sets a worker up to ignore Ctrl-C, after which the main process ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -769,7 +773,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def none_left_over() -> Iterator[None]:
+def ending_workers() -> Iterator[None]:
     """Ends all workers where a signal or an error ends the block, and with them what they play."""
     try:
         yield

@@ -20,23 +20,23 @@ EVERY_RING = (
     CipherParameters("rlwe", 32, (1 << 16) - 2, security="conservative"),
     CipherParameters("rlwe", 64, (1 << 16) - 2, security="conservative"),
 )
-"""Plans that use one ring each, and together all of them."""
+"""Parameters that together use every ring."""
 
 
 def warm() -> str:
-    """Compiles all kernels that are not kept yet: seals, adds and opens a block in every ring.
+    """Compiles all missing kernels, by sealing, adding and opening a block in every ring.
 
-    Returns what was compiled, in how many seconds, and where it is kept. Raises ConfigError if the
-    folder cannot be made, or others may write to it.
+    Returns a line for the operator. Raises ConfigError if the folder cannot be made, or another
+    user may write to it.
     """
-    from secureps.compiled import compiled_here, load_kernels, missing, note_all_kept
+    from secureps.compiled import compiled_here, load_kernels, missing, note_all_kernels
     from secureps.crypto.suite import cipher
 
     began, before = time.perf_counter(), compiled_here()
     folder = load_kernels()
     values = np.arange(64)
     grid, words = Grid(16, 1.0), np.zeros(values.size, np.uint32)
-    grid.encode(values.astype(np.float32), words)  # of updates, and of what a codec makes of them
+    grid.encode(values.astype(np.float32), words)  # float32 for updates, float64 after a codec
     grid.encode(values.astype(np.float64), words)
     changed = values.astype(np.float32)
     delta.add(changed, delta.encode(changed, changed, 2), 2)
@@ -50,7 +50,7 @@ def warm() -> str:
         opened = kind.opener(place, sealer.key).open(0, adder.total(sums), values.size)
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
-    note_all_kept()
+    note_all_kernels()
     if missing:
         return f"nothing is compiled without numba ({missing}); pip install numba"
     compiled, seconds = compiled_here() - before, time.perf_counter() - began
@@ -58,13 +58,13 @@ def warm() -> str:
 
 
 def warm_once(say: Callable[[str], None]) -> Path:
-    """Warms before a plan's parties start: they would all compile the same kernels at once.
+    """Compiles missing kernels once, before a plan's parties would all compile the same ones.
 
-    Returns the folder of the kernels, for processes to `keep_in` that do not hear of it otherwise.
+    Returns the folder of the kernels, for processes that do not get it otherwise (`keep_in`).
     """
-    from secureps.compiled import all_kept, kernel_folder
+    from secureps.compiled import has_all_kernels, kernel_folder
 
-    if not all_kept():
+    if not has_all_kernels():
         say("compiles kernels, once for this release: some seconds")
         warm()
     return kernel_folder().parent

@@ -1,11 +1,10 @@
-"""Generates click data with a known truth: synthetic, nobody's records.
+"""Generates synthetic click data with a known truth, as pure functions of a seed.
 
 A record says that a user of some segment saw an item in some context, and whether it was
 clicked. The three fields share one table of rows, in this order: segments, contexts, the items of a
-popular head, then the items of topics, shelf by shelf. Everybody meets the head; a party meets
-the shelves of few topics besides, so that it touches a small part of the table. Which user clicks
-on what is drawn from a factorization machine (Rendle 2010), so that the best possible AUC is
-known. Pure functions of a seed.
+popular head, then the items of each topic. Every party has records about the head, and about the
+items of only a few topics, so that it touches a small part of the table. Clicks are drawn from a
+factorization machine (Rendle 2010), so the best possible AUC is known.
 
 Examples:
     >>> ps.clicks.auc(np.array([0.1, 0.8, 0.7]), np.array([0, 1, 0]))
@@ -33,7 +32,7 @@ TOPICS = 30
 TASTES = 3
 """The number of a party's topics."""
 HEAD_SHARE = 0.5
-"""The share of a party's records about the head; the others are about items of its topics."""
+"""The share of a party's records that are about the head; the others are about its topics."""
 ZIPF = 1.1
 """Exponent of popularity: the item of rank r is seen in proportion to r^-ZIPF."""
 LATENT = 4
@@ -45,12 +44,12 @@ _TRUTH, _HABITS, _TRAIN, _HELD_OUT = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The items that were shown, and whether they were clicked.
+    """Records of items that were shown, and whether they were clicked.
 
     Args:
         x: [n, 3] int64, the rows of the table: segment, context, item.
         y: [n] int64, 1 for a click.
-        p: [n] float64, the chance of a click, from which y was drawn; no model sees it.
+        p: [n] float64, the true chance of a click, from which y was drawn.
     """
 
     x: NDArray[np.int64]
@@ -68,14 +67,14 @@ class Clicks:
     """The click data of several parties, each with `records` of its own.
 
     Args:
-        rows: of the table, all fields together.
-        held_out: records that no party has, of the mixture of all parties.
-        seed: of the truth, the habits and the records; a party's are the same in whatever order
-            parties are asked for.
+        rows: of the table, for all fields together.
+        held_out: the number of records that no party has, drawn like those of all parties.
+        seed: of the truth, the habits and the records; the order in which parties are asked for
+            changes nothing.
 
     Raises:
-        ConfigError: a count is below 1, the table has no row for every topic, or, once
-            anything is drawn, the seed is below 0.
+        ConfigError: a count is below 1, the table is too small for a row of each topic, or, when
+            records are drawn, the seed is below 0.
     """
 
     rows: int = 4000
@@ -98,7 +97,7 @@ class Clicks:
         return Records.joined([self.share(party) for party in range(self.parties)])
 
     def judged(self) -> Records:
-        """The held-out records: of every party's kind, in numbers that differ by at most one."""
+        """The held-out records, drawn like each party's own, equally many (+- 1) for each party."""
         edges = np.linspace(0, self.held_out, self.parties + 1).astype(np.int64)
         counts = np.diff(edges).tolist()
         return Records.joined([self._drawn(k, count, _HELD_OUT) for k, count in enumerate(counts)])
@@ -122,7 +121,7 @@ class Clicks:
 
     @cached_property
     def _truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The weights [rows] and vectors [rows, LATENT] of all rows; a topic's items are alike."""
+        """The weights [rows] and vectors [rows, LATENT]; items of one topic have similar ones."""
         rng, shelves = seeded(self.seed, _TRUTH), self.shelves
         weights = 0.9 * rng.standard_normal(self.rows)
         vectors = 0.25 * rng.standard_normal((self.rows, LATENT))
@@ -133,7 +132,7 @@ class Clicks:
         return weights, vectors
 
     def _drawn(self, party: int, count: int, purpose: int) -> Records:
-        """Draws records of a party, whose habits are its own and the same for every purpose."""
+        """Draws records of a party; its habits are the same for every purpose."""
         habits, rng = seeded(self.seed, _HABITS, party), seeded(self.seed, purpose, party)
         users = habits.permutation(SEGMENTS)  # its commonest segment first
         topics = habits.choice(TOPICS, TASTES, replace=False)
@@ -156,9 +155,9 @@ def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int
 
 
 def auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
-    """The chance that a random positive scores above a random negative, a tie counting half.
+    """The chance that a random positive scores above a random negative; a tie counts half.
 
-    The rank statistic (Mann and Whitney 1947), tied scores sharing their mean rank.
+    Computed as the rank statistic of Mann and Whitney (1947); tied scores share their mean rank.
 
     Args:
         scores: [n], in any unit that orders the records.

@@ -1,14 +1,12 @@
-"""Loads small real data sets that come with scikit-learn, so that nothing is downloaded.
+"""Small real data sets for demonstrations, tests and benchmarks, and splits of them over parties.
 
-For demonstrations, tests and benchmarks. Statistics for scaling are taken from the pooled
-training part, which a real federation could not look at.
+The data comes with scikit-learn, so nothing is downloaded. Features are scaled by statistics of
+the pooled training part, which a real federation could not see. All functions are pure.
 
 Examples:
     >>> data = ps.datasets.digits(seed=7)
     >>> data.x.shape[1], data.classes
     (64, 10)
-
-Pure functions of their arguments; `seeded` derives the random numbers of all scenario data.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ class Dataset:
     Args:
         x: [n, features] float32, to train on.
         y: [n] int64 classes in [0, classes).
-        held_out_x: likewise, to judge on; about 20 % of every class.
-        held_out_y: their classes.
-        classes: how many.
+        held_out_x: like `x`, to score on; about 20 % of every class.
+        held_out_y: like `y`.
+        classes: the number of classes.
     """
 
     x: NDArray[np.float32]
@@ -50,7 +48,7 @@ def stratified(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Splits indices: every class gives `share` of its records, rounded, to the second part.
 
-    A positive share of two records or more gives at least one.
+    With two records or more, a positive share gives the second part at least one.
 
     Args:
         labels: [n] classes.
@@ -58,7 +56,7 @@ def stratified(
         seed: of the permutation (PCG64); any non-negative integer.
 
     Returns:
-        (rest, part): sorted indices, together every index once.
+        (rest, part): sorted indices; every index is in one of them.
 
     Raises:
         ConfigError: `share` or `seed` is out of range.
@@ -111,18 +109,14 @@ def _split(x: NDArray[np.float64], y: NDArray[np.int64], seed: int) -> Dataset:
 
 
 def seeded(seed: int, *key: int) -> np.random.Generator:
-    """Makes a PCG64 generator from a seed and the purpose of its numbers.
-
-    Raises:
-        ConfigError: the seed is negative.
-    """
+    """Makes a PCG64 generator from a seed and its purpose; ConfigError if the seed is negative."""
     if seed < 0:
         raise ConfigError(f"the seed of a data set must be at least 0, got {seed}")
     return np.random.Generator(np.random.PCG64([seed, *key]))
 
 
 REDRAWS = 1000
-"""The most draws of `dirichlet` that leave a party below the minimum, before it gives up."""
+"""Draws after which `dirichlet` gives up if each left a party below the minimum."""
 
 Indices = NDArray[np.int64]
 
@@ -133,10 +127,9 @@ def dirichlet(
 ) -> tuple[Indices, ...]:
     """Splits records non-IID: those of each class go to parties in Dirichlet(alpha) shares.
 
-    Small `alpha` gives each party few classes and unequal sizes, a large one approaches IID. This
-    is the form with free sizes (Yurochkin et al. 2019) of the Dirichlet split of Hsu, Qi and Brown
-    2019, who fix the sizes and draw the classes of each party instead. A draw that leaves a party
-    below `minimum` is drawn again: the shares are Dirichlet, given the minimum.
+    A small `alpha` gives each party few classes and unequal sizes; a large one approaches IID. The
+    sizes are free, as in Yurochkin et al. 2019; Hsu, Qi and Brown 2019 fix the sizes and draw the
+    classes of each party instead. Draws that leave a party below `minimum` are rejected.
 
     Args:
         labels: [n] classes.
@@ -146,7 +139,7 @@ def dirichlet(
         minimum: records that every party must have.
 
     Returns:
-        One sorted index array per party; together every index of [0, n) once.
+        One sorted index array per party; every index of [0, n) is in one of them.
 
     Raises:
         ConfigError: an argument out of range, or no draw gave everyone the minimum.

@@ -1,16 +1,15 @@
-"""Draws how long clients take, and how often they drop out, in a simulation.
+"""Draws how long clients take and how often they drop out in a simulation.
 
-A delay is a pure function of (seed, client, version, purpose): the order of calls, and who else is
-asked, change nothing, so a run with a fault in it sees the same delays as the run without.
+A delay is a pure function of (seed, client, version, purpose), so a run with a fault sees the same
+delays as the run without it, in whatever order they are asked for.
 
-A message takes a latency. What carries values or keys (a block, a receipt)
-takes the time of its bytes besides, one after another on the client's own link, up and down
-apart; smaller messages overtake it. Where a shard's link has a bandwidth, what all send to it and
-fetch from it shares that: it is there when both links are done with it.
+Every message takes a latency. Messages that carry values or keys (a block, a receipt) also take the
+time of their bytes: they queue on the client's link, separately for each direction, and small
+messages overtake them. If shards have a bandwidth, all traffic of a shard also queues on the
+shard's link, and a message arrives when both links have finished it.
 
-What is sealed is as long as its plan says, whatever is in it. So a simulation that plays in the
-clear takes the virtual time of encryption without its work (`sealed_bytes`), and comes to the same
-model.
+The plan alone determines the length of a sealed message. So a simulation that plays in the clear
+can charge the time of the encrypted bytes (`sealed_bytes`), and ends in the same model.
 """
 
 from __future__ import annotations
@@ -32,32 +31,31 @@ from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Subm
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.plan import Plan, envelope_bytes
-from secureps.wording import meant
+from secureps.wording import suggest
 
 MOST = 1e15
 """The largest number in a table of delays."""
 MOST_SIGMA = 10.0
-"""The largest sigma of a lognormal: products and quotients of two draws stay finite, above 0."""
+"""The largest sigma of a lognormal, so that products and quotients of two draws stay finite."""
 LEAST_BANDWIDTH = 1.0
-"""The least bytes a second of a link; of a lognormal, of its median."""
+"""The lowest bandwidth of a link, or median of a lognormal one, in bytes a second."""
 
 
 KINDS: dict[str, tuple[tuple[str, ...], Callable[..., float]]] = {
     "constant": (("value",), lambda rng, value: value),
     "uniform": (("low", "high"), lambda rng, low, high: float(rng.uniform(low, high))),
-    # the long tail of real devices
     "lognormal": (
         ("median", "sigma"),
         lambda rng, median, sigma: float(median * math.exp(sigma * rng.standard_normal())),
     ),
     "exponential": (("mean",), lambda rng, mean: float(rng.exponential(mean))),
 }
-"""The names of each kind's numbers, and how it draws seconds with them."""
+"""For each kind of distribution the names of its numbers, and how it draws seconds."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a delay is distributed: a kind of KINDS with its numbers, in their order."""
+    """The distribution of a delay: a kind of KINDS with its numbers, in the order of KINDS."""
 
     kind: str
     numbers: tuple[float, ...]
@@ -74,17 +72,17 @@ class Distribution:
 
 
 def distribution(table: object, where: str = "delay") -> Distribution:
-    """Makes a distribution of a number of seconds or a table such as `{kind = "uniform", ...}`.
+    """Makes a distribution from a number of seconds or a table like `{kind = "uniform", ...}`.
 
-    A table has its kind's fields, all from 0 to `MOST`. ConfigError says `where` one is wrong.
+    A table has its kind's fields, each from 0 to `MOST`; a ConfigError says `where` one is wrong.
     """
     if not isinstance(table, Mapping):
         return Distribution("constant", (_number(table, where),))
     kind = table.get("kind")
     if kind is None:
-        raise ConfigError(f"{where}: names no kind; {meant('', KINDS)}")
+        raise ConfigError(f"{where}: names no kind; {suggest('', KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
+        raise ConfigError(f"{where}: unknown kind {kind!r}; {suggest(kind, KINDS)}")
     known = KINDS[kind][0]
     given = [name for name in table if name != "kind"]
     if sorted(given) != sorted(known):
@@ -96,7 +94,7 @@ AT_ONCE = Distribution("constant", (0.0,))
 
 
 def generator(seed: int, client: str, version: int, purpose: str) -> np.random.Generator:
-    """The random numbers of one event: PCG64 seeded by BLAKE2b over what names the event."""
+    """Makes the random numbers of one event: PCG64, seeded by BLAKE2b over the arguments."""
     digest = hashlib.blake2b(digest_size=16, person=b"secureps-delays")
     for word in (str(seed), client, str(version), purpose):
         encoded = word.encode()
@@ -106,12 +104,12 @@ def generator(seed: int, client: str, version: int, purpose: str) -> np.random.G
 
 @dataclass(frozen=True)
 class Delays:
-    """A population of clients: training time, time of one message, chance to drop a version.
+    """The delays of a population of clients, in seconds, and their chance to drop a version.
 
-    `version` is what the servers take to make a version of a cohort; what arrives waits meanwhile.
-    `device` is drawn once for each client, and multiplies all its training times: who is slow today
-    is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes take
-    no time).
+    `network` is the latency of a message, and `version` the time that servers take to make a
+    version of a cohort. `device` is drawn once for each client and multiplies all its training
+    times, because a slow device stays slow. `bandwidth`, in bytes a second each way, is drawn once
+    for each client too (None: bytes take no time).
     """
 
     train: Distribution = AT_ONCE
@@ -137,11 +135,11 @@ class Delays:
 
     @classmethod
     def of(cls, table: Mapping[str, object]) -> Delays:
-        """Makes delays of a table with any of these keys; ConfigError if it is not right."""
+        """Makes delays from a table with any of these fields as keys, or raises ConfigError."""
         known = [each.name for each in fields(cls)]
         for name in table:
             if name not in known:
-                raise ConfigError(f"delays: unknown key {name!r}; {meant(name, known)}")
+                raise ConfigError(f"delays: unknown key {name!r}; {suggest(name, known)}")
         given = {
             name: distribution(table[name], f"delays.{name}") for name in table if name != "dropout"
         }
@@ -152,11 +150,10 @@ class Delays:
         return speed * self.train.sample(generator(seed, client, version, "train"))
 
     def network_seconds(self, seed: int, client: str, version: int, purpose: str) -> float:
-        """The seconds that the message `purpose` takes between `client` and the servers."""
         return self.network.sample(generator(seed, client, version, f"network:{purpose}"))
 
     def bytes_per_second(self, seed: int, client: str) -> float:
-        """The bandwidth of a client's link, each way; constant. Infinite if bytes take no time."""
+        """The bandwidth of a client's link, each way; infinite if bytes take no time."""
         if self.bandwidth is None:
             return math.inf
         return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))
@@ -182,14 +179,14 @@ def _number(value: object, where: str) -> float:
 
 
 Queue = tuple[str, bool | None]
-"""One direction of the link of a client or a shard, by whether it sends; None: a shard's adding."""
+"""A party, and whether the queue is its sending or receiving link; None: a shard's adding."""
 
 _DATA = (PutBlock, GetBlock, GetSum)
-"""What takes a data message's latency; a tuple, for every message is asked."""
+"""Messages with the latency of data; a tuple, because isinstance is asked for every message."""
 
 
 def message_bytes(message: Any) -> int:
-    """The bytes that take time on a link; 0 for small messages."""
+    """The bytes of a message that take time on a link; 0 for small messages."""
     if isinstance(message, PutBlock | Payload):
         return len(message.payload)
     if isinstance(message, Submit):
@@ -201,7 +198,7 @@ def message_bytes(message: Any) -> int:
 
 @dataclass
 class Links:
-    """All links of a simulation; `size` is how many bytes of a message take time."""
+    """All links of a simulation; `size` says how many bytes of a message take time."""
 
     delays: Delays
     seed: int
@@ -212,7 +209,7 @@ class Links:
     _free: dict[Queue, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
-        """The seconds until a message that leaves now arrives, up or down a client's link."""
+        """The seconds until a message that is sent now arrives over a client's link."""
         latency, size = self._drawn(client, message), self.size(message)
         if not size:
             return latency
@@ -221,7 +218,7 @@ class Links:
         return self._done((client, up), now, size / self._bandwidth[client]) + latency
 
     def between(self, sender: str, to: str, message: Any, now: float) -> float:
-        """The seconds until a message that leaves now arrives, by the slower of both links."""
+        """The seconds until a message that is sent now arrives over the slower of both links."""
         slowest = 0.0
         for name, sends in ((sender, True), (to, False)):
             if name.startswith("client-"):
@@ -231,10 +228,7 @@ class Links:
         return slowest
 
     def of_shard(self, shard: str, sends: bool, message: Any, now: float) -> float:
-        """The seconds until a shard's own link is done with a message that leaves now.
-
-        Bytes queue in the order in which they were sent, wherever they come from.
-        """
+        """The seconds until a shard's own link has finished a message that is sent now."""
         size = 0 if self.shards.bandwidth is None else self.size(message)
         if not size or self.shards.bandwidth is None:
             return 0.0
@@ -242,35 +236,39 @@ class Links:
         return self._done((shard, sends), now, seconds)
 
     def adding(self, shard: str, blocks: int, now: float) -> float:
-        """The seconds until a shard has added up so many blocks, after what it is at already."""
+        """The seconds until a shard has added up so many blocks, behind those that it adds now."""
         seconds = blocks * self.shards.block_seconds * self.shards.slow.get(shard, 1.0)
         return self._done((shard, None), now, seconds)
 
     def _done(self, queue: Queue, now: float, seconds: float) -> float:
-        """Queues something that takes so many seconds; returns those until it is done."""
+        """Queues work of so many seconds; returns the seconds until it is finished."""
         done = max(now, self._free.get(queue, now)) + seconds
         self._free[queue] = done
         return done - now
 
     def cut(self, client: str) -> None:
-        """Drops the messages under way, which no longer occupy the link."""
+        """Drops the messages under way on a client's link."""
         self._free.pop((client, True), None)
         self._free.pop((client, False), None)
 
     def _drawn(self, client: str, message: Any) -> float:
         kind = "data" if isinstance(message, _DATA) else "control"
         seconds = self._latency.get((client, kind))
-        if seconds is None:  # the same for all of a client's messages of a kind: drawn once
+        if seconds is None:  # drawn once for all messages of one kind
             seconds = self.delays.network_seconds(self.seed, client, 0, kind)
             self._latency[client, kind] = seconds
         return seconds
 
 
 def sealed_bytes(plan: Plan, own: Layout, clear: Layout) -> Callable[[Any], int]:
-    """Like `message_bytes`, for messages that stand for those sealed under a plan's cipher.
+    """Makes a function like `message_bytes` that counts messages as if sealed by a plan's cipher.
 
-    `own` are the plan's groups and blocks, `clear` those of the plan that is played; ConfigError if
-    their blocks are not the same.
+    Args:
+        own: the groups and blocks of that plan.
+        clear: those of the plan that is played.
+
+    Raises:
+        ConfigError: their blocks are not the same.
     """
     if [_spans(group) for group in own.all_groups] != [_spans(g) for g in clear.all_groups]:
         raise ConfigError(

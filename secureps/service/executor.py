@@ -32,7 +32,7 @@ from secureps.errors import (
     UnknownParty,
     Unreachable,
 )
-from secureps.exhaustion import exhaustion, is_disk_fault
+from secureps.exhaustion import is_disk_fault, name_limit
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import AnyOrder, Task
 from secureps.messages.records import RosterFollowed, RunPinned
@@ -71,7 +71,7 @@ from secureps.service.environment import Environment, Worker
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import complain, tell
 from secureps.store.journal import Journal
-from secureps.tracebacks import told, where
+from secureps.tracebacks import describe_error, find_place
 from secureps.wire.transport import Cancel, Deliver, settle
 
 T = TypeVar("T")
@@ -611,7 +611,7 @@ class Executor:
 
     def _disk(self, what: str, error: BaseException | None) -> None:
         """Notes that the disk failed or worked; exhausted limits of the process end it."""
-        if error is not None and exhaustion(error):
+        if error is not None and name_limit(error):
             raise error
         if self._troubles.note(what, error):
             self._say_troubles()
@@ -694,7 +694,7 @@ class Executor:
                 self._settle(item.answer, InternalError("an internal error; see the log"))
                 kind = type(item.event).__name__
                 raise InternalError(
-                    f"{self._party} failed at {kind}: {told(error)} ({where(error)})"
+                    f"{self._party} failed at {kind}: {describe_error(error)} ({find_place(error)})"
                 ) from error
         self._commit(handled)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from secureps.errors import Busy, Conflict, InternalError, Refused, SecurepsError
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import name_limit
 from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.encoding import payload_digest
@@ -197,7 +197,7 @@ class Lead(Executor):
         if error is None:
             self._settle(answer, Rows((), _part(done.result(), message)))
             self.later(self._let_go, AWAY)
-        elif exhaustion(error):
+        elif name_limit(error):
             raise error
         else:
             self._settle(answer, told(error))  # the run goes on without a standby

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from secureps.errors import SecurepsError, exit_status
-from secureps.exhaustion import limits_named
+from secureps.exhaustion import naming_limits
 from secureps.wording import one_line
 
 LogFormat = Literal["text", "json"]
@@ -120,7 +120,7 @@ def logging_as(
             stack.enter_context(_handle_alone(logging.getLogger(), handler, logging.INFO))
         else:
             logging.basicConfig(level=logging.INFO, handlers=[handler])
-        with limits_named() if form == "text" else _log_errors(party):
+        with naming_limits() if form == "text" else _log_errors(party):
             yield
 
 
@@ -129,7 +129,7 @@ def _log_errors(party: str) -> Iterator[None]:
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_error
     try:
-        with limits_named():
+        with naming_limits():
             yield
     except SecurepsError as error:
         text = one_line(error)

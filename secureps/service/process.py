@@ -43,10 +43,10 @@ from secureps.exhaustion import (
     FIRST_THREADS,
     Starved,
     demand_descriptors,
-    exhaustion,
-    limits_named,
+    name_limit,
+    naming_limits,
     probe,
-    starting,
+    unstarted_threads,
 )
 from secureps.extras import from_extras
 from secureps.messages.format import FORMAT
@@ -116,7 +116,7 @@ class Probing:
 
     def look(self) -> None:
         """Probes; raises a fault the second time in a row. Starved also means calls that hang."""
-        before, self._starting = self._starting, starting()
+        before, self._starting = self._starting, unstarted_threads()
         try:
             if hung := before & self._starting:  # whoever started it waits for it, for ever
                 raise Starved(f"thread {min(hung, key=id).name} was started, and never ran")
@@ -124,7 +124,7 @@ class Probing:
             if text := self._stalled():  # after SIGCONT it may only look so
                 raise Starved(text)
         except (OSError, RuntimeError, MemoryError, Starved) as error:
-            if self._failed and exhaustion(error):
+            if self._failed and name_limit(error):
                 raise
             self._failed = True
         else:
@@ -276,7 +276,7 @@ def run_process(
         demand_descriptors(len(party.roster.certificates))
     closed = threading.Event()
     try:
-        with limits_named():
+        with naming_limits():
             probe(FIRST_THREADS)
             with Shutdown() as shutdown:
                 halt = _run(party, addresses, build, serve, listen, shutdown, closed)
@@ -369,7 +369,7 @@ def _run(
             else:
                 executor.halted.result()
         except Exception as error:
-            if limit := exhaustion(error):  # what lacks a thread may never be closed
+            if limit := name_limit(error):  # what lacks a thread may never be closed
                 tell(party.name, "Limit", limit, logging.ERROR)
                 shutdown.end_within(LAST_RESORT)
             raise
@@ -392,7 +392,7 @@ def _hear(
     executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
 ) -> None:
     """Ends the process with a thread, even one of gRPC, that met a limit: its work is missing."""
-    if exhaustion(ended.exc_value) and ended.exc_value is not None:
+    if name_limit(ended.exc_value) and ended.exc_value is not None:
         executor.fail(ended.exc_value)
     else:
         otherwise(ended)

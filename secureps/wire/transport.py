@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from secureps.errors import Busy, InternalError, SecurepsError, Unreachable
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import name_limit
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import COORDINATOR, STANDBY
 
@@ -352,7 +352,7 @@ def told(error: BaseException) -> SecurepsError:
     """The error that a sender may hear: a SecurepsError as it is, and no words of others."""
     known = isinstance(error, SecurepsError)
     # No fault of the request: a client drops an update for which it hears of a bug.
-    if exhaustion(error) and (not known or isinstance(error, InternalError)):
+    if name_limit(error) and (not known or isinstance(error, InternalError)):
         return Busy("no memory, thread or open file is left for this request", EXHAUSTED_SECONDS)
     if isinstance(error, SecurepsError):
         return error

@@ -12,7 +12,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan
-from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.run.simulate.simulation import MemoryKit, make_memory_kit
 from tests.chaos.schedule import CLIENTS, HOLDERS, SHARDS, THRESHOLD, Setting
 from tests.kits.evaluations import METRICS
 from tests.kits.thin_group import FED_BACK, THIN
@@ -145,4 +145,4 @@ def kit_of(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
         patch.object(Identity, "generate", lambda: Identity(secret())),
         patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(secret() + secret() + secret())),
     ):
-        return memory_kit(plan, clients)
+        return make_memory_kit(plan, clients)

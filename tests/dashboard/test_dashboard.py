@@ -28,7 +28,7 @@ from secureps.extras import command
 from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
 from secureps.run.status import StatusTarget, find
-from secureps.run.up.folder import ORIGIN, claimed
+from secureps.run.up.folder import ORIGIN, claim_folder
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin
@@ -263,7 +263,7 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
 ) -> None:
     origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
     (kit.parent / ORIGIN).write_text(json.dumps(origin))
-    with claimed(kit.parent), showing()(kit.parent):
+    with claim_folder(kit.parent), showing()(kit.parent):
         browser = Browser(capsys.readouterr().out.split()[-1])
         told = browser.told(lambda each: each["operator"]["blocking"])["operator"]
         assert acted(browser)[0] == 403, "it was not begun with --act"

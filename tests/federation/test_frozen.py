@@ -16,7 +16,7 @@ from secureps.errors import PlanRefused, ScriptFailed, SecurepsError, WrongShape
 from secureps.messages import coordinator_records
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.federations import Tensors, Walker, finished, same, small_plan, unharmed
@@ -106,7 +106,7 @@ def test_a_file_of_version_0_has_the_base_too(tmp_path: Path) -> None:
     save_file(start, path)
     made = small_plan(versions=2, initial=str(path), **FROZEN)
     plan = Plan(made.section, file_digest(path.read_bytes()).hex())
-    schema = initial_schema(plan)
+    schema = read_initial_schema(plan)
     assert schema is not None
     assert schema.told == {"base.scale", "base.seen"}
     played = federation(tmp_path, plan, initial=schema)
@@ -118,7 +118,7 @@ def test_a_file_without_the_base_is_no_start(tmp_path: Path) -> None:
     save_file(Walker(0).parameters(11), tmp_path / "start.safetensors")
     plan = small_plan(initial=str(tmp_path / "start.safetensors"), **FROZEN)
     with pytest.raises(PlanRefused, match=r"frozen: no tensor matches 'base\.\*'"):
-        initial_schema(plan)
+        read_initial_schema(plan)
 
 
 @pytest.mark.parametrize("moves", [False, True])

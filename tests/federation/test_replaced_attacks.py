@@ -16,7 +16,7 @@ from secureps.messages import orders, requests
 from secureps.roles.machine import WORKER, KitRead, Step
 from secureps.roles.member.committees import Committees
 from secureps.roles.roster_follower import RosterFollower
-from secureps.run.simulate.simulation import memory_kit
+from secureps.run.simulate.simulation import make_memory_kit
 from secureps.store.budget import MemoryLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.changing_roster import Issuer
@@ -47,7 +47,7 @@ class Sites(NamedTuple):
 @cache
 def sites_of(holders: int, threshold: int) -> Sites:
     plan = committee_plan(holders, threshold)
-    issuer = Issuer(memory_kit(plan, CLIENTS))
+    issuer = Issuer(make_memory_kit(plan, CLIENTS))
     before = Site(plan, issuer.kit)
     issuer.replace(f"holder-{holders - 1}", NEW)
     after = Site(plan, issuer.kit)

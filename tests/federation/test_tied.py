@@ -23,7 +23,7 @@ from secureps.errors import ConfigError, PlanRefused, WrongShape
 from secureps.messages.run import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.export import export
-from secureps.run.initial_schema import founding_schema, initial_schema
+from secureps.run.initial_schema import read_initial_schema, settle_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.federations import layout_of, same, small_plan
@@ -78,7 +78,7 @@ def plan(cipher: str = "plain", **changes: Any) -> Plan:
 
 def played(folder: Path, own: Plan, model: type[nn.Module] = Language) -> Simulation:
     run = Simulation(
-        own, Cast(dict(trainers(model)), UnsafeSeed(3)), folder, None, initial_schema(own)
+        own, Cast(dict(trainers(model)), UnsafeSeed(3)), folder, None, read_initial_schema(own)
     )
     run.run()
     assert run.versions() == {"all": own.section.versions}
@@ -125,7 +125,7 @@ def test_a_file_may_leave_a_further_name_out(tmp_path: Path) -> None:
     save_model(model, str(tmp_path / "told.safetensors"))
     with safe_open(tmp_path / "told.safetensors", "numpy") as file:
         assert len(file.keys()) == 1
-    told = initial_schema(from_file(tmp_path, tmp_path / "told.safetensors"))
+    told = read_initial_schema(from_file(tmp_path, tmp_path / "told.safetensors"))
     assert told is not None
     assert len(told.untied.tensors) == 1
     assert len(told.tensors) == 2
@@ -138,9 +138,9 @@ def test_a_file_of_two_tensors_is_refused_and_says_which_to_leave_out(tmp_path: 
     made = schema_of(holder.parameters(1), holder.tied())
     reason = f"{HEAD} is another name of {TABLE} .tied weights., and the run has two tensors"
     with pytest.raises(ConfigError, match=reason):
-        founding_schema(own, made)
+        settle_schema(own, made)
     run = Simulation(
-        own, Cast(dict(trainers()), UnsafeSeed(3)), tmp_path, None, initial_schema(own)
+        own, Cast(dict(trainers()), UnsafeSeed(3)), tmp_path, None, read_initial_schema(own)
     )
     end = run.parties[CLIENTS[0]].halted
     run.run(end.done)
@@ -178,7 +178,7 @@ def test_what_a_server_app_has_tied_travels_once(
     file = initial_of(path, tmp_path / "initial.safetensors")
     own = from_file(tmp_path, tmp_path / "initial.safetensors")
     holders = {name: Script(path).make({"initial": file, "bonus": 1}) for name in CLIENTS}
-    run = Simulation(own, Cast(holders, UnsafeSeed(3)), tmp_path, None, initial_schema(own))
+    run = Simulation(own, Cast(holders, UnsafeSeed(3)), tmp_path, None, read_initial_schema(own))
     run.run()
     model, first = run.model(), load_file(file)
     assert sorted(model) == names

@@ -19,7 +19,7 @@ from secureps.files.objects import ObjectStore, initial_path, pinned
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import Permit, check
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from tests.kits.object_stores import STORES, empty_place
 from tests.run.test_check import PLAN, write
 
@@ -51,7 +51,7 @@ def test_a_plan_names_a_url_and_pins_its_bytes(tmp_path: Path, url: str) -> None
     assert plan.section.initial == url
     assert plan.initial_digest == file_digest(MODEL).hex()
     assert Plan.from_text(plan.text) == plan
-    schema = initial_schema(plan)
+    schema = read_initial_schema(plan)
     assert schema is not None
     assert [(t.name, t.shape) for t in schema.tensors] == [("a", (3, 4))]
     assert check(plan_of(tmp_path, url), permit=Permit(fetch=True)).groups[0].values == 12
@@ -118,7 +118,7 @@ def test_what_is_not_there_or_no_model_is_said_with_its_url(tmp_path: Path, url:
         initial_path(other)
     replace(url, b"no model at all")
     with pytest.raises(ConfigError, match=rf"{url}: not a safetensors file"):
-        initial_schema(load_plan(plan_of(tmp_path, url)))
+        read_initial_schema(load_plan(plan_of(tmp_path, url)))
 
 
 def test_a_store_that_is_down_may_work_again(

@@ -40,7 +40,7 @@ from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.shard.shard import Shard
 from secureps.run.export import export
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.service import one_wave
@@ -78,7 +78,7 @@ def of_simulation(folder: Path) -> Tensors:
         own: dict[str, Setting] = {"partition": k, "initial": str(plan.section.initial)}
         trainers[name] = FlowerTrainer(FlowerApp("app", app), own, None, name)
     cast = Cast(trainers, UnsafeSeed(SEED))
-    simulation = Simulation(plan, cast, folder / "simulated", initial=initial_schema(plan))
+    simulation = Simulation(plan, cast, folder / "simulated", initial=read_initial_schema(plan))
     simulation.run()
     return simulation.model()
 

@@ -26,7 +26,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import BlockDelta, block_delta
 from secureps.roles.member.tasks import Aim, kept_key
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.script.channel import Channel
 from secureps.run.script.cut_off import Calls
 from secureps.store.checkpoint import write_state
@@ -161,9 +161,9 @@ def _models(folder: Path) -> list[Target]:
     return [
         Target(
             "initial",
-            ("run.initial_schema:initial_schema",),
+            ("run.initial_schema:read_initial_schema",),
             (model, recorded),
-            in_file(initial, lambda _: initial_schema(with_initial)),
+            in_file(initial, lambda _: read_initial_schema(with_initial)),
             cost=8,
         ),
         Target(

@@ -15,7 +15,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, KitRead
 from secureps.run.simulate import simulation
-from secureps.run.simulate.simulation import Conditions, MemoryKit, memory_kit
+from secureps.run.simulate.simulation import Conditions, MemoryKit, make_memory_kit
 from secureps.run.up.folder import client_names
 from secureps.store.envelope_keys import in_memory
 from secureps.store.keyring import ENVELOPE, PublicKit
@@ -111,7 +111,7 @@ class ChangingRoster:
         holds: int = 0,
     ) -> None:
         late = frozenset(newcomers)
-        self.issuer = Issuer(memory_kit(plan, client_names(clients)), holds, late)
+        self.issuer = Issuer(make_memory_kit(plan, client_names(clients)), holds, late)
         with patch.object(simulation, "memory_kit", lambda *given: self.issuer.kit):
             given = Conditions(late=late)
             self.play = small_federation(plan, folder, given, clients=clients, cost=cost)

@@ -38,7 +38,7 @@ from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.holder import HolderRules
 from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
-from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.run.simulate.simulation import MemoryKit, make_memory_kit
 from secureps.service.holder import CommitteeWorker
 from secureps.store.budget import MemoryLedger
 from secureps.store.envelope_keys import EnvelopeKeys
@@ -206,7 +206,7 @@ class Bench(Site):
         clients: tuple[str, ...] = CLIENTS,
     ) -> None:
         plan = committee_plan(holders, threshold, minimum)
-        super().__init__(plan, memory_kit(plan, clients))
+        super().__init__(plan, make_memory_kit(plan, clients))
 
 
 class Holder:

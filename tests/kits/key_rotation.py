@@ -94,7 +94,7 @@ def on_files(
         return SqliteJournal(folder / "state" / name / "journal.db")
 
     with monkeypatch.context() as patched:  # of its own alone: others that it is compared with end
-        patched.setattr(simulations, "memory_kit", made)
+        patched.setattr(simulations, "make_memory_kit", made)
         simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
     with closing(simulation):
         yield simulation, kit

@@ -27,7 +27,7 @@ from secureps.run.assemble import (
     make_shard,
     pinned_run,
 )
-from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from secureps.run.simulate.simulation import MemoryKit, make_memory_kit
 from secureps.run.up.folder import client_names, holder_names, shard_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -55,7 +55,7 @@ Slow = partial(SlowWalker, pace=0.1)
 
 
 def kit_with_observer(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
-    made, ca, observer = memory_kit(plan, clients), Identity.generate(), Identity.generate()
+    made, ca, observer = make_memory_kit(plan, clients), Identity.generate(), Identity.generate()
     certificates = [
         certify(ca, c.name, c.role, c.public_key, c.cipher_key_digest)
         for c in made.public.roster.certificates

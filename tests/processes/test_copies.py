@@ -13,7 +13,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.files.objects import ObjectStore
 from secureps.policy.plan import load_plan
 from secureps.run.export import export
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from tests.kits.command import INSECURE
@@ -77,7 +77,7 @@ def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
     read = load_plan(plan)
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     cast = Cast(trainers, UnsafeSeed(5))
-    straight = Simulation(read, cast, tmp_path / "straight", initial=initial_schema(read))
+    straight = Simulation(read, cast, tmp_path / "straight", initial=read_initial_schema(read))
     straight.run()
     run, at = tmp_path / "runs" / "one", ("--copies", f"{store}/named")
     stopped = secureps(

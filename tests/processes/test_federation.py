@@ -21,7 +21,7 @@ from secureps.crypto.roster import first_roster, next_roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import MISCONFIGURED, OperatorError
 from secureps.policy.plan import load_plan
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 from secureps.store.checkpoint import write_state
@@ -52,7 +52,7 @@ def test_each_machine_has_the_file_of_version_0_at_a_path_of_its_own(tmp_path: P
     plan = load_plan(wrote(tmp_path / "plan.toml", text.format(cipher="plain", versions=4)), folder)
     trainers = {name: Walker(i) for i, name in enumerate(client_names(6))}
     cast = Cast(trainers, UnsafeSeed(3))
-    simulation = Simulation(plan, cast, tmp_path / "simulation", initial=initial_schema(plan))
+    simulation = Simulation(plan, cast, tmp_path / "simulation", initial=read_initial_schema(plan))
     simulation.run()
     with Processes(folder, "plain", plan=text) as processes:
         processes.pace = 0.1

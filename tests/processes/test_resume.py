@@ -23,8 +23,8 @@ from secureps.messages.format import FORMAT
 from secureps.policy.plan import load_plan
 from secureps.run import cli
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.run.up.folder import Origin, RunFolder, claimed, client_names
-from secureps.run.up.runs import PLAYED, STOPPED, listing
+from secureps.run.up.folder import Origin, RunFolder, claim_folder, client_names
+from secureps.run.up.runs import PLAYED, STOPPED, list_runs
 from secureps.run.up.up import resume
 from secureps.run.up.watch import read_so_far
 from secureps.store.atomic_file import replace_text
@@ -123,7 +123,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     until(lambda: newest(runs / "stopped") >= 1, 90, stopped, 0.02)
     with pytest.raises(OperatorError, match="this run is being played now"):
         resume(runs / "stopped", ENVIRONMENT, Console(file=io.StringIO()))
-    _, far, standing = map(str, listing(runs))
+    _, far, standing = map(str, list_runs(runs))
     assert far.endswith(f" of {VERSIONS}")
     assert standing == f"  {PLAYED}"
     stopped.send_signal(signal.SIGINT)
@@ -132,7 +132,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert told.index("stopping ...") < told.index("stopped; this goes on with it")
     assert f"this goes on with it: secureps resume {runs / 'stopped'}" in told
-    _, far, standing, *_ = map(str, listing(runs))
+    _, far, standing, *_ = map(str, list_runs(runs))
     assert standing == f"  {STOPPED}"
     assert int(far.split()[-3]) == 1
     let_train(work, VERSIONS)
@@ -160,7 +160,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     assert over.getvalue().startswith(
         f"this run is over: all {VERSIONS} versions are made; its model is "
     )
-    told = "\n".join(map(str, listing(runs)))
+    told = "\n".join(map(str, list_runs(runs)))
     assert told.count(f", version {VERSIONS} of {VERSIONS}") == 1
     assert told.count(f"  all {VERSIONS} versions are made") == 1
 
@@ -214,16 +214,16 @@ def test_a_party_that_was_left_over_is_named(tmp_path: Path) -> None:
     state.mkdir(parents=True)
     with (state / "journal.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OperatorError, match="shard-1 still runs"), claimed(tmp_path):
+        with pytest.raises(OperatorError, match="shard-1 still runs"), claim_folder(tmp_path):
             raise AssertionError
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         pass
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run of `secureps up`"):
         resume(tmp_path, ENVIRONMENT, Console())
-    assert list(listing(tmp_path.parent)) == []
+    assert list(list_runs(tmp_path.parent)) == []
     Origin(tmp_path / "plan.toml", tmp_path / "gone", None, 1.0).write(RunFolder(tmp_path))
     with pytest.raises(ConfigError, match=r"the run began in .*gone, which is gone"):
         resume(tmp_path, ENVIRONMENT, Console())

@@ -23,10 +23,10 @@ from secureps.errors import (
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.requests import GroupStatus, Holding, Move, Status
 from secureps.messages.run import ShardAddress
-from secureps.run.act import EVERY, SAID, RunOver, follow, told
+from secureps.run.act import EVERY, SAID, RunOver, describe, follow
 from secureps.run.status_client import StatusClient
 from secureps.run.up import programs
-from secureps.run.up.folder import ORIGIN, RunFolder, claimed
+from secureps.run.up.folder import ORIGIN, RunFolder, claim_folder
 from secureps.store.issuing import create_kit
 from tests.kits.command import typed
 
@@ -56,7 +56,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_every_act_is_told_in_a_line() -> None:
     assert SAID.keys() == set(Deed)
-    assert told(Act("leave-out", "client-00")) == "client-00 takes no part until it is taken back"
+    assert (
+        describe(Act("leave-out", "client-00")) == "client-00 takes no part until it is taken back"
+    )
     assert {deed for deed in Deed if "{client}" in SAID[deed]} == OF_A_CLIENT
 
 
@@ -98,7 +100,7 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
     told = typed("act", "pause", tmp_path, status=1).err
     assert f"error: nobody plays {tmp_path} now: stopped; sec" in told
     assert said == [], "nobody plays it"
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         told = typed("act", "pause", tmp_path, status=1).err
         assert "its coordinator is being started" in told
         monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
@@ -249,7 +251,7 @@ def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
     """`resume` starts the shards of its plan, so none leaves for good; a new one is begun."""
     (tmp_path / ORIGIN).write_text(ORIGIN_TEXT)
     monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         typed("shards", "drain", "shard-1", tmp_path)
         assert said[-1] == Act("drain-shard", "shard-1")
         told = typed("shards", "remove", "shard-1", tmp_path, status=1)
@@ -268,7 +270,7 @@ def test_of_a_run_of_up(said: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_pa
             said.append(("brought", root, name))
             return status(shard_9=0)
 
-        monkeypatch.setattr(programs, "bring", bring)
+        monkeypatch.setattr(programs, "bring_shard", bring)
         for name, why in (
             ("coordinator", "coordinator is no shard's name in any run of up"),
             ("../x", "'../x' is no name: 1 to 63 of a-z 0-9"),
@@ -316,9 +318,9 @@ def test_a_new_shard_that_comes_too_late(
     monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
     monkeypatch.setattr(StatusClient, "act", act)
     monkeypatch.setattr(StatusClient, "status", lambda self: ask())
-    monkeypatch.setattr(programs, "bring", bring)
+    monkeypatch.setattr(programs, "bring_shard", bring)
     create_kit(RunFolder(tmp_path).kit, CipherParameters("plain", 8, 14))
-    with claimed(tmp_path):
+    with claim_folder(tmp_path):
         out, err = typed("shards", "add", "shard-9", tmp_path, status=1)
     assert err == f"{told}: nothing came of it, shard-9 is as it was\n"
     assert out.startswith("shard-9 is new") == ("brought" in said) == keys

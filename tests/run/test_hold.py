@@ -215,7 +215,7 @@ def test_a_second_command_for_the_same_client_is_refused_by_name(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "PATIENCE", 0.0)
-    other = module._claimed(site.joining(), "hospital-1-holder", site.beside)
+    other = module._claim_folder(site.joining(), "hospital-1-holder", site.beside)
     says = "hospital-1-holder: another `secureps join --hold` runs hospital-1 already"
     with other, pytest.raises(OperatorError, match=says):
         site.play(ENDS, WAITS)
@@ -224,13 +224,13 @@ def test_a_second_command_for_the_same_client_is_refused_by_name(
 def test_a_key_holder_insists_on_what_its_site_does(site: Site) -> None:
     terms = Terms(minimum=3, threshold=2)
     joining = site.joining(site=SitePolicy(terms=terms), terms=Terms(threshold=4), insecure=True)
-    with module._claimed(joining, "hospital-1-holder", site.beside) as path:
+    with module._claim_folder(joining, "hospital-1-holder", site.beside) as path:
         made = parse(ServeSection, read_toml(path), str(path))
     assert (made.minimum, made.threshold, made.insecure) == (3, 4, True)
     modes = [each.stat().st_mode & 0o777 for each in (path.parent, path)]
     assert modes == [0o700, 0o600], "its ledger and logs lie there: for nobody else"
     assert (path.parent / made.state, made.kit) == (site.beside / "state", str(site.kit))
-    with module._claimed(site.joining(), "hospital-1-holder", site.beside) as bare:
+    with module._claim_folder(site.joining(), "hospital-1-holder", site.beside) as bare:
         assert parse(ServeSection, read_toml(bare), "").minimum == 5, "unless it says so itself"
 
 

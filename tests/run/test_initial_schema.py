@@ -16,7 +16,7 @@ from secureps.client.initial_model import read_initial
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check
-from secureps.run.initial_schema import initial_schema
+from secureps.run.initial_schema import read_initial_schema
 from tests.kits.whole_steps import SCRIPT, plan_text
 
 PLAN = """
@@ -55,13 +55,13 @@ def test_values_that_nobody_could_train_from_are_refused_before_a_run(
     with pytest.raises(ConfigError, match=reason):
         check(path)
     with pytest.raises(ConfigError, match=reason):
-        initial_schema(load_plan(path))
+        read_initial_schema(load_plan(path))
 
 
 def test_what_stays_with_clients_may_be_anything(tmp_path: Path) -> None:
     masks = np.full((2, 3), -np.inf, np.float32)
     plan = load_plan(written(tmp_path, model(mask=masks, base=masks)))
-    schema = initial_schema(plan)
+    schema = read_initial_schema(plan)
     assert schema is not None
     assert [spec.name for spec in schema.tensors] == ["a", "base", "mask", "z"]
 

@@ -18,7 +18,7 @@ from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
 from secureps.run.options import Tool
-from secureps.run.up.programs import of_all
+from secureps.run.up.programs import imports_of_all
 from tests.kits.command import said
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
@@ -108,5 +108,5 @@ def test_its_commands_are_made_once_and_run_as_typers() -> None:
 
 def test_forks_of_up_find_those_of_the_command_line() -> None:
     """By the name that they are imported by."""
-    (named,) = (each for each in of_all(small_plan()) if "commands" in each)
+    (named,) = (each for each in imports_of_all(small_plan()) if "commands" in each)
     assert pkgutil.resolve_name(named)() is cli.app.commands()

@@ -65,7 +65,7 @@ def server(kit: Path) -> Iterator[tuple[Asked, int]]:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secureps.compiled.all_kept", lambda: True)
+    monkeypatch.setattr("secureps.compiled.has_all_kernels", lambda: True)
 
 
 def looked(whom: Departure) -> dict[str, Finding]:
@@ -253,7 +253,7 @@ def test_a_server_is_looked_at_by_its_own_file(
 
 
 def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secureps.compiled.all_kept", lambda: False)
+    monkeypatch.setattr("secureps.compiled.has_all_kernels", lambda: False)
     found = looked(Departure(kit, ME))["kernels"]
     assert (found.outcome, "secureps warm" in found.text) == ("look", True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.run.up.folder import claimed, is_claimed, new_folder
+from secureps.run.up.folder import claim_folder, is_claimed, new_folder
 from secureps.store import atomic_file
 
 
@@ -41,7 +41,10 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for ask in ("take", "is_held"):
         monkeypatch.setattr(atomic_file, ask, refused)
-    with pytest.raises(OperatorError, match="cannot lock: No locks available"), claimed(tmp_path):
+    with (
+        pytest.raises(OperatorError, match="cannot lock: No locks available"),
+        claim_folder(tmp_path),
+    ):
         pass
     with pytest.raises(OperatorError, match="cannot lock: No locks available"):
         is_claimed(tmp_path)

@@ -22,7 +22,7 @@ from secureps.errors import ConfigError, OperatorError
 from secureps.policy.plan import load_plan
 from secureps.run.check import Permit, check
 from secureps.run.cli import app as cli
-from secureps.run.server_app import Founding, found, prepare
+from secureps.run.server_app import Founding, prepare, run_server_app
 from secureps.store.checkpoint import write_state
 from tests.kits.command import said
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
@@ -64,7 +64,7 @@ def served(folder: Path, package: str, server: str, **more: str) -> Founding:
     read = load_plan(plan_of(folder, path, **more))
     federation = read.section.federation
     assert federation is not None
-    made = found(read, path, federation.settings, 10, UnsafeSeed(3))
+    made = run_server_app(read, path, federation.settings, 10, UnsafeSeed(3))
     assert made is not None
     return made
 
@@ -102,7 +102,7 @@ def test_rounds_and_who_takes_part_are_the_plans(tmp_path: Path) -> None:
         plan.read_text().replace("[[group]]\n", "[[group]]\noptimizer = { name = 'sgd' }\n")
     )
     read = load_plan(plan)
-    made = found(read, path, {}, 10, UnsafeSeed(3))
+    made = run_server_app(read, path, {}, 10, UnsafeSeed(3))
     assert made is not None
     assert made.section == read.section
     first, second = made.notes
@@ -300,7 +300,7 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
     assert made.section.initial == str(out / "initial.safetensors")
     federation = made.section.federation
     assert federation is not None
-    assert found(made, path, {}, 10, UnsafeSeed(3)) is None, "it has run"
+    assert run_server_app(made, path, {}, 10, UnsafeSeed(3)) is None, "it has run"
     with pytest.raises(ConfigError, match="is there already: name a new folder"):
         prepare(plan, out, UnsafeSeed(1), Console())
     with pytest.raises(ConfigError, match="there is no ServerApp to run"):

@@ -10,7 +10,7 @@ import pytest
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import load_plan
-from secureps.run.check import accepted, check_site
+from secureps.run.check import check_site, is_accepted
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import typed
 from tests.kits.ledgers import charge, expose
@@ -34,7 +34,7 @@ updates_per_hour = 1
 def verdicts(tmp_path: Path, text: str) -> dict[str, str]:
     (tmp_path / "site.toml").write_text(text)
     found = check_site(PLAN, tmp_path / "site.toml")
-    assert accepted(found) == (not any(each.objection for each in found))
+    assert is_accepted(found) == (not any(each.objection for each in found))
     return {each.key: each.objection for each in found}
 
 

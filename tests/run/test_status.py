@@ -17,7 +17,7 @@ from secureps.messages.requests import AskRun, AskStatus, Heartbeat, Status
 from secureps.run.report.status_tables import show, show_json
 from secureps.run.status import EVERY, find, look, watch
 from secureps.run.status_client import StatusClient
-from secureps.run.up.folder import ORIGIN, RunFolder, claimed
+from secureps.run.up.folder import ORIGIN, RunFolder, claim_folder
 from secureps.run.up.runs import REPORTING, STOPPED
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import find_observer, load_public
@@ -140,7 +140,7 @@ def test_a_run_that_nobody_plays_is_not_over(folder: RunFolder) -> None:
 
 
 def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
-    with claimed(folder.root):
+    with claim_folder(folder.root):
         with pytest.raises(OperatorError, match="its coordinator is being started"):
             told_of(folder)
         folder.state("coordinator").mkdir(parents=True)
@@ -164,14 +164,14 @@ def test_a_run_whose_report_is_made_says_so(
     for asked in ("status", "act"):
         monkeypatch.setattr(StatusClient, asked, away)
     play(begin(tmp_path / "stopped"), versions=1)
-    with claimed(going := ended_up(tmp_path / "stopped", tmp_path / "going", versions=1)):
+    with claim_folder(going := ended_up(tmp_path / "stopped", tmp_path / "going", versions=1)):
         assert "error: nobody listens there" in typed("status", going, status=1).err
     play(begin(tmp_path / "ended"))
     up = RunFolder(ended_up(tmp_path / "ended", tmp_path / "up"))
     up.summary.unlink()
     (up.report / "metrics.jsonl").unlink()  # a run may end before its last version
     told = REPORTING.format("all 3 versions are made")
-    with claimed(up.root):
+    with claim_folder(up.root):
         assert typed("status", up.root).out.startswith(f"{told}\n")
         for words in (("act", "pause"), ("shards", "drain", "shard-1")):
             said = typed(*words, up.root, status=1).err

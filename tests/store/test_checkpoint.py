@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import name_limit
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import payload_digest, to_plain
 from secureps.messages.format import FORMAT
@@ -574,7 +574,7 @@ def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(
     for action in (lambda: map_state(path, digest), lambda: Scratch(tmp_path).vector(10)):
         with pytest.raises(MemoryError, match="cannot be mapped") as found:
             action()
-        assert exhaustion(found.value).startswith("memory is used up")
+        assert name_limit(found.value).startswith("memory is used up")
 
 
 def test_room_in_a_file_is_there_for_as_long_as_somebody_has_it(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from secureps.client.runner import flat, refuse_misspelt
 from secureps.client.trainer import Setting
 from secureps.config.sections import read_toml, toml_value
 from secureps.errors import ConfigError, ScriptFailed
-from secureps.tracebacks import told
-from secureps.tracebacks import where as place_of
-from secureps.wording import meant
+from secureps.tracebacks import describe_error
+from secureps.tracebacks import find_place as place_of
+from secureps.wording import suggest
 
 log = logging.getLogger("secureps")
 
@@ -252,7 +252,7 @@ def _load(folder: Path, reference: str, where: str) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        text = f"{told(error)} ({place_of(error)})"
+        text = f"{describe_error(error)} ({place_of(error)})"
         raise ScriptFailed(f"{where}: {reference} does not import: {text}") from error
     file = getattr(module, "__file__", None)
     if file is None or not Path(file).resolve().is_relative_to(folder.resolve()):
@@ -310,7 +310,7 @@ class Settings:
                 node[NODE.get(name, name)] = _typed(name, value, int)
             elif declared and name not in read():
                 known = (*declared, *NODE, "initial")
-                raise ConfigError(f"setting {name!r} is not known; {meant(name, known)}")
+                raise ConfigError(f"setting {name!r} is not known; {suggest(name, known)}")
             else:
                 node[name] = value
                 if not declared:

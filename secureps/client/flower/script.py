@@ -18,7 +18,7 @@ from secureps.client.runner import run
 from secureps.client.trainer import PooledEvaluation, Setting
 from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
-from secureps.tracebacks import told, where
+from secureps.tracebacks import describe_error, find_place
 
 # flwr imports alembic, which logs every plugin. Telemetry is off before any app is loaded, because
 # an app may call something that reports to Flower.
@@ -103,7 +103,7 @@ class FlowerScript:
         except SecurepsError:
             raise
         except Exception as error:
-            text = f"its ServerApp failed: {told(error)} ({where(error)})"
+            text = f"its ServerApp failed: {describe_error(error)} ({find_place(error)})"
             raise ConfigError(f"{own}: {text}") from error
         if not founded.model or "initial" in settings:
             first: dict[str, Setting] = {"partition": 0, "partitions": clients, **settings}

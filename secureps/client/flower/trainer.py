@@ -69,7 +69,7 @@ from secureps.files.objects import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
 from secureps.store.checkpoint import read_state, write_state
-from secureps.tracebacks import told, where
+from secureps.tracebacks import describe_error, find_place
 
 log = logging.getLogger("secureps")
 
@@ -298,7 +298,7 @@ class FlowerTrainer:
         except SecurepsError:
             raise
         except Exception as error:
-            text = f"{failed}: {told(error)} ({where(error)})"
+            text = f"{failed}: {describe_error(error)} ({find_place(error)})"
             if isinstance(error, KeyError) and error.args and error.args[0] in NODE.values():
                 hint = "the settings partition and partitions say it, such as 0 and 6"
                 raise ConfigError(f"{text}; {hint}") from error

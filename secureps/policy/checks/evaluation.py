@@ -39,7 +39,7 @@ from secureps.messages.evaluation import EVALUATION, Metric, VersionEvaluated
 from secureps.messages.run import TensorSpec
 from secureps.messages.submission import Base
 from secureps.model.layout import GroupLayout
-from secureps.wording import meant
+from secureps.wording import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
     if own.best is not None and own.best.metric not in own.metrics:
         raise PlanRefused(
             f"evaluation.best.metric: {own.best.metric!r} is none of the metrics; "
-            f"{meant(own.best.metric, sorted(own.metrics))}"
+            f"{suggest(own.best.metric, sorted(own.metrics))}"
         )
     if own.stop is not None:
         if own.best is None:

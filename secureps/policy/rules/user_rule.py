@@ -31,8 +31,8 @@ from secureps.policy.rules.rule import (
     Wait,
     too_stale,
 )
-from secureps.tracebacks import told, where
-from secureps.wording import meant
+from secureps.tracebacks import describe_error, find_place
+from secureps.wording import suggest
 
 log = logging.getLogger("secureps")
 
@@ -107,7 +107,7 @@ class Guarded:
         except Exception as error:  # the user's code may raise anything
             log.error("%s: %s failed", self.name, method, exc_info=error)  # for its author
             raise RuleFailed(
-                f"{self.name}: {method} raised {told(error)} ({where(error)})"
+                f"{self.name}: {method} raised {describe_error(error)} ({find_place(error)})"
             ) from None
 
     def _check_reason(self, method: str, answer: Admission | Decision) -> None:
@@ -130,7 +130,7 @@ def own_rule(section: OwnRuleSection) -> Guarded:
     except Exception as error:  # the user's code may raise anything
         given = ", ".join(("minimum", *section.settings))
         raise PlanRefused(
-            f"rule: {section.name} cannot be made with {given}: {told(error)}"
+            f"rule: {section.name} cannot be made with {given}: {describe_error(error)}"
         ) from None
     lacking = [m for m in ("enter", "admit", "decide") if not callable(getattr(made, m, None))]
     if lacking:
@@ -149,14 +149,14 @@ def import_callable(key: str, name: str, known: Iterable[str] = ()) -> Callable[
     """Imports "package.module:name"; PlanRefused if that fails."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        hint = f'{meant(name, known)}, or your own as "package.module:name"'
+        hint = f'{suggest(name, known)}, or your own as "package.module:name"'
         raise PlanRefused(f"{key}: there is no {name!r}; {hint}")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # importing a module may raise anything
         raise PlanRefused(
-            f"{key}: {name} cannot be imported ({told(error)}): install its package where the "
-            "coordinator runs, or name its folder in PYTHONPATH there"
+            f"{key}: {name} cannot be imported ({describe_error(error)}): install its package "
+            "where the coordinator runs, or name its folder in PYTHONPATH there"
         ) from None
     if not callable(found):
         raise PlanRefused(f"{key}: {name} is a {type(found).__name__}, and cannot be called")

@@ -47,7 +47,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
 from secureps.roles.coordinator.transaction import Names, Sessions, Transaction
-from secureps.wording import by_reason, named
+from secureps.wording import group_by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
 
@@ -214,7 +214,7 @@ def describe_wait(
         return reason
     out = {name: why for name, why in group.absences.items() if name not in group.invited}
     if out and group.phase is Phase.COLLECTING:
-        reason = f"{reason}; without: {by_reason(out)}"
+        reason = f"{reason}; without: {group_by_reason(out)}"
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {accusation(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]

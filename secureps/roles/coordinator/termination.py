@@ -26,7 +26,7 @@ from secureps.policy.spending import Fact, adjacency, epsilon_after, make_fact
 from secureps.roles.coordinator import trailing
 from secureps.roles.coordinator.group import SITS_OUT, GroupState, Phase
 from secureps.roles.coordinator.transaction import Names, Transaction
-from secureps.wording import by_reason, counted, named
+from secureps.wording import counted, group_by_reason, named
 
 TOO_FEW = " it, a cohort needs "
 """What the reason of a row-block has that fewer touch."""
@@ -95,7 +95,7 @@ def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]
     """
     least, left = tx.plan.bounds(group.name).minimum, len(group.invited)
     if left < least:
-        why = by_reason({**group.absences, **others})
+        why = group_by_reason({**group.absences, **others})
         few = f"{counted(left, 'member')} of the round {'is' if left == 1 else 'are'} left"
         give_up_round(tx, group, f"given up: {few}, and a cohort needs {least}: {why}")
 
@@ -187,13 +187,13 @@ def end_for_few(
         absent = {client: f"takes part no more: {why}" for client, why in gone.items()}
         absent |= dict.fromkeys(spent, "its budget is spent")
         absent |= {client: group.absences.get(client, SITS_OUT) for client in out}
-        why = "; ".join(filter(None, (by_reason(absent), tried)))
+        why = "; ".join(filter(None, (group_by_reason(absent), tried)))
         version = f"version {group.version + 1} of {group.name}"
         give_up(tx, group, f"too few clients are left for {version}: {why}")
         return
     left = {client: why for client, why in gone.items() if client not in spent}
     take = "takes" if len(left) == 1 else "take"
-    others = f", and {len(left)} more {take} part no more: {by_reason(left)}" if left else ""
+    others = f", and {len(left)} more {take} part no more: {group_by_reason(left)}" if left else ""
     budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
     end(
         tx,

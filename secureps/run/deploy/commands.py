@@ -190,14 +190,14 @@ def kubernetes(
     from secureps.run.check import Permit
     from secureps.run.deploy.deployment import Request, kubernetes_files, notes, write_folders
     from secureps.run.deploy.kubernetes import SERVERS, Cluster
-    from secureps.run.deploy.pods import store_of
+    from secureps.run.deploy.pods import choose_store
     from secureps.run.initial_schema import read_values
 
     of_model = (read_values(values or ()), Permit(run_script, fetch))
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
     request = Request(plan, kit, tuple(names or ()), *(*of_model, *of_clients))
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
-    store = store_of(store_secret, copies, store_endpoint, tuple(store_network or ()))
+    store = choose_store(store_secret, copies, store_endpoint, tuple(store_network or ()))
     cluster = Cluster(*place, standby, store, records, client_image)
     files = kubernetes_files(request, cluster)
     for folder in write_folders(out, files):

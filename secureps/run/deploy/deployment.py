@@ -18,7 +18,7 @@ from secureps.policy.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, manifests
-from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
+from secureps.run.deploy.parties import LocalPath, PartyKit, find_local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs, Store, refuse_meaningless, refuse_unreachable
 from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.run.initial_schema import Values
@@ -89,13 +89,17 @@ class Request:
 def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, str]]:
     """Makes files for Kubernetes, by folder; raises ConfigError, KitError or PlanRefused."""
     explained = request.explained
-    script = None if request.script is None else (request.script.name, _script(request.script))
+    script = None if request.script is None else (request.script.name, _read_script(request.script))
     options = request.options()
-    site = None if request.site is None else _site(request.site)
+    site = None if request.site is None else _read_site_file(request.site)
     copies = cluster.store is not None and cluster.store.copies is not None
-    own = (_plan_files(request, cluster.store), request.kits, _needs(explained, copies))
+    own = (
+        _read_plan_files(request, cluster.store),
+        request.kits,
+        _estimate_needs(explained, copies),
+    )
     federation = Federation(request.read, *own, request.holders_terms(), script, options, site)
-    folders = manifests(federation, _stored(cluster, explained))
+    folders = manifests(federation, _set_storage(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}
         for folder, files in folders.items()
@@ -134,26 +138,26 @@ def _local_paths(request: Request) -> list[LocalPath]:
     clients = [kit.name for kit in request.kits if kit.role == "client"]
     if request.script is None or not clients:
         return []
-    found = (local_path(setting, clients) for setting in request.settings)
+    found = (find_local_path(setting, clients) for setting in request.settings)
     return [each for each in found if each is not None]
 
 
-def _shard(explained: Explanation) -> MemoryUse | None:
+def _largest_shard(explained: Explanation) -> MemoryUse | None:
     """A shard once the load has left as few as it may; None where the model's size is unknown."""
     return explained.fewest or explained.shard
 
 
-def _versions(shard: MemoryUse) -> int:
+def _version_bytes(shard: MemoryUse) -> int:
     """Bytes of three versions of a shard's blocks, wherever they lie."""
     return max(shard.state, shard.files)
 
 
-def _needs(explained: Explanation, copies: bool = False) -> Needs:
+def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
-    more, shard = STORE_BYTES if copies else 0, _shard(explained)
+    more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
     if shard is None:
         return Needs(program + probe + more)
-    part = _versions(shard) if copies else 0  # a third is read, as much again is on its way
+    part = _version_bytes(shard) if copies else 0  # a third is read, as much again is on its way
     # Pages of a version's files lie in what the process leaves of its limit: a container that had
     # no room for them would read the disk for every pull.
     left = 0 if shard.limit is None else shard.limit - shard.state
@@ -162,26 +166,26 @@ def _needs(explained: Explanation, copies: bool = False) -> Needs:
     return Needs(program + probe + more, memory, program + client)
 
 
-def _stored(cluster: Cluster, explained: Explanation) -> Cluster:
+def _set_storage(cluster: Cluster, explained: Explanation) -> Cluster:
     if cluster.storage:
         return cluster
-    if (shard := _shard(explained)) is None:
+    if (shard := _largest_shard(explained)) is None:
         return replace(cluster, storage="10Gi")
-    models = _versions(shard) + shard.checkpoints
+    models = _version_bytes(shard) + shard.checkpoints
     gibibytes = -(-2 * (shard.disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 
 
-def _script(path: Path) -> bytes:
+def _read_script(path: Path) -> bytes:
     if not path.is_file():
         raise ConfigError(
             f"{path}: no file: a script of one file travels with its party; a Flower project's "
             "folder is built into an image of one's own"
         )
-    return _small(path)
+    return _read_small(path)
 
 
-def _site(path: Path) -> bytes:
+def _read_site_file(path: Path) -> bytes:
     """The file of a site, whose paths are relative to a folder that nobody writes in a cluster."""
     ledger = read_toml(path).get("ledger")
     if ledger is not None and not Path(str(ledger)).is_absolute():
@@ -189,10 +193,10 @@ def _site(path: Path) -> bytes:
             f"{path}: ledger: {ledger}: in a cluster nothing is written beside this file: name a "
             f"place on the client's volume, as {DATA}/ledger.db"
         )
-    return _small(path)
+    return _read_small(path)
 
 
-def _plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
+def _read_plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
     """Reads the plan's file, and its first model's, which only servers need."""
     path, initial = request.plan, request.read.section.initial
     serves = any(kit.role in SERVING for kit in request.kits)
@@ -219,11 +223,11 @@ def _plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
                 f"{path}: initial: {named}: in a cluster it lies beside the plan: put it there, "
                 "and have the plan name it without a folder"
             )
-        files[named.name] = _small(path.parent / named)
+        files[named.name] = _read_small(path.parent / named)
     return files
 
 
-def _small(path: Path) -> bytes:
+def _read_small(path: Path) -> bytes:
     data = path.read_bytes()
     if len(data) > MOST_CONFIG:
         raise ConfigError(
@@ -242,7 +246,7 @@ def slurm_files(
     copies: str | None = None,
 ) -> dict[str, dict[str, str]]:
     """Makes the texts of files for Slurm, by folder and name; raises as `kubernetes_files`."""
-    needs, kits = _needs(request.explained, copies is not None), request.kits
+    needs, kits = _estimate_needs(request.explained, copies is not None), request.kits
     script, options = request.script, list[str]()
     if request.script is not None:
         if not request.script.exists():

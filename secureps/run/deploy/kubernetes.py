@@ -20,7 +20,7 @@ from secureps.crypto.tls import tls_name
 from secureps.errors import ConfigError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
-from secureps.run.deploy.parties import PartyKit, own_options
+from secureps.run.deploy.parties import PartyKit, fill_options
 from secureps.run.deploy.pods import (
     CONFIG,
     DATA,
@@ -38,11 +38,11 @@ from secureps.run.deploy.pods import (
     manifest,
     policy,
     probes,
+    run_until_over,
     secret,
     services,
     shared_maps,
     stateful_set,
-    until_over,
 )
 from secureps.run.up.folder import site_holder
 
@@ -140,8 +140,10 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
     if SERVERS in folders:
         folders[SERVERS]["disruption.yaml"] = [disruption_budget()]
         if observer is not None:
-            folders[SERVERS]["monitoring.yaml"] = list(_monitoring(federation, names, observer))
-    return {folder: _placed(files, cluster) for folder, files in folders.items()}
+            folders[SERVERS]["monitoring.yaml"] = list(
+                _make_monitoring(federation, names, observer)
+            )
+    return {folder: _add_namespaces(files, cluster) for folder, files in folders.items()}
 
 
 def _cluster_names(kits: Sequence[PartyKit]) -> dict[str, str]:
@@ -282,7 +284,7 @@ class _Party:
             name=self.name,
             run=self._run,
             image=self.cluster.client_image or self.cluster.image,
-            command=until_over(*joins, *self._own(federation.options)),
+            command=run_until_over(*joins, *self._own(federation.options)),
             kit=self.kit,
             config=config,
             memory=federation.needs.client,
@@ -296,10 +298,10 @@ class _Party:
 
     def _own(self, options: Sequence[str]) -> list[str]:
         clients = [kit.name for kit in self.federation.kits if kit.role == "client"]
-        return own_options(options, self.kit.name, clients.index(self.kit.name))
+        return fill_options(options, self.kit.name, clients.index(self.kit.name))
 
 
-def _monitoring(
+def _make_monitoring(
     federation: Federation, names: Mapping[str, str], observer: PartyKit
 ) -> Iterator[Manifest]:
     name, public = names[observer.name], observer.public
@@ -313,16 +315,16 @@ def _monitoring(
     yield manifest(_API, "PrometheusRule", "secureps", spec={"groups": groups})
 
 
-def _placed(files: Folder, cluster: Cluster) -> Folder:
+def _add_namespaces(files: Folder, cluster: Cluster) -> Folder:
     policies = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     space = manifest("v1", "Namespace", cluster.namespace, policies)
     placed: Folder = {"00-namespace.yaml": [space]}
     for file, objects in sorted(files.items()):
-        placed[file] = [_in(cluster.namespace, each) for each in objects]
+        placed[file] = [_set_namespace(cluster.namespace, each) for each in objects]
     return placed
 
 
-def _in(namespace: str, each: Manifest) -> Manifest:
+def _set_namespace(namespace: str, each: Manifest) -> Manifest:
     own = each["metadata"]
     assert isinstance(own, dict)
     return each | {"metadata": {"name": own["name"], "namespace": namespace} | own}

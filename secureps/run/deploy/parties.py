@@ -65,10 +65,10 @@ def party_kits(kit: Path, plan: Plan, only: Collection[str] = ()) -> tuple[Party
         raise KitError(f"{kit} has nobody's private keys: name the folder that has private/NAME")
     if any(c.role == "coordinator" for c in there):
         check_fits(public, plan.opening, plan.holders)
-    return tuple(_part(kit, public, c) for c in there if not only or c.name in only)
+    return tuple(_read_party(kit, public, c) for c in there if not only or c.name in only)
 
 
-def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
+def _read_party(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
     folder = kit / "private" / own.name
     private = {}
     for path in sorted(folder.iterdir()):
@@ -89,7 +89,7 @@ def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
     return PartyKit(own.name, own.role, private, known, public.ca.fingerprint)
 
 
-def own_options(options: Sequence[str], name: str, index: int) -> list[str]:
+def fill_options(options: Sequence[str], name: str, index: int) -> list[str]:
     """Options of several clients as one has them: {name} and {index} are filled in."""
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
 
@@ -113,13 +113,13 @@ class LocalPath:
     missing: tuple[str, ...]
 
 
-def local_path(setting: str, clients: Sequence[str]) -> LocalPath | None:
+def find_local_path(setting: str, clients: Sequence[str]) -> LocalPath | None:
     """What a setting names on this machine; None if it is no relative path."""
     key, _, text = setting.partition("=")
     value = toml_value(text)
     if not isinstance(value, str) or not value or Path(value).is_absolute():
         return None
-    filled = [own_options([value], name, index)[0] for index, name in enumerate(clients)]
+    filled = [fill_options([value], name, index)[0] for index, name in enumerate(clients)]
     there = tuple(name for name, path in zip(clients, filled, strict=True) if os.path.exists(path))
     if not there and not _PATH.match(value):
         return None

@@ -117,7 +117,7 @@ class Pod:
 
 def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
     """Makes a pod's template; its controller claims `data`, or `volume` names it."""
-    return {"metadata": {"labels": dict(labels)}, "spec": {**_spec(pod), **more}}
+    return {"metadata": {"labels": dict(labels)}, "spec": {**_pod_spec(pod), **more}}
 
 
 def manifest(
@@ -148,7 +148,7 @@ def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
     ]
 
 
-def claim(name: str, storage: str, storage_class: str | None) -> Manifest:
+def volume_claim(name: str, storage: str, storage_class: str | None) -> Manifest:
     """What a party asks of the cluster's storage, without a version and a kind."""
     own: Manifest = {"storageClassName": storage_class} if storage_class is not None else {}
     return {
@@ -178,7 +178,7 @@ def _base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _spec(pod: Pod) -> Manifest:
+def _pod_spec(pod: Pod) -> Manifest:
     shared = [_mount(folder or "public", path) for folder, path in SHARED.items()]
     mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False), *shared]
     records = [] if pod.records is None else [_mount("records", RECORDS)]
@@ -228,8 +228,10 @@ def _container(
     return {
         "name": name,
         "image": pod.image,
-        "command": list(map(_filled, command)),
-        "env": [{"name": key, "value": _filled(value)} for key, value in environment.items()],
+        "command": list(map(_escape_dollars, command)),
+        "env": [
+            {"name": key, "value": _escape_dollars(value)} for key, value in environment.items()
+        ],
         "resources": resources,
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -239,7 +241,7 @@ def _container(
     }
 
 
-def _filled(text: str) -> str:
+def _escape_dollars(text: str) -> str:
     """A text of which Kubernetes makes this one."""
     return _FILLED.sub(r"\g<0>\g<0>", text)
 
@@ -331,7 +333,7 @@ def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Mani
         "replicas": 1,
         "selector": {"matchLabels": selector(pod.name)},
         "template": template(pod, own),
-        "volumeClaimTemplates": [claim("data", storage, storage_class)],
+        "volumeClaimTemplates": [volume_claim("data", storage, storage_class)],
     }
     return [manifest("apps/v1", "StatefulSet", pod.name, own, spec=spec)]
 
@@ -342,7 +344,7 @@ def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
     A client that no restart mends fails the Job at once.
     """
     own = labels(pod.name, pod.kit.role)
-    own_claim = claim(f"{pod.name}-data", storage, storage_class)
+    own_claim = volume_claim(f"{pod.name}-data", storage, storage_class)
     volume: Manifest = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **own_claim}
 
     def on(action: str, status: int) -> Manifest:
@@ -363,7 +365,7 @@ def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
     return [volume, manifest("batch/v1", "Job", pod.name, own, spec=spec)]
 
 
-def until_over(*command: str) -> list[str]:
+def run_until_over(*command: str) -> list[str]:
     """A client's command, which ends with TERMINATED where a signal ended it."""
     return ["sh", "-c", _UNTIL_OVER, "client", *command]
 
@@ -421,12 +423,12 @@ def policy(
         beside: rules for whom it asks that is no party.
     """
     serves = role in ("coordinator", "shard")
-    incoming: list[Manifest] = [{"ports": [_allowed(GRPC)]}] if serves else []
+    incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if serves else []
     if serves and scraped_from is not None:
         space = {"matchLabels": {"kubernetes.io/metadata.name": scraped_from}}
-        incoming.append({"from": [{"namespaceSelector": space}], "ports": [_allowed(METRICS)]})
+        incoming.append({"from": [{"namespaceSelector": space}], "ports": [_tcp_port(METRICS)]})
     to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
-    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_allowed(GRPC)]}
+    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_tcp_port(GRPC)]}
     asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
     spec = {
         "podSelector": {"matchLabels": selector(name)},
@@ -446,7 +448,7 @@ def _service_port(name: str, number: int) -> Manifest:
     return {"name": name, "port": number, "targetPort": name}
 
 
-def _allowed(port: int) -> Manifest:
+def _tcp_port(port: int) -> Manifest:
     return {"protocol": "TCP", "port": port}
 
 
@@ -506,11 +508,13 @@ class Store:
             space = {"matchLabels": {"kubernetes.io/metadata.name": inside[1]}}
             return {"to": [{"namespaceSelector": space}]}
         port = place.port or (HTTP if place.scheme == "http" else HTTPS)
-        blocks = [{"ipBlock": {"cidr": each}} for each in self.networks or _own(host) or _OUTSIDE]
+        blocks = [
+            {"ipBlock": {"cidr": each}} for each in self.networks or _network_of(host) or _OUTSIDE
+        ]
         return {"to": blocks, "ports": [{"protocol": "TCP", "port": port}]}
 
 
-def store_of(
+def choose_store(
     secret: str | None, copies: str | None, endpoint: str | None, networks: Sequence[str]
 ) -> Store | None:
     """The store that a command names, if it does; ConfigError if it names none of its Secrets."""
@@ -555,7 +559,7 @@ def _refuse_endpoint(url: str) -> None:
         )
 
 
-def _own(host: str) -> tuple[str, ...]:
+def _network_of(host: str) -> tuple[str, ...]:
     """The network of an address; none of a name, whose addresses may change."""
     try:
         return (str(ip_network(ip_address(host))),)

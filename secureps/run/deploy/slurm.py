@@ -18,7 +18,7 @@ from secureps.config.sections import toml_tables
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.deploy.parties import own_options
+from secureps.run.deploy.parties import fill_options
 from secureps.run.deploy.pods import Needs
 
 NOTICE = 120
@@ -137,7 +137,7 @@ def batch_files(
             it was said.
     """
     _refuse_unfit(batch, parties)
-    serving = _serving(parties)
+    serving = _serving_names(parties)
     clients = [name for name, role in parties.items() if role == "client"]
     jobs, config = {}, {}
     for name, role in parties.items():
@@ -149,7 +149,7 @@ def batch_files(
         elif role == "holder":
             jobs[f"{name}.sbatch"] = _holder(batch, name, needs)
         elif role == "client" and script is not None:
-            own = own_options(options, name, clients.index(name))
+            own = fill_options(options, name, clients.index(name))
             jobs[f"{name}.sbatch"] = _client(batch, name, script, own, needs)
     return {"": jobs, "config": config, "logs": {}}
 
@@ -170,7 +170,7 @@ def _refuse_unfit(batch: Batch, parties: Mapping[str, Role]) -> None:
             raise ConfigError(f"--sbatch {option!r} is no option in one line: as --partition=low")
 
 
-def _serving(parties: Mapping[str, Role]) -> list[str]:
+def _serving_names(parties: Mapping[str, Role]) -> list[str]:
     shards = [name for name, role in parties.items() if role == "shard"]
     coordinator = [name for name, role in parties.items() if role == "coordinator"]
     if shards and not coordinator:

@@ -196,7 +196,7 @@ class ForkServers:
                     pass
 
     def ready(self, program: Program) -> bool:
-        return _readable(self._line(program))
+        return _is_readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
         """Forks a module of this interpreter; any other program begins anew, or OSError."""
@@ -238,11 +238,11 @@ class Fork:
 
     def poll(self) -> int | None:
         """Polls as `Process.poll`; a fork without its server counts as killed once it ended."""
-        if self._code is None and _readable(self._line):
+        if self._code is None and _is_readable(self._line):
             try:
                 self._code = self._said()
             except (EOFError, ConnectionError):
-                if not _readable(self._handle):
+                if not _is_readable(self._handle):
                     return None
                 self._code = -signal.SIGKILL
             self._line.close()
@@ -262,7 +262,7 @@ class Fork:
         return number
 
 
-def _readable(file: int | socket.socket) -> bool:
+def _is_readable(file: int | socket.socket) -> bool:
     """Whether a file can be read: a pidfd once its process has ended."""
     watched = select.poll()
     watched.register(file, select.POLLIN)

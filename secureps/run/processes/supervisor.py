@@ -26,12 +26,12 @@ from secureps.errors import (
     OperatorError,
     ScriptFailed,
     SecurepsError,
-    blamed,
+    split_fault,
 )
 from secureps.run.processes import reaper
 from secureps.run.processes.signals import SignalGate
 from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
-from secureps.tracebacks import crashed, fatal
+from secureps.tracebacks import find_fatal_line, locate_crash
 from secureps.wording import numberless
 
 RESTARTS = 3
@@ -154,7 +154,7 @@ class Supervisor:
             if running.process is None:
                 self._launch(running)
             code = None if running.process is None else running.process.poll()
-        return None if code is None else _how(code)
+        return None if code is None else _describe_exit(code)
 
     def expect_end(self) -> None:
         self._ending = True
@@ -186,7 +186,7 @@ class Supervisor:
             processes = [e.process for e in self._running.values() if e.process is not None]
             try:
                 for process in processes:
-                    _signal(process, signal.SIGTERM)
+                    _signal_group(process, signal.SIGTERM)
                 until = time.monotonic() + self._grace
                 while time.monotonic() < until and any(e.poll() is None for e in processes):
                     if self._signals.knocked:
@@ -194,7 +194,7 @@ class Supervisor:
                     time.sleep(_TICK)
             finally:
                 for process in processes:
-                    _kill(process)
+                    _kill_group(process)
                 for process in processes:
                     process.wait()
                 for name in self._running:
@@ -212,10 +212,10 @@ class Supervisor:
             code = running.process.poll()
             if code is None:
                 continue
-            _kill(running.process)
+            _kill_group(running.process)
             self._tell(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
-                last = _words((self.tail(name, 1) or ("",))[0])
+                last = _strip_error((self.tail(name, 1) or ("",))[0])
                 news.append(Finished(name, last, code == UNFINISHED))
                 del self._running[name]
                 continue
@@ -233,11 +233,11 @@ class Supervisor:
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
-        how, said = _how(code), _words((tail or ("",))[-1])
-        last, kind = blamed(said)
+        how, said = _describe_exit(code), _strip_error((tail or ("",))[-1])
+        last, kind = split_fault(said)
         if code < 0 and (dump := self.tail(name, _DUMP_LINES)):
-            place = crashed(dump)
-            how, last = (f"{how} in {place}" if place else how), fatal(dump) or last
+            place = locate_crash(dump)
+            how, last = (f"{how} in {place}" if place else how), find_fatal_line(dump) or last
             kind = ScriptFailed if place and running.program.may_fail else kind
         if code == MISCONFIGURED:
             del self._running[name]
@@ -295,7 +295,7 @@ class Supervisor:
 
     def _dismiss(self) -> None:
         if self._reaper is not None:
-            _signal(self._reaper, signal.SIGKILL)
+            _signal_group(self._reaper, signal.SIGKILL)
             assert self._reaper.stdin is not None
             self._reaper.stdin.close()
             self._reaper.wait()
@@ -310,7 +310,7 @@ class Supervisor:
         return self._logs / f"{name}.log"
 
 
-def _words(line: str) -> str:
+def _strip_error(line: str) -> str:
     """What a log's line says without the mark of an error; under `--log-format json` it is JSON."""
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
@@ -318,7 +318,7 @@ def _words(line: str) -> str:
     return line.removeprefix("error: ")  # of another error
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 
@@ -334,16 +334,16 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
     )
 
 
-def _kill(process: Process) -> None:
+def _kill_group(process: Process) -> None:
     """Kills the rest of a process's session, with its children.
 
     The group's id is the process's; nobody else can have it while a member is left, and
     the kernel does not hand it out again in the instant after the last one.
     """
-    _signal(process, signal.SIGKILL)
+    _signal_group(process, signal.SIGKILL)
 
 
-def _signal(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):  # gone; on macOS a zombie gives the latter

@@ -18,7 +18,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import from_extras
 from secureps.messages.requests import UP
-from secureps.run.report.terminal import fold, runs
+from secureps.run.report.terminal import fold_names, group_runs
 from secureps.run.report.version_metrics import DOWN, Line, Wait
 
 CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
@@ -58,7 +58,7 @@ class Sheet:
     references: Mapping[str, float] = field(default_factory=dict)
 
 
-def undrawable() -> str:
+def why_undrawable() -> str:
     """Why nothing can be drawn, and what to install; empty if pictures can be drawn."""
     try:
         with from_extras():
@@ -70,7 +70,7 @@ def undrawable() -> str:
 
 def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
     """Writes `curves.png` and `waiting.png`, or replaces them; nothing where `undrawable`."""
-    if undrawable():
+    if why_undrawable():
         return
     draw_curves(lines, sheet, folder / CURVES)
     draw_waiting(lines, sheet, folder / WAITING)
@@ -92,21 +92,21 @@ def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     figure = _figure(title, sheet, 10.0, 7.0)
     axes = figure.subplot_mosaic([above, below])
     for name in dict.fromkeys(above):
-        _scores(axes[name], name, lines, sheet)
+        _draw_scores(axes[name], name, lines, sheet)
     if private:
-        _spent(axes["spent"], lines, sheet)
-    _sent(axes["sent"], lines, sheet)
+        _draw_spent(axes["spent"], lines, sheet)
+    _draw_sent(axes["sent"], lines, sheet)
     _save(figure, path)
 
 
-def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
+def _draw_scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
     judged = [line for line in lines if name in line.scores]
     federated = [line for line in lines if name in line.federated]
-    _name(axes, f"held-out {name}", "no held-out score")
+    _set_titles(axes, f"held-out {name}", "no held-out score")
     if not judged and not federated:
-        _instead(axes, "nobody could judge this model")
+        _draw_text(axes, "nobody could judge this model")
         return
-    scale, unit = _unit(max(line.elapsed for line in lines), _TIMES)
+    scale, unit = _choose_unit(max(line.elapsed for line in lines), _TIMES)
     times = [line.elapsed / scale for line in judged]
     scores = [line.scores[name] for line in judged]
     axes.plot(times, scores, color=BLUE, marker=_marker("o", times), ms=3)
@@ -118,7 +118,7 @@ def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
         axes.legend(fontsize=8)
     last = (judged or federated)[-1]
     value = last.scores[name] if judged else last.federated[name]
-    _name(axes, f"held-out {name}", f"{value:.3f} at version {last.version}")
+    _set_titles(axes, f"held-out {name}", f"{value:.3f} at version {last.version}")
     if name == sheet.measure:
         for (label, value), colour, dashes in zip(
             sheet.references.items(), (GREEN, VERMILLION, GREY), ("--", "-.", ":")
@@ -130,9 +130,9 @@ def _scores(axes: Any, name: str, lines: Sequence[Line], sheet: Sheet) -> None:
     axes.set(xlabel=f"{sheet.clock}, {unit}", ylabel=name)
 
 
-def _spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
-    _name(axes, "privacy spent", "the largest epsilon of all clients")
-    groups = _by_group(lines)
+def _draw_spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
+    _set_titles(axes, "privacy spent", "the largest epsilon of all clients")
+    groups = _group_lines(lines)
     for (group, own), colour in zip(groups.items(), SERIES * len(groups)):
         seen = [line for line in own if line.epsilon is not None and math.isfinite(line.epsilon)]
         versions, epsilons = [line.version for line in seen], [line.epsilon for line in seen]
@@ -143,19 +143,19 @@ def _spent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
     axes.axhline(sheet.budget, color=VERMILLION, ls="--", lw=1.2, label=text)
     axes.set(xlabel="version", ylabel=f"epsilon (delta {sheet.delta:g})")
     axes.set_ylim(bottom=0)
-    _whole(axes)
+    _use_whole_ticks(axes)
     axes.legend(fontsize=8)
 
 
-def _sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
+def _draw_sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
     sums = {UP: 0.0, DOWN: 0.0}
     series: dict[str, list[float]] = {UP: [], DOWN: []}
     for line in lines:
         for name, so_far in series.items():
             sums[name] += line.figures.get(name, 0.0)
             so_far.append(sums[name])
-    size, unit = _unit(max(sums.values()), _SIZES)
-    scale, time = _unit(max((line.elapsed for line in lines), default=0.0), _TIMES)
+    size, unit = _choose_unit(max(sums.values()), _SIZES)
+    scale, time = _choose_unit(max((line.elapsed for line in lines), default=0.0), _TIMES)
     times = [line.elapsed / scale for line in lines]
     for name, label, colour, shape in (
         (UP, "up: updates", BLUE, "^"),
@@ -164,7 +164,7 @@ def _sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
         values = [value / size for value in series[name]]
         text = f"{label}, {sums[name] / size:.1f} {unit}"
         axes.plot(times, values, color=colour, marker=_marker(shape, times), ms=4, label=text)
-    _name(axes, "payload of all clients", "since the start")
+    _set_titles(axes, "payload of all clients", "since the start")
     axes.set(xlabel=f"{sheet.clock}, {time}", ylabel=unit)
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper left", fontsize=8)
@@ -180,8 +180,8 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     of all versions per client, and a map of clients by versions for every group, row-blocks of a
     table in one. Slowest first, the slowest 100 if there are more.
     """
-    groups = _folded(lines, sheet)
-    clients = _slowest(lines)
+    groups = _fold_waits(lines, sheet)
+    clients = _sort_slowest(lines)
     shown = clients[:SHOWN]
     height = 2.6 + max(0.15 * len(shown), 2.0)
     title = f"{sheet.name}: for whom versions waited"
@@ -190,38 +190,38 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     figure = _figure(title, sheet, 6.0 + 5.0 * max(len(groups), 1), height)
     if not groups:
         axes = figure.subplots()
-        _instead(axes, "no version was measured")
+        _draw_text(axes, "no version was measured")
         _save(figure, path)
         return
-    norm = _norm([w.seconds for line in lines for w in line.waits.values()])
+    norm = _choose_norm([w.seconds for line in lines for w in line.waits.values()])
     strip, *maps = figure.subplots(
         1, 1 + len(groups), sharey=True, width_ratios=[1.0] + [1.2] * len(groups)
     )
-    _strip(strip, lines, shown, norm)
+    _draw_strip(strip, lines, shown, norm)
     for axes, (group, own) in zip(maps, groups.items()):
-        _name(axes, "every version", f"of {group}" if len(groups) > 1 else "")
-        image = _map(axes, own, shown, norm)
+        _set_titles(axes, "every version", f"of {group}" if len(groups) > 1 else "")
+        image = _draw_map(axes, own, shown, norm)
     figure.colorbar(
         image, ax=maps, label="waited, s", format="{x:g}", fraction=0.04, aspect=4 * height
     )
-    figure.legend(handles=_keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles=_legend_handles(), loc="outside lower center", ncols=4, fontsize=8)
     _save(figure, path)
 
 
-def _folded(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict[str, Wait]]]:
+def _fold_waits(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict[str, Wait]]]:
     """Waits of clients by version, by group; of row-blocks the longest, in the name of all."""
-    groups = _by_group([line for line in lines if line.waits])
+    groups = _group_lines([line for line in lines if line.waits])
     found: dict[str, dict[int, dict[str, Wait]]] = {}
-    for run in runs(sheet.groups or groups):
+    for run in group_runs(sheet.groups or groups):
         for line in (line for group in run for line in groups.get(group, ())):
-            longest = found.setdefault(fold(run), {}).setdefault(line.version, {})
+            longest = found.setdefault(fold_names(run), {}).setdefault(line.version, {})
             for client, wait in line.waits.items():
                 if client not in longest or wait.seconds > longest[client].seconds:
                     longest[client] = wait
     return found
 
 
-def _slowest(lines: Sequence[Line]) -> list[str]:
+def _sort_slowest(lines: Sequence[Line]) -> list[str]:
     seconds: dict[str, list[float]] = {}
     for line in lines:
         for client, wait in line.waits.items():
@@ -229,7 +229,7 @@ def _slowest(lines: Sequence[Line]) -> list[str]:
     return sorted(seconds, key=lambda client: (-statistics.median(seconds[client]), client))
 
 
-def _norm(seconds: Sequence[float]) -> Any:
+def _choose_norm(seconds: Sequence[float]) -> Any:
     """Colours by seconds; by their logarithm where the longest would hide all others."""
     from matplotlib.colors import LogNorm, Normalize
 
@@ -239,7 +239,7 @@ def _norm(seconds: Sequence[float]) -> Any:
     return Normalize(0.0, max(most, 1e-9))
 
 
-def _strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) -> None:
+def _draw_strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) -> None:
     from matplotlib.colors import LogNorm
 
     for row, client in enumerate(clients):
@@ -261,10 +261,10 @@ def _strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) 
         axes.set_xlim(left=0)
     axes.set_xlabel("waited since the version began, s")
     axes.grid(axis="x", alpha=0.3)
-    _name(axes, "every client", "slowest first")
+    _set_titles(axes, "every client", "slowest first")
 
 
-def _map(
+def _draw_map(
     axes: Any, versions: Mapping[int, Mapping[str, Wait]], clients: Sequence[str], norm: Any
 ) -> Any:
     import numpy as np
@@ -287,13 +287,13 @@ def _map(
     marker = max(2.0, min(5.0, 200.0 / seconds.shape[1]))
     axes.plot([v for v, _ in missed], [row for _, row in missed], "x", color=VERMILLION, ms=marker)
     axes.tick_params(left=False, labelleft=False)
-    _whole(axes)
+    _use_whole_ticks(axes)
     axes.set_xlabel("version")
     axes.grid(False)
     return image
 
 
-def _keys() -> list[Any]:
+def _legend_handles() -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -321,7 +321,7 @@ def draw_study(
         curves: by variant and seed: (virtual seconds above 0, score).
         target: drawn as a line.
     """
-    if undrawable():
+    if why_undrawable():
         return
     sheet = Sheet(f"study of {name}", "virtual time", True)
     figure = _figure(f"{sheet.name}: {measure} over virtual time", sheet, 10.0, 5.5)
@@ -335,7 +335,7 @@ def draw_study(
     axes.axhline(target, color=GREY, ls="--", lw=1.2, label=f"target: {target:g}")
     axes.set(xlabel="virtual time, s", ylabel=f"held-out {measure}", xscale="log")
     axes.xaxis.set_major_formatter("{x:g}")
-    _name(axes, "one line per seed", "until the target is held")
+    _set_titles(axes, "one line per seed", "until the target is held")
     axes.legend(fontsize=8)
     _save(figure, folder / STUDY)
 
@@ -356,7 +356,7 @@ def _save(figure: Any, path: Path) -> None:
     figure.savefig(path, metadata={"Title": figure.get_suptitle()})
 
 
-def _name(axes: Any, left: str, right: str) -> None:
+def _set_titles(axes: Any, left: str, right: str) -> None:
     axes.set_title(left, loc="left", fontsize=10, fontweight="bold")
     axes.set_title(right, loc="right", fontsize=9, color=GREY)
     axes.grid(alpha=0.3)
@@ -366,22 +366,22 @@ def _marker(shape: str, points: Sequence[float]) -> str | None:
     return shape if len(points) <= 60 else None
 
 
-def _whole(axes: Any) -> None:
+def _use_whole_ticks(axes: Any) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
-def _instead(axes: Any, text: str) -> None:
+def _draw_text(axes: Any, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY)
     axes.set(xticks=[], yticks=[])
 
 
-def _unit(most: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+def _choose_unit(most: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
     """The largest unit of which `most` has at least two."""
     fitting = [(scale, name) for scale, name in units if most >= 2 * scale]
     return fitting[-1] if fitting else units[0]
 
 
-def _by_group(lines: Sequence[Line]) -> dict[str, list[Line]]:
+def _group_lines(lines: Sequence[Line]) -> dict[str, list[Line]]:
     groups: dict[str, list[Line]] = {}
     for line in lines:
         groups.setdefault(line.group, []).append(line)

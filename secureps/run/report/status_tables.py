@@ -35,8 +35,8 @@ from secureps.messages.run import STANDBY
 from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import suspicion
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
-from secureps.run.report.terminal import folded, line, move_text, table
-from secureps.wording import by_reason, counted, finite, named, printable, size
+from secureps.run.report.terminal import fold_versions, move_text, reason_line, table
+from secureps.wording import counted, finite, group_by_reason, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
@@ -84,11 +84,11 @@ def show_fitting(status: Status, console: Console) -> None:
     if over > 0:
         rows = max(len(status.members) - over - 1, 1)
         parts = list(tables(status, rows))
-    for each in [row for part in parts for row in _rows(part, console)][:room]:
+    for each in [row for part in parts for row in _rendered_rows(part, console)][:room]:
         console.print(each, soft_wrap=True)
 
 
-def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
+def _rendered_rows(part: Table | Text, console: Console) -> Iterable[Text]:
     for row in console.render_lines(part, pad=False):
         yield Text.assemble(*((each.text, each.style or "") for each in row))
 
@@ -112,7 +112,7 @@ def record(status: Status) -> dict[str, Any]:
         "groups": [asdict(group) for group in status.groups],
         "evaluation": asdict(status.evaluation) if status.evaluation is not None else None,
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
-        "servers": [asdict(s) | {"state": _state(s)} for s in status.servers],
+        "servers": [asdict(s) | {"state": _state_text(s)} for s in status.servers],
         "shards": [
             asdict(s)
             | {"blocks": held.blocks, "bytes": held.bytes}
@@ -140,44 +140,44 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
     if not status.run:
         here = ", ".join(server.name for server in status.servers if server.registered)
-        yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
-        yield from _servers(status, used)
+        yield Text(f"{reason_line(status.groups)} (registered: {here or 'nobody'})")
+        yield from _server_tables(status, used)
         return
     started = starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     heads, rows = table(status.groups)
-    yield filled("groups" if len(rows) > 1 else "the model", heads, rows)
-    if told := cohorts(status):
+    yield make_table("groups" if len(rows) > 1 else "the model", heads, rows)
+    if told := cohort_sizes(status):
         yield Text(told)
     if status.evaluation is not None:
         own = status.evaluation
         if not status.finished:
             yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
-            yield from evaluations(own)
-    yield filled(
-        f"clients{ofwhat(status.adjacency, status.delta)}",
+            yield from evaluation_parts(own)
+    yield make_table(
+        f"clients{epsilon_title(status.adjacency, status.delta)}",
         ("client", "state", "updates", "charges", "epsilon"),
-        list(_clients(status.members, clients)),
+        list(_client_rows(status.members, clients)),
     )
     if status.move is not None:
         yield Text(move_text(status.move), "cyan")
     if status.scaling is not None:
-        yield Text("\n".join(scaling(status.scaling)))
-    yield from _servers(status, used)
+        yield Text("\n".join(scaling_lines(status.scaling)))
+    yield from _server_tables(status, used)
 
 
-def cohorts(status: Status) -> str:
+def cohort_sizes(status: Status) -> str:
     """Says of how many clients the newest version of each group is; empty if none is made."""
     made = {each.group: each for each in status.steps if each.committed is not None}
     known = [made[group.name] for group in status.groups if group.name in made]
     told = {each.group: f"of {counted(each.members, 'client')}" for each in known}
     if len(told) == 1:
         return f"version {known[0].version} is {next(iter(told.values()))}"
-    return f"newest versions: {by_reason(told)}" if told else ""
+    return f"newest versions: {group_by_reason(told)}" if told else ""
 
 
-def scaling(own: ScalingStatus) -> Iterator[str]:
+def scaling_lines(own: ScalingStatus) -> Iterator[str]:
     """Says what follows the load, and the newest decisions with their reasons."""
     yield f"scaling by {own.policy}: {own.off or 'on'}"
     if own.loads:
@@ -189,44 +189,46 @@ def scaling(own: ScalingStatus) -> Iterator[str]:
         yield f"  at {step.at:.0f} s: {step.what}: {step.reason}"
 
 
-def _clients(
+def _client_rows(
     members: tuple[MemberStatus, ...], most: int | None
 ) -> Iterable[tuple[str, str, str, str, str]]:
     shown, rest = members, members[:0]
     if most is not None and len(members) > most:
-        order = sorted(members, key=lambda m: STATES.index(word(m.state)))
+        order = sorted(members, key=lambda m: STATES.index(state_word(m.state)))
         shown, rest = tuple(order[:most]), tuple(order[most:])
     for each in sorted(shown, key=lambda m: m.name):
         counts = (str(each.submissions), str(each.charges))
-        yield each.name, each.state, *counts, spent(each)
+        yield each.name, each.state, *counts, epsilon_text(each)
     if rest:
-        states = Counter(word(each.state) for each in rest)
+        states = Counter(state_word(each.state) for each in rest)
         told = ", ".join(f"{states[state]} {state}" for state in STATES if state in states)
         yield f"{len(rest)} more", told, "", "", ""
 
 
-def word(state: str) -> str:
+def state_word(state: str) -> str:
     """A client's state without its reason."""
     return state.partition(":")[0]
 
 
-def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
+def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
     if not status.servers and not status.shards:
         return  # of a run that nobody plays
-    yield filled(
+    yield make_table(
         "servers",
         ("server", "role", "state"),
         list(_server_rows(status.servers)),
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # of a spare, and before there are blocks
-    yield filled(
+    yield make_table(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
         [(s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, none)) for s in status.shards],
     )
     if limited := [(s.name, used[s.name].told) for s in status.shards if s.name in used]:
-        yield filled("values and optimizer state in memory", ("shard", "at its newest"), limited)
+        yield make_table(
+            "values and optimizer state in memory", ("shard", "at its newest"), limited
+        )
 
 
 def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
@@ -235,12 +237,12 @@ def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, st
     for each in servers:
         alone = () if each.trouble else (each.name,)
         role = ROLES.get(each.role, each.role)
-        rows.setdefault((role, _state(each), *alone), []).append(each.name)
+        rows.setdefault((role, _state_text(each), *alone), []).append(each.name)
     for (role, state, *_), names in rows.items():
         yield ", ".join(names), role, state
 
 
-def _state(server: ServerStatus) -> str:
+def _state_text(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
@@ -248,12 +250,12 @@ def _state(server: ServerStatus) -> str:
     return f"{state}; {server.trouble}" if server.trouble else state
 
 
-def ofwhat(adjacency: str, delta: float | None) -> str:
+def epsilon_title(adjacency: str, delta: float | None) -> str:
     """The end of a title above epsilons; empty if nothing is private."""
     return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
 
 
-def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
+def evaluation_parts(own: EvaluationStatus) -> Iterable[Table | Text]:
     """The newest evaluation, and the best if the plan names a metric; +- where there is noise.
 
     And why versions were not evaluated: in a run that ends in order, nothing else says so to
@@ -264,21 +266,21 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
         newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
         judged = [("newest", newest)]
         judged += [("best", result) for result in own.results if result.version == own.best]
-        yield filled(
+        yield make_table(
             title,
             ("", "version", *(metric.name for metric in newest.metrics)),
             [
-                (label, str(result.version), *_metrics(result, newest, noise))
+                (label, str(result.version), *_metric_cells(result, newest, noise))
                 for label, result in judged
             ],
         )
     else:
         yield Text(title, "yellow")
-    for text in skips(own):
+    for text in skip_lines(own):
         yield Text(text, "yellow")
 
 
-def skips(own: EvaluationStatus) -> Iterator[str]:
+def skip_lines(own: EvaluationStatus) -> Iterator[str]:
     """Says which versions were not evaluated, in a line for each reason."""
     alike = groupby(own.skipped, lambda each: _NAMES.sub("", each.reason))
     reasons = [list(run) for _, run in alike]
@@ -290,16 +292,16 @@ def skips(own: EvaluationStatus) -> Iterator[str]:
         yield f"{text}: {why}" if why else text
 
 
-def _metrics(
+def _metric_cells(
     result: VersionEvaluated, as_in: VersionEvaluated, noise: Mapping[str, float]
 ) -> Iterator[str]:
     """The metrics that another evaluation has: a report that nobody gave for this one is empty."""
     own = {metric.name: metric for metric in result.metrics}
     for name in (metric.name for metric in as_in.metrics):
-        yield _metric(own[name], noise) if name in own else ""
+        yield _metric_text(own[name], noise) if name in own else ""
 
 
-def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
+def _metric_text(metric: Metric, noise: Mapping[str, float]) -> str:
     """A metric's value, rounded to one standard deviation of its noise, if it has noise."""
     if metric.name not in noise:
         return f"{metric.value:.4f}"
@@ -308,7 +310,7 @@ def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
     return f"{metric.value:.{digits}f} +- {deviation:.{digits}f}"
 
 
-def spent(member: MemberStatus) -> str:
+def epsilon_text(member: MemberStatus) -> str:
     if member.unsafe:
         return NO_PRIVACY
     return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
@@ -331,25 +333,25 @@ class WholeTable(Table):
         yield self.heading
         room = options.max_width - _BORDER - _AROUND * len(self.columns)
         wide = options.update(width=1 << 20)
-        needs = [_need([c.header, *c.cells], console, wide) for c in self.columns]
+        needs = [_measure_column([c.header, *c.cells], console, wide) for c in self.columns]
         if sum(need.minimum for need in needs) > room:
             yield from self._listed(console)
             return
-        for column, width in zip(self.columns, _shared(needs, room), strict=True):
+        for column, width in zip(self.columns, _share_room(needs, room), strict=True):
             column.width, column.overflow = width, "fold"
         yield from super().__rich_console__(console, options)
 
     def _listed(self, console: Console) -> Iterator[RenderableType]:
         """The cells below each other, those of a row under its first one."""
-        heads = [_text(column.header, console) for column in self.columns]
+        heads = [_rich_text(column.header, console) for column in self.columns]
         for first, *cells in zip(*(column.cells for column in self.columns), strict=True):
-            yield Text.assemble(heads[0], ": " if heads[0] else "", _text(first, console))
+            yield Text.assemble(heads[0], ": " if heads[0] else "", _rich_text(first, console))
             for head, cell in zip(heads[1:], cells, strict=True):
-                if text := _text(cell, console):
+                if text := _rich_text(cell, console):
                     yield Text.assemble("  ", head, ": ", text)
 
 
-def _need(
+def _measure_column(
     cells: Iterable[RenderableType], console: Console, options: ConsoleOptions
 ) -> Measurement:
     """The width of the longest word of a column, and that of its longest line."""
@@ -357,7 +359,7 @@ def _need(
     return Measurement(max(m.minimum for m in found), max(m.maximum for m in found))
 
 
-def _shared(needs: Sequence[Measurement], room: int) -> list[int]:
+def _share_room(needs: Sequence[Measurement], room: int) -> list[int]:
     """Widths of columns: at least their words, and what is left for those first that need least."""
     widths, rest = [need.minimum for need in needs], room - sum(need.minimum for need in needs)
     order = sorted(range(len(needs)), key=lambda k: needs[k].maximum - needs[k].minimum)
@@ -367,12 +369,12 @@ def _shared(needs: Sequence[Measurement], room: int) -> list[int]:
     return widths
 
 
-def _text(cell: RenderableType, console: Console) -> Text:
+def _rich_text(cell: RenderableType, console: Console) -> Text:
     assert isinstance(cell, str | Text)
     return console.render_str(cell) if isinstance(cell, str) else cell
 
 
-def filled(
+def make_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = False
 ) -> Table:
     """Makes a table; with `numbers` all its columns but the first are aligned to the right."""
@@ -459,7 +461,7 @@ def summary_tables(summary: Summary) -> Iterable[Table | Text]:
         yield _totals(summary)
     own = summary.evaluation
     if own is not None and (own.results or own.skipped):
-        yield from evaluations(own)
+        yield from evaluation_parts(own)
     if own is not None and own.results and summary.score is not None:
         judge = own.results[-1].by
         whose = f"what {judge} found" if judge else "the mean of what its clients found, each"
@@ -491,18 +493,20 @@ def _totals(summary: Summary) -> Table:
         rows.append((name, shape, clients, told))
     how = "exact totals" if summary.delta is None else "totals with the plan's noise"
     heads = ("tensor", "shape", "over clients", "total")
-    return filled(f"{how}, of the newest version", heads, rows)
+    return make_table(f"{how}, of the newest version", heads, rows)
 
 
 def _models(summary: Summary) -> Table | Text:
-    baselines = summary.baselines
+    baselines, newest = summary.baselines, fold_versions(summary.versions)
     scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
     if not scores:
-        return Text(f"{summary.name}: {summary.finished} (version {folded(summary.versions)})")
+        return Text(
+            f"{summary.name}: {summary.finished} (version {fold_versions(summary.versions)})"
+        )
     others = sorted({name for score in scores for name in score.others})
     measures = dict.fromkeys((scores[0].measure if scores else "score", *others, "loss"))
     models: dict[str, Collection[Score | None]] = {
-        f"federation (version {folded(summary.versions)})": [summary.score]
+        f"federation (version {newest})": [summary.score]
     }
     how = ", without noise" if baselines.noiseless else ""
     for which, score in baselines.outer.items():
@@ -518,7 +522,7 @@ def _models(summary: Summary) -> Table | Text:
 
     heads = ("model", *(f"held-out {each}" for each in measures))
     rows = [(model, *(mean(each, of) for each in measures)) for model, of in models.items()]
-    return filled(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
+    return make_table(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
 
 
 def _holders(summary: Summary) -> Table:
@@ -527,13 +531,13 @@ def _holders(summary: Summary) -> Table:
     for member in summary.members:
         alone = summary.baselines.alone.get(member.name)
         score = (f"{alone.value:.4f}" if alone else "-",) if summary.baselines.alone else ()
-        charged = (spent(member), f"{summary.budget:g}") if private else ()
+        charged = (epsilon_text(member), f"{summary.budget:g}") if private else ()
         arrived = str(summary.updates.get(member.name, 0))
         rows.append((member.name, *score, arrived, *charged))
     compared = ("alone",) if summary.baselines.alone else ()
     heads = ("holder", *compared, "arrived", *(("epsilon", "budget") if private else ()))
-    title = f"data holders{ofwhat(summary.adjacency, summary.delta)}"
-    return filled(title, heads, rows, numbers=True)
+    title = f"data holders{epsilon_title(summary.adjacency, summary.delta)}"
+    return make_table(title, heads, rows, numbers=True)
 
 
 def _costs(summary: Summary) -> Table:
@@ -547,4 +551,4 @@ def _costs(summary: Summary) -> Table:
         rows.append((label, size(total), size(total / count), times))
     for stage, seconds in summary.seconds.items():
         rows.append((f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", ""))
-    return filled(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)
+    return make_table(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)

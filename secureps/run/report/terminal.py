@@ -107,7 +107,7 @@ class Progress:
             self._live.update(self._panel(view), refresh=True)
         elif view.versions != self._told or view.elapsed - self._told_at >= QUIET:
             self._told, self._told_at = view.versions, view.elapsed
-            self.say(plain(view) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
+            self.say(plain_text(view) + (f"; {NO_PRIVACY}" if self._unsafe else ""))
 
     def _panel(self, view: View) -> Panel:
         facts = Table.grid(padding=(0, 2))
@@ -125,9 +125,9 @@ class Progress:
         return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
 
 
-def plain(view: View) -> str:
+def plain_text(view: View) -> str:
     facts = "; ".join(f"{label} {value}" for label, value in _facts(view))
-    return f"{facts}; {line(view.groups)}" if view.groups else facts
+    return f"{facts}; {reason_line(view.groups)}" if view.groups else facts
 
 
 def _facts(view: View) -> Iterable[tuple[str, str]]:
@@ -136,10 +136,10 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
     if all(version < 0 for version in view.versions.values()):
         yield "clients", clients
         return
-    yield "version", folded(view.versions, view.wanted)
+    yield "version", fold_versions(view.versions, view.wanted)
     if view.score is not None:
         which = "an older version" if BESIDE in view.scored else f"version {view.scored}"
-        older = "" if view.scored == folded(view.versions) else f" ({which})"
+        older = "" if view.scored == fold_versions(view.versions) else f" ({which})"
         yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
     if view.budget is not None:
         spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"
@@ -166,7 +166,7 @@ def move_text(move: Move) -> str:
 def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
     """Shows moves in a bar on a terminal, and in lines elsewhere."""
     if not console.is_terminal:
-        yield _move_lines(console)
+        yield _print_moves(console)
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
@@ -179,7 +179,7 @@ def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
         yield show
 
 
-def _move_lines(console: Console) -> Callable[[Move], None]:
+def _print_moves(console: Console) -> Callable[[Move], None]:
     """Prints a move when it has come further, and at least every QUIET_MOVE seconds."""
     last, at = "", 0.0
 
@@ -220,15 +220,15 @@ class Row:
     founded: bool = True
 
 
-def rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
+def fold_rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
     known = {group.name: group for group in groups}
-    return tuple(_row([known[name] for name in run]) for run in runs(known))
+    return tuple(_make_row([known[name] for name in run]) for run in group_runs(known))
 
 
 def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Heads and cells: with names if there are several rows, with clips if one adapts."""
     heads: tuple[str, ...] = ("version", "step", "why", "waits for")
-    shown = rows(groups)
+    shown = fold_rows(groups)
     cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
     if len(shown) > 1:
         heads, cells = ("group", *heads), [(r.name, *cell) for r, cell in zip(shown, cells)]
@@ -237,9 +237,9 @@ def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[st
     return heads, cells
 
 
-def line(groups: Iterable[GroupStatus]) -> str:
+def reason_line(groups: Iterable[GroupStatus]) -> str:
     """Says in one line why each group waits; of several groups, those that are not done."""
-    shown = rows(groups)
+    shown = fold_rows(groups)
     if not any(row.founded for row in shown):
         return BESIDE.join(dict.fromkeys(row.reason for row in shown))
     if len(shown) == 1:
@@ -248,39 +248,39 @@ def line(groups: Iterable[GroupStatus]) -> str:
     return BESIDE.join(f"{r.name} {r.step}: {r.reason.partition('; ')[0]}" for r in going)
 
 
-def folded(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
+def fold_versions(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
     """Versions by group: "7" of an only one, "table.0-39 3 to 5 / tower 4" of several.
 
     Args:
         wanted: how many are made of each: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6"; once
             some row-blocks have all of theirs, "table: 12 of 40 row-blocks done / tower 4 of 6".
     """
-    found = runs(versions)
-    texts = [_made(run, versions, wanted, several=len(found) > 1) for run in found]
+    found = group_runs(versions)
+    texts = [_fold_run(run, versions, wanted, several=len(found) > 1) for run in found]
     return BESIDE.join(texts)
 
 
-def runs(names: Iterable[str]) -> list[list[str]]:
+def group_runs(names: Iterable[str]) -> list[list[str]]:
     """Collects names of groups, in their order, with the row-blocks of a table together."""
     found: list[list[str]] = []
     for name in names:
-        if found and _follows(found[-1][-1], name):
+        if found and _is_next_block(found[-1][-1], name):
             found[-1].append(name)
         else:
             found.append([name])
     return found
 
 
-def fold(run: Sequence[str]) -> str:
+def fold_names(run: Sequence[str]) -> str:
     """The name of one group, or of row-blocks: "table.0-39"."""
     return run[0] if len(run) == 1 else f"{run[0]}-{run[-1].rpartition('.')[2]}"
 
 
-def _made(
+def _fold_run(
     run: list[str], versions: Mapping[str, int], wanted: Mapping[str, int] | None, several: bool
 ) -> str:
     own = [versions[name] for name in run]
-    text, name = _span(own), fold(run)
+    text, name = _span_text(own), fold_names(run)
     if wanted is not None:
         text += f" of {wanted[run[0]]}"
         done = sum(version >= wanted[run[0]] for version in own)
@@ -289,26 +289,26 @@ def _made(
     return f"{name} {text}" if several else text
 
 
-def _span(versions: Sequence[int]) -> str:
+def _span_text(versions: Sequence[int]) -> str:
     least, most = ("none" if v < 0 else str(v) for v in (min(versions), max(versions)))
     return least if least == most else f"{least} to {most}"
 
 
-def _follows(last: str, name: str) -> bool:
+def _is_next_block(last: str, name: str) -> bool:
     one, other = _BLOCK.fullmatch(last), _BLOCK.fullmatch(name)
     if one is None or other is None or one[1] != other[1]:
         return False
     return int(other[2]) == int(one[2]) + 1
 
 
-def _row(run: list[GroupStatus]) -> Row:
+def _make_row(run: list[GroupStatus]) -> Row:
     slowest = min(run, key=lambda group: (group.step == "done", group.version))
     alike = len({group.reason for group in run}) == 1
     late = sorted({name for group in run for name in group.late})
     return Row(
-        name=fold([group.name for group in run]),
-        version=_span([group.version for group in run]),
-        step=_steps(run),
+        name=fold_names([group.name for group in run]),
+        version=_span_text([group.version for group in run]),
+        step=_step_text(run),
         reason=slowest.reason if alike else f"{slowest.name}: {slowest.reason}",
         late=named(late, SHOWN),
         clip="-" if slowest.clip is None else f"{slowest.clip:.4g}",
@@ -316,7 +316,7 @@ def _row(run: list[GroupStatus]) -> Row:
     )
 
 
-def _steps(run: list[GroupStatus]) -> str:
+def _step_text(run: list[GroupStatus]) -> str:
     count = Counter(group.step for group in run)
     if len(count) == 1:
         return run[0].step

@@ -466,7 +466,7 @@ class Extras:
         """Raises ConfigError if a package is absent, or another run's events are in the way."""
         if self.tensorboard is not None:
             _import("tensorboard", "tensorboard.summary.writer.event_file_writer")
-            run = _events(heading, self.tensorboard)
+            run = _events_folder(heading, self.tensorboard)
             if run.exists():
                 raise ConfigError(f"--tensorboard: {run} has another run's events; remove it first")
         if self.mlflow is not None:
@@ -492,7 +492,7 @@ class Heading:
     @property
     def parameters(self) -> dict[str, Any]:
         mark = {"privacy": NO_PRIVACY} if self.unsafe else {}
-        return dict(leaves(self.settings)) | mark
+        return dict(flatten(self.settings)) | mark
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
@@ -521,7 +521,7 @@ def _import(extra: str, *modules: str) -> None:
         raise ConfigError(f"--{extra}: {error}; {command(extra)}") from None
 
 
-def _events(heading: Heading, folder: Path) -> Path:
+def _events_folder(heading: Heading, folder: Path) -> Path:
     """A run's folder: its name is all that TensorBoard shows beside every chart."""
     mark = f"-{'-'.join(NO_PRIVACY.replace(':', '').split())}" if heading.unsafe else ""
     return folder / f"{heading.run}{mark}"
@@ -545,7 +545,7 @@ class Tracker(ABC):
 
     def close(self, summary: Record | None) -> None:
         if summary is not None:
-            self._write(*self._end, _numbers(summary))
+            self._write(*self._end, _summary_numbers(summary))
         self._finish(summary is not None)
 
     @abstractmethod
@@ -571,7 +571,7 @@ class TensorBoard(Tracker):
         super().__init__(heading.groups)
         self._event, self._summary = Event, Summary
         self._began = time.time()
-        run = _events(heading, folder)
+        run = _events_folder(heading, folder)
         self._file = EventFileWriter(str(run))
         self._append(0.0, 0, hparams_pb(heading.parameters, run.name, self._began))
 
@@ -627,7 +627,7 @@ class MLflow(Tracker):
             self._client.log_batch(self._run, metrics=some)
 
 
-def leaves(record: Record) -> Iterator[tuple[str, Any]]:
+def flatten(record: Record) -> Iterator[tuple[str, Any]]:
     """Every plain value of a nested record by its dotted name; named items by their names."""
     for key, value in record.items():
         if isinstance(value, list | tuple):
@@ -636,15 +636,15 @@ def leaves(record: Record) -> Iterator[tuple[str, Any]]:
             else:
                 value = ", ".join(str(item) for item in value)
         if isinstance(value, dict):
-            yield from ((f"{key}.{name}", leaf) for name, leaf in leaves(value))
+            yield from ((f"{key}.{name}", leaf) for name, leaf in flatten(value))
         elif value is not None:
             yield key, value
 
 
-def _numbers(summary: Record) -> dict[str, float]:
+def _summary_numbers(summary: Record) -> dict[str, float]:
     return {
         f"summary/{name}": float(value)
-        for name, value in leaves(summary)
+        for name, value in flatten(summary)
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 

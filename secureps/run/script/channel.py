@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from secureps.errors import InternalError, ScriptFailed, SecurepsError, from_wire
-from secureps.tracebacks import is_foreign, told, where
+from secureps.tracebacks import describe_error, find_place, is_foreign
 
 Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
@@ -29,11 +29,11 @@ _HEAD = struct.Struct(">QQ")
 _PIECE = 1 << 20
 
 
-def failure(error: Exception) -> Record:
+def as_failure(error: Exception) -> Record:
     if isinstance(error, SecurepsError):
         return {"failed": [type(error).__name__, str(error)]}
     kind = ScriptFailed if is_foreign(error) else InternalError
-    return {"failed": [kind.__name__, f"{told(error)} ({where(error)})"]}
+    return {"failed": [kind.__name__, f"{describe_error(error)} ({find_place(error)})"]}
 
 
 def refuse_failure(record: Record) -> None:

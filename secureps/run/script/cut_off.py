@@ -59,7 +59,7 @@ def cut_off(
     Raises ConfigError if this system lets no process leave the network, or the script's error.
     """
     if not hasattr(os, "fork"):  # nor could it be handed a socket
-        raise _unable(f"{sys.platform} has no network namespaces")
+        raise _no_namespaces(f"{sys.platform} has no network namespaces")
     near, far = socket.socketpair()
     # It leaves nothing compiled beside a script whose folder was held against a digest.
     command = (sys.executable, "-PB", "-m", f"{__package__}.no_network", str(far.fileno()))
@@ -71,7 +71,7 @@ def cut_off(
             calls = Calls(channel)
             calls.receive()
         except ConfigError as error:
-            raise _unable(error) from None
+            raise _no_namespaces(error) from None
         where = {"script": str(script.absolute()), "state": str(state.absolute())}
         told, _ = calls.ask({**where, "settings": dict(settings), "name": name}, {})
         yield CutOffTrainer(calls.ask, [each for each in told.get("has", ()) if each in OPTIONAL])
@@ -81,7 +81,7 @@ def cut_off(
         process.wait()
 
 
-def _unable(why: object) -> ConfigError:
+def _no_namespaces(why: object) -> ConfigError:
     return ConfigError(
         f"network = false: this system lets no process leave the network ({why}): allow user "
         "namespaces, or run the client where it has no network but the way to the servers, and "
@@ -108,7 +108,7 @@ class Calls:
         if (got := self._channel.receive()) is None:
             raise ScriptFailed("the script's process, which has no network, ended")
         refuse_failure(got[0])
-        return got[0], ordered(*got)
+        return got[0], restore_order(*got)
 
 
 Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
@@ -132,29 +132,29 @@ class CutOffTrainer:
         return self._ask({"do": "parameters", "seed": seed}, {})[1]
 
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
-        record, tensors = self._ask(fit_call(config), parameters)
-        return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
+        record, tensors = self._ask(fit_record(config), parameters)
+        return FitResult(tensors, *_take_values(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
-        return _result(self._ask({"do": "evaluate"}, parameters)[0])
+        return _read_evaluation(self._ask({"do": "evaluate"}, parameters)[0])
 
     def _evaluate_at(
         self, parameters: Arrays, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
-        return _result(self._ask(evaluate_call(versions), parameters)[0])
+        return _read_evaluation(self._ask(evaluate_record(versions), parameters)[0])
 
     def _report_at(
         self, parameters: Arrays, versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
         call = {"do": "report_at", "versions": dict(versions), "message": message}
         record, _ = self._ask(call, parameters)
-        return None if record.get("nothing") else _result(record)
+        return None if record.get("nothing") else _read_evaluation(record)
 
     def _value(self, name: str) -> object:
-        return _of(self._ask({"do": name}, {})[0], "value")[0]
+        return _take_values(self._ask({"do": name}, {})[0], "value")[0]
 
 
-def fit_call(config: FitConfig) -> Record:
+def fit_record(config: FitConfig) -> Record:
     told = {
         "versions": dict(config.versions),
         "seed": config.seed,
@@ -166,19 +166,19 @@ def fit_call(config: FitConfig) -> Record:
     return {"do": "fit", "config": told}
 
 
-def evaluate_call(versions: Mapping[str, int] | None) -> Record:
+def evaluate_record(versions: Mapping[str, int] | None) -> Record:
     return {"do": "evaluate_at", "versions": None if versions is None else dict(versions)}
 
 
-def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
+def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
     """Answers a call by a trainer: the other end of `CutOffTrainer`."""
-    given, name = ordered(record, tensors), record["do"]
+    given, name = restore_order(record, tensors), record["do"]
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
         case "parameters":
             returned = method(record["seed"])
             with blamed("what parameters returned"):
-                return _named(taken_tensors(returned))
+                return _tensor_reply(taken_tensors(returned))
         case "fit":
             told = record["config"]
             privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
@@ -187,25 +187,25 @@ def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, T
             returned = method(given, config)
             with blamed("what fit returned"):
                 result = taken_fit(returned)
-            said, made = _named(result.parameters)
+            said, made = _tensor_reply(result.parameters)
             numbers = {"examples": result.examples, "steps": result.steps}
             return {**said, **numbers, "metrics": result.metrics}, made
         case "evaluate":
-            return _judged(name, method(given)), {}
+            return _evaluation_record(name, method(given)), {}
         case "evaluate_at":
-            return _judged(name, method(given, record["versions"])), {}
+            return _evaluation_record(name, method(given, record["versions"])), {}
         case "report_at":
             report = method(given, record["versions"], record["message"])
-            return {"nothing": True} if report is None else _judged(name, report), {}
+            return {"nothing": True} if report is None else _evaluation_record(name, report), {}
         case "touches":
-            return _named({tensor: np.asarray(rows) for tensor, rows in method().items()})
+            return _tensor_reply({tensor: np.asarray(rows) for tensor, rows in method().items()})
         case _:
             value = method()
             plain = value.item() if isinstance(value, np.generic) else value
             return {"value": dict(plain) if isinstance(plain, Mapping) else plain}, {}
 
 
-def ordered(record: Record, tensors: Arrays) -> Arrays:
+def restore_order(record: Record, tensors: Arrays) -> Arrays:
     """Restores the order of the sender's tensors: a file of them has another one."""
     order = record.get("order")
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
@@ -213,21 +213,21 @@ def ordered(record: Record, tensors: Arrays) -> Arrays:
     return {name: tensors[name] for name in order}
 
 
-def _named(tensors: Tensors) -> tuple[Record, Tensors]:
+def _tensor_reply(tensors: Tensors) -> tuple[Record, Tensors]:
     return {"order": list(tensors)}, tensors
 
 
-def _judged(name: str, returned: object) -> Record:
+def _evaluation_record(name: str, returned: object) -> Record:
     with blamed(f"what {name} returned"):
         result = taken_evaluation(returned)
     return {"loss": result.loss, "examples": result.examples, "metrics": result.metrics}
 
 
-def _result(record: Record) -> EvaluateResult:
-    return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+def _read_evaluation(record: Record) -> EvaluateResult:
+    return EvaluateResult(*_take_values(record, "loss", "examples", "metrics"))
 
 
-def _of(record: Record, *names: str) -> list[Any]:
+def _take_values(record: Record, *names: str) -> list[Any]:
     if missing := [name for name in names if name not in record]:
         raise ScriptFailed(f"the script's process answers without {missing[0]}")
     return [record[name] for name in names]

@@ -34,7 +34,7 @@ from secureps.client.trainer import (
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import InternalError, SecurepsError
 from secureps.policy.plan import Plan
-from secureps.run.script.channel import Channel, Record, Tensors, failure
+from secureps.run.script.channel import Channel, Record, Tensors, as_failure
 from secureps.run.script.scoring import Judge, Look, Race, rehearse, run_baselines
 from secureps.service.logs import ignore_output_errors
 from secureps.tracebacks import dump_crashes
@@ -191,7 +191,7 @@ def host(channel: Channel) -> None:
             record, tensors = made.do(*asked)
             channel.send({"done": record}, tensors)
         except Exception as error:
-            channel.send(failure(error))
+            channel.send(as_failure(error))
             if not isinstance(error, SecurepsError):
                 raise
 

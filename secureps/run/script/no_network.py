@@ -43,8 +43,8 @@ def leave_network() -> None:
 def serve(channel: Channel) -> None:
     from secureps.client.script import Script
     from secureps.client.trainer import blamed
-    from secureps.run.script.channel import failure
-    from secureps.run.script.cut_off import OPTIONAL, answer
+    from secureps.run.script.channel import as_failure
+    from secureps.run.script.cut_off import OPTIONAL, answer_call
 
     trainer = None
     while (asked := channel.receive()) is not None:
@@ -58,10 +58,10 @@ def serve(channel: Channel) -> None:
                 channel.send({"has": has})
                 continue
             with blamed(record["do"]):
-                replied, given = answer(trainer, record, tensors)
+                replied, given = answer_call(trainer, record, tensors)
             channel.send(replied, given)
         except Exception as error:
-            channel.send(failure(error))
+            channel.send(as_failure(error))
 
 
 def main(arguments: list[str]) -> None:

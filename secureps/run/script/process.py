@@ -23,7 +23,7 @@ from secureps.run.processes.spawning import Program, Spawner
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
 from secureps.run.script.scoring import Baselines, Say, Score
-from secureps.tracebacks import crashed
+from secureps.tracebacks import locate_crash
 
 NAME = "script"
 
@@ -206,7 +206,7 @@ class ScriptProcess:
         until = time.monotonic() + END_SECONDS
         while (how := self._supervisor.ended(NAME)) is None and time.monotonic() < until:
             time.sleep(_TICK)
-        place = crashed(self._supervisor.tail(NAME, _DUMP_LINES))
+        place = locate_crash(self._supervisor.tail(NAME, _DUMP_LINES))
         self._gone = (
             f"{self._assignment.script.name}: {self._at} ended the process it ran in, with "
             f"{how or 'nothing said'}{f' ({place})' if place else ''}; see {self._log}"

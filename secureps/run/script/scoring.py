@@ -53,7 +53,7 @@ from secureps.policy.counting import bits_left, shares_of
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 from secureps.run.script.channel import Tensors
-from secureps.wording import meant, together
+from secureps.wording import join_alike, suggest
 
 Own = Callable[[str], Tensors | None]
 """A client's newest local tensors, by its name; None before its first training."""
@@ -76,7 +76,7 @@ _MORE = re.compile(
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
 
 
-def goal(measure: str, plan: Plan | None = None) -> Goal | None:
+def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
     """Whether more or less of a metric is better; None where nothing says it.
 
     The plan says it of its `evaluation.best`; of others their names do, as far as they are known.
@@ -267,7 +267,7 @@ class Judge:
     def _evaluated(self, evaluator: Evaluator, model: dict[str, NDArray[Any]]) -> EvaluateResult:
         with blamed("evaluate"):
             result = evaluator.evaluate(model)
-        return checked("evaluate", result, self._plan)
+        return check_evaluation("evaluate", result, self._plan)
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Adds initial values of local tensors, and names of tied ones, in the model's order."""
@@ -288,7 +288,7 @@ class _WithItsOwn:
         return self.trainer.evaluate({**parameters, **(self.own(self.name) or {})})
 
 
-def checked(what: str, result: object, plan: Plan) -> EvaluateResult:
+def check_evaluation(what: str, result: object, plan: Plan) -> EvaluateResult:
     with blamed(f"what {what} returned"):
         taken = taken_evaluation(result)
         score = Score.of(taken, plan)
@@ -444,11 +444,11 @@ def run_baselines(race: Race, say: Say) -> Baselines:
         notes.append(f"holders alone: left out, {race.script.own_code}")
     elif not judge.note and race.start:
         race.finish(say)
-        notes += together(race.failed)
-    central, why = _central(race, say)
+        notes += join_alike(race.failed)
+    central, why = _train_centrally(race, say)
     notes += [f"central training: left out{why}"] if why else []
     measure = next((score.measure for score in race.scores.values()), "")
-    known = goal(measure, race.plan)
+    known = find_goal(measure, race.plan)
     if measure and known is None:
         notes.append(
             f"nothing says whether more or less {measure} is better: best in the plan's "
@@ -457,7 +457,7 @@ def run_baselines(race: Race, say: Say) -> Baselines:
     return Baselines(race.scores, central, tuple(notes), race.noiseless, known)
 
 
-def _central(race: Race, say: Say) -> tuple[Score | None, str]:
+def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
     if why := race.script.not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")
@@ -465,7 +465,7 @@ def _central(race: Race, say: Say) -> tuple[Score | None, str]:
         found = race.script.central(race.pooled)
         if found is None:
             return None, ", central(settings) returned None"
-        return Score.of(checked("central(settings)", found, race.plan), race.plan), ""
+        return Score.of(check_evaluation("central(settings)", found, race.plan), race.plan), ""
     except SecurepsError as error:
         return None, f": {error}"
 
@@ -499,12 +499,14 @@ def rehearse(
     PlanRefused if `evaluate` has no such metrics as the plan names.
     """
     model = {name: start.get(name, array) for name, array in look.initial.items()}
-    notes = () if plan.section.evaluation is None else tuple(_evaluated(plan, evaluator(), model))
+    notes = (
+        () if plan.section.evaluation is None else tuple(_check_metrics(plan, evaluator(), model))
+    )
     private = plan.section.privacy is not None
-    return _lengths(plan, look, trainer, privacy, model) if private else {}, notes
+    return _measure_lengths(plan, look, trainer, privacy, model) if private else {}, notes
 
 
-def _lengths(
+def _measure_lengths(
     plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
 ) -> dict[str, float]:
     """The length of one holder's update; running statistics are in no clip, and not in it."""
@@ -516,7 +518,7 @@ def _lengths(
         secret=bytes(SECRET_BYTES),
     )
     with blamed("fit"):
-        result = trainer.fit(_copied(model), config)
+        result = trainer.fit(_copy_model(model), config)
     with blamed("what fit returned"):
         result = conformed(taken_fit(result), look.schema, look.schema.ties)
     found = dict[str, float]()
@@ -531,26 +533,28 @@ def _lengths(
     return found
 
 
-def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
+def _check_metrics(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     section = plan.section.evaluation
     assert section is not None
     versions = dict.fromkeys(plan.groups, 0)
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
-        result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    own = said("what evaluate returned", result, False, section.metrics)
-    values = own.metrics
+        result = (
+            trainer.evaluate(_copy_model(model)) if at is None else at(_copy_model(model), versions)
+        )
+    told = said("what evaluate returned", result, False, section.metrics)
+    values = told.metrics
     lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
         raise PlanRefused(
             f"evaluation.metrics: evaluate of the script says nothing called {lacking[0]!r}; "
-            f"{meant(lacking[0], sorted(values))}: name one of these in the plan, or have evaluate "
-            "return it"
+            f"{suggest(lacking[0], sorted(values))}: name one of these in the plan, or have "
+            "evaluate return it"
         )
     metrics = tuple(Metric(name, values[name]) for name in sorted(section.metrics))
     with blamed("what evaluate returned"):
         check_metrics(section, metrics)
-    yield from _coarse(plan, metrics, own.examples)
+    yield from _warn_of_coarse_steps(plan, metrics, told.examples)
     for metric in metrics:
         most = section.metrics[metric.name]
         if abs(metric.value) > most:
@@ -560,7 +564,7 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
             )
 
 
-def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
+def _warn_of_coarse_steps(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
     """Says which metric a mean of clients tells worst, where that is too coarsely."""
     if not plan.trailing:
         return
@@ -580,5 +584,5 @@ def _coarse(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[st
         )
 
 
-def _copied(model: Tensors) -> dict[str, NDArray[Any]]:
+def _copy_model(model: Tensors) -> dict[str, NDArray[Any]]:
     return {name: np.array(array) for name, array in model.items()}

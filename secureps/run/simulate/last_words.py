@@ -21,7 +21,7 @@ ROOM = 1024
 
 
 @contextmanager
-def last_words() -> Iterator[None]:
+def naming_last_call() -> Iterator[None]:
     """Watches this process while clients' code runs: if it dies, a line on stderr says in whose."""
     from secureps.client.trainer import entering, leaving
     from secureps.tracebacks import dump_crashes
@@ -50,7 +50,7 @@ def last_words() -> Iterator[None]:
                 tell("")
 
 
-def wait() -> None:
+def report_last_call() -> None:
     """Waits until the other process is gone, and says what it called last."""
     sys.stdin.buffer.read()
     standard_output = 1
@@ -66,4 +66,4 @@ def wait() -> None:
 
 
 if __name__ == "__main__":
-    wait()
+    report_last_call()

@@ -25,7 +25,7 @@ from secureps.run.options import ENVIRONMENT
 from secureps.run.script.channel import (
     Record,
     Tensors,
-    failure,
+    as_failure,
     load_tensors,
     pack,
     refuse_failure,
@@ -36,10 +36,10 @@ from secureps.run.script.cut_off import (
     OPTIONAL,
     Arrays,
     CutOffTrainer,
-    answer,
-    evaluate_call,
-    fit_call,
-    ordered,
+    answer_call,
+    evaluate_record,
+    fit_record,
+    restore_order,
 )
 
 RETRIES = 3
@@ -71,7 +71,7 @@ class RayCluster:
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         options = {"num_cpus": 1, "max_retries": RETRIES, "num_returns": 2}
-        self._called = ray.remote(**options)(called)
+        self._called = ray.remote(**options)(make_call)
         self._sent: dict[bytes, Any] = {}
 
     def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
@@ -145,7 +145,7 @@ class RayCalls:
         name = self.begin(record, tensors)
         replied, made = unpack(self._cluster.end(self._begun.pop(name)))
         refuse_failure(replied)
-        return replied, ordered(replied, made)
+        return replied, restore_order(replied, made)
 
 
 class SpreadTrainer(CutOffTrainer):
@@ -162,36 +162,36 @@ class SpreadTrainer(CutOffTrainer):
         return self._own.parameters(seed)
 
     def begin_fit(self, parameters: Arrays, config: FitConfig) -> None:
-        self._begin(fit_call(config), parameters)
+        self._begin(fit_record(config), parameters)
 
     def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
         at = versions if hasattr(self._own, "evaluate_at") else None
-        self._begin({"do": "evaluate"} if at is None else evaluate_call(at), parameters)
+        self._begin({"do": "evaluate"} if at is None else evaluate_record(at), parameters)
 
 
 # --- on a worker ------------------------------------------------------------------
 
 
-def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
+def make_call(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
     """Makes a call of a trainer: its answer, packed, and what says that it is over."""
     told_of = json.loads(order)
     for name, value in told_of["environment"].items():
         os.environ[name] = value  # before the script imports torch
     try:
         settings = json.dumps(told_of["settings"])
-        trainer = _made(told_of["script"], settings, told_of["state"])
+        trainer = _make_trainer(told_of["script"], settings, told_of["state"])
         with blamed(told_of["call"]["do"]):
-            record, made = answer(trainer, told_of["call"], load_tensors(tensors))
+            record, made = answer_call(trainer, told_of["call"], load_tensors(tensors))
     except Exception as error:
-        record, made = failure(error), {}
+        record, made = as_failure(error), {}
     return pack(record, made), b""
 
 
 @lru_cache(TRAINERS)
-def _made(script: str, settings: str, state: str) -> Trainer:
-    return _script(script).make(json.loads(settings), Path(state))
+def _make_trainer(script: str, settings: str, state: str) -> Trainer:
+    return _load_script(script).make(json.loads(settings), Path(state))
 
 
 @lru_cache(1)
-def _script(path: str) -> Script:
+def _load_script(path: str) -> Script:
     return Script(Path(path))

@@ -16,10 +16,10 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.version_metrics import Heading
-from secureps.run.server_app import Founding, found
+from secureps.run.server_app import Founding, run_server_app
 from secureps.run.up.folder import client_names, shard_names
 from secureps.scenario.delays import Delays
-from secureps.wording import meant
+from secureps.wording import suggest
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Scenario:
     def founding(self, plan: Plan, seed: int) -> Founding | None:
         """Runs the script's ServerApp for a plan, if it has one that has not been run."""
         own = self.section
-        return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
+        return run_server_app(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
 
     def heading(self, folder: Path) -> Heading:
         settings = {
@@ -139,5 +139,5 @@ def _refuse_unknown_shards(section: ScenarioSection, plans: Iterable[Plan], path
     known = shard_names(max(plan.section.most_shards for plan in plans))
     for name in section.shards.slow:
         if name not in known:
-            text = f"no shard is called {name!r}; {meant(name, known)}"
+            text = f"no shard is called {name!r}; {suggest(name, known)}"
             raise ConfigError(f"{path}: shards.slow: {text}")

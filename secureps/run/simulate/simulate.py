@@ -42,10 +42,10 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, total_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.machine import Machine
-from secureps.run.initial_schema import founding_schema
+from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import Terminated, terminable
-from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
-from secureps.run.report.terminal import folded
+from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
+from secureps.run.report.terminal import fold_versions
 from secureps.run.report.version_metrics import (
     DOWN,
     Extras,
@@ -56,7 +56,7 @@ from secureps.run.report.version_metrics import (
     open_sinks,
 )
 from secureps.run.script.scoring import Judge, Look, Score
-from secureps.run.simulate.last_words import last_words
+from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.ray_cluster import Cluster, RayCalls, SpreadTrainer, ray_cluster
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -66,7 +66,7 @@ from secureps.scenario.delays import Links, message_bytes, sealed_bytes
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Meter
 from secureps.store.checkpoint import write_state
-from secureps.wording import together
+from secureps.wording import join_alike
 
 Engine = Literal["here", "ray"]
 """Where clients train."""
@@ -99,12 +99,12 @@ def simulate(
     heading = scenario.heading(folder)
     extras.require(heading)
     refuse_unsealable(scenario.plan.opening)
-    copy = None if copies is None else _copying(copies, folder)
+    copy = None if copies is None else _make_copies(copies, folder)
     with ray_cluster() if engine == "ray" else nullcontext() as cluster:
-        return _simulated(scenario, folder, (heading, extras), (cluster, copy), say)
+        return _play_scenario(scenario, folder, (heading, extras), (cluster, copy), say)
 
 
-def _copying(url: str, folder: Path) -> CheckpointCopies:
+def _make_copies(url: str, folder: Path) -> CheckpointCopies:
     """Makes copies below a URL, at an empty place; raises ConfigError or DiskFailed."""
     with naming("--copies", ConfigError):
         store = ObjectStore(f"{url.rstrip('/')}/{folder.resolve().name}/checkpoints")
@@ -114,7 +114,7 @@ def _copying(url: str, folder: Path) -> CheckpointCopies:
     return CheckpointCopies(COORDINATOR, folder / "checkpoints", store)
 
 
-def _simulated(
+def _play_scenario(
     scenario: Scenario,
     folder: Path,
     shown: tuple[Heading, Extras],
@@ -134,7 +134,7 @@ def _simulated(
         scenario = replace(scenario, plan=founding.write(folder))
     warm_once(say)
     heading, extras = shown
-    with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
+    with naming_last_call(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add, cluster, copies)
         try:
             play.run(say)
@@ -158,7 +158,7 @@ def _simulated(
         say(note)
     say(NO_PRIVACY)
     say(f"report: {folder}")
-    say(undrawable() or f"curves: {folder / CURVES}")
+    say(why_undrawable() or f"curves: {folder / CURVES}")
     left = "" if copies is None else copies.copy()
     play.simulation.refuse_failed()
     if left:
@@ -238,7 +238,7 @@ class Play:
             refuse_trained(scenario.plan, look.schema, look.kinds)
             look.refuse_unusable(scenario.plan)
             given = scenario.plan.section.initial
-            initial = None if given is None else founding_schema(scenario.plan, look.schema)
+            initial = None if given is None else settle_schema(scenario.plan, look.schema)
             size: Callable[[Any], int] = message_bytes
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
@@ -308,7 +308,7 @@ class Play:
                 self._finished = bool(self.simulation.coordinator.federation.finished)
             return self._finished and self._nobody_plays()
 
-        with seldom_collected() as settled:
+        with collecting_seldom() as settled:
             self.simulation.run(until)
         self._gather()
 
@@ -352,7 +352,7 @@ class Play:
     def _failed(self) -> list[str]:
         """Which clients' scripts failed, without whom the run went on."""
         left = self.simulation.left.items()
-        return together({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
+        return join_alike({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
 
     def _nobody_plays(self) -> bool:
         names = self.scenario.clients
@@ -388,8 +388,9 @@ class Play:
                 self._score = found
                 self.metrics.judged(versions, found.metrics)
                 score = f", {self._score.measure} {self._score.value:.3f}"
+        newest = fold_versions(versions, wanted)
         return (
-            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
+            f"t={now:9.1f} s  version {newest}{score}, {included} included, "
             f"{len(self._gone | self._away)} away, {self.metrics.totals.total(UP) / 1e6:.1f} MB up"
         )
 
@@ -449,7 +450,7 @@ outlived one, before older ones are looked at too (`gc.set_threshold`; in Python
 
 
 @contextmanager
-def seldom_collected() -> Iterator[Callable[[], None]]:
+def collecting_seldom() -> Iterator[Callable[[], None]]:
     """Looks for cycles seldom, and never among what is in memory at its beginning or at a call of
     what it gives: once all clients are there, which stay, that is nearly all.
 

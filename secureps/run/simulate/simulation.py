@@ -94,7 +94,7 @@ class MemoryKit:
     secrets: Mapping[str, Secret]
 
 
-def memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
+def make_memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
     """Makes keys for every party of a plan, and for so many shards more."""
     ca = Identity.generate()
     shards, holders = shard_names(plan.section.shards + spares), holder_names(plan.holders)
@@ -175,7 +175,7 @@ class Simulation:
         self._conditions = conditions or Conditions()
         self._initial = initial
         more = plan.section.most_shards - plan.section.shards
-        self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
+        self._kit = make_memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
         self._ledgers: dict[str, BudgetLedger] = {}
@@ -355,7 +355,7 @@ class Simulation:
         site = self._site(name, stores.folder)
         if not self._conditions.idle:
             return make_member(self._kit.public, site, stores, around, cost, terms)
-        settings = alike(member_settings(self._kit.public, site, terms), self._alike)
+        settings = share_settings(member_settings(self._kit.public, site, terms), self._alike)
         client = IdleClient(
             lambda: machine_and_worker(
                 settings, self._site(name, stores.folder), stores.spool, cost
@@ -549,7 +549,7 @@ class IdleClient(Worker):
             return
         if isinstance(event, Published):
             for at, (_, _, before) in enumerate(heard):
-                if isinstance(before, Published) and _supersedes(event, before, heard):
+                if isinstance(before, Published) and _is_superseded(event, before, heard):
                     del heard[at]
                     break
         heard.append((now, sender, event))
@@ -578,7 +578,7 @@ class IdleClient(Worker):
         return self._made
 
 
-def _supersedes(
+def _is_superseded(
     newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
 ) -> bool:
     """Whether nobody can tell that a client that pulled nothing has heard of an older version.
@@ -624,7 +624,7 @@ class Hearing:
         self._way.close()
 
 
-def alike(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:
+def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:
     """Keeps once, in `known`, what the settings of many clients have alike."""
     values = known.setdefault(tuple(own.values.items()), own.values)
     schema, rows = known.setdefault(own.schema, own.schema), own.rows or known.setdefault("", {})

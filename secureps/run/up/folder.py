@@ -70,18 +70,18 @@ def new_folder(root: Path) -> None:
 
 
 @contextmanager
-def claimed(root: Path) -> Iterator[None]:
+def claim_folder(root: Path) -> Iterator[None]:
     """Locks a run's folder while the `with` lasts: two plays would write the same journals.
 
     Raises OperatorError if somebody plays it, an earlier party still runs, or there are no locks.
     """
-    with locked(root, "this run is being played now"):
+    with lock_folder(root, "this run is being played now"):
         refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
         yield
 
 
 @contextmanager
-def locked(root: Path, taken: str) -> Iterator[None]:
+def lock_folder(root: Path, taken: str) -> Iterator[None]:
     """Locks a folder while the `with` lasts; OperatorError says `taken` if another process has."""
     handle = atomic_file.open_lock(root / "lock")
     try:
@@ -121,7 +121,7 @@ def is_claimed(root: Path) -> bool:
     return (root / "lock").exists() and _is_held(root / "lock")
 
 
-def player(root: Path) -> int | None:
+def find_player(root: Path) -> int | None:
     """The id of the process that plays the run; None if there is none, or not yet.
 
     The id in a lock may be that of an earlier play, which the kernel has since given to another
@@ -275,7 +275,7 @@ class Origin:
             more = (record.get("copies"), bool(record.get("standby", False)))
             return cls(plan, directory, seed, began, *more, str(record.get("pin", "off")))
         except FileNotFoundError:
-            other = f"no origin.json; {_runs(folder.root)}"
+            other = f"no origin.json; {_list_runs(folder.root)}"
             if folder.checkpoints.is_dir():
                 other = (
                     "it has checkpoints and no origin.json, as one inside Flower's engine has, or "
@@ -287,7 +287,7 @@ class Origin:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
 
 
-def _runs(meant: Path) -> str:
+def _list_runs(meant: Path) -> str:
     """Names the runs beside a folder that is not a run, and in runs/, the newest first."""
     found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
     newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)

@@ -290,7 +290,7 @@ _SCRIPTS = {
 """For a package what is imported of it: none of these starts a thread, or does more than import."""
 
 
-def spawner(
+def open_spawner(
     plan: Plan, script: Path, environment: Mapping[str, str]
 ) -> AbstractContextManager[Spawner]:
     """Starts a run's processes as forks, or from their beginning where these cannot be had.
@@ -299,27 +299,29 @@ def spawner(
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
-    return ForkServers(tuple(of_all(plan)), tuple(of_script(plan, script)), environment)
+    return ForkServers(
+        tuple(imports_of_all(plan)), tuple(imports_of_script(plan, script)), environment
+    )
 
 
-def of_all(plan: Plan) -> Iterator[str]:
+def imports_of_all(plan: Plan) -> Iterator[str]:
     """What every party imports, servers too."""
     yield from (*_SERVERS, *_OPENING[plan.opening])
     if plan.section.privacy is not None:
         yield "secureps.privacy.accountant"
 
 
-def of_script(plan: Plan, script: Path) -> Iterator[str]:
+def imports_of_script(plan: Plan, script: Path) -> Iterator[str]:
     """What the data holders' code imports besides, as far as its words tell."""
     private = plan.section.privacy is not None
-    named = _words(script)
+    named = _words_of(script)
     for package, modules in _SCRIPTS.items():
         wanted = package in named or (package == "opacus" and private and "torch" in named)
         if wanted and find_spec(package) is not None:
             yield from modules
 
 
-def _words(script: Path) -> set[str]:
+def _words_of(script: Path) -> set[str]:
     """All words of the code: a package that is not named in it is not imported by it itself."""
     files = sorted(script.glob("**/*.py")) if script.is_dir() else [script]
     text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
@@ -345,7 +347,7 @@ def demand_shard(root: Path, name: str) -> None:
         raise UnknownParty(f"{name} is a {role} of this run, and no shard")
 
 
-def bring(
+def bring_shard(
     root: Path,
     name: str,
     pause: Callable[[float], None] = time.sleep,
@@ -360,7 +362,7 @@ def bring(
     roster = load_public(folder.kit).roster
     if name not in roster:
         issue(folder.kit, "shard", name)
-    wait = partial(_await, pause=pause, clock=clock)
+    wait = partial(_await_status, pause=pause, clock=clock)
 
     def here(status: Status) -> bool:
         return name in [shard.name for shard in status.shards]
@@ -379,7 +381,7 @@ def bring(
         return wait(own.status, here, f"it has not come; see {log}")
 
 
-def _await(
+def _await_status(
     ask: Callable[[], Status],
     done: Callable[[Status], bool],
     otherwise: str,

@@ -32,8 +32,8 @@ from secureps.errors import (
     PlanRefused,
     SecurepsError,
 )
-from secureps.run.up.folder import ORIGIN, PATIENCE, Origin, RunFolder, is_claimed, player
-from secureps.wording import meant
+from secureps.run.up.folder import ORIGIN, PATIENCE, Origin, RunFolder, find_player, is_claimed
+from secureps.wording import suggest
 
 if TYPE_CHECKING:
     from secureps.policy.plan import Plan
@@ -46,7 +46,7 @@ PLAYED = "is being played"
 REPORTING = "{}: its servers have ended, and its report is still being made"
 
 
-def listing(root: Path) -> Iterator[Text]:
+def list_runs(root: Path) -> Iterator[Text]:
     """Yields a few lines for each run below a folder, the oldest first.
 
     They are to be printed unwrapped, so that paths and dates stay whole.
@@ -66,24 +66,26 @@ def listing(root: Path) -> Iterator[Text]:
 
 def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
     """Returns when a run began, in seconds since 1970, and the lines that describe it."""
-    from secureps.run.report.terminal import folded  # with numpy, which `status` can do without
+    from secureps.run.report.terminal import (
+        fold_versions,  # with numpy, which `status` can do without
+    )
 
-    origin, plan = Origin.read(folder), _plan(folder)
-    summary, versions = _summary(folder), _versions(folder)
+    origin, plan = Origin.read(folder), _read_plan(folder)
+    summary, versions = _read_summary(folder), _newest_versions(folder)
     for group, version in (summary["versions"] if summary else {}).items():
         versions[group] = max(versions.get(group, -1), version)
     made = {group: versions.get(group, -1) for group in plan.groups}
     wanted = {group: plan.versions(group) for group in plan.groups}
     began = datetime.fromtimestamp(origin.began).strftime("%Y-%m-%d %H:%M")
-    facts = [plan.section.name, began, f"version {folded(made, wanted)}"]
+    facts = [plan.section.name, began, f"version {fold_versions(made, wanted)}"]
     if score := summary.get("score"):
         facts.append(f"held-out {score['measure']} {score['value']:.4f}")
     lines = [Text(str(folder.root), "bold"), Text(f"  {', '.join(facts)}")]
-    lines.append(Text(f"  {_standing(folder, summary, lambda: _all(plan, versions))}"))
+    lines.append(Text(f"  {_describe_state(folder, summary, lambda: _covers(plan, versions))}"))
     return origin.began, lines + ([Text(f"  {folder.model}")] if folder.model.exists() else [])
 
 
-def _plan(folder: RunFolder) -> Plan:
+def _read_plan(folder: RunFolder) -> Plan:
     from secureps.config.plan import PlanSection
     from secureps.config.sections import parse, read_toml
     from secureps.policy.plan import Plan
@@ -91,17 +93,17 @@ def _plan(folder: RunFolder) -> Plan:
     return Plan(parse(PlanSection, read_toml(folder.plan), str(folder.plan)))
 
 
-def standing(folder: RunFolder, asked: bool = False) -> str:
+def describe_standing(folder: RunFolder, asked: bool = False) -> str:
     """The state of a run in words: why it is over, that it is played, or why it broke off.
 
     `asked`: the run's coordinator was asked just now, and did not answer.
     """
-    told = _standing(folder, _summary(folder), lambda: _all_made(folder))
-    finished = _finished(folder) if told == PLAYED and asked else ""
+    told = _describe_state(folder, _read_summary(folder), lambda: _has_all_versions(folder))
+    finished = _read_finished(folder) if told == PLAYED and asked else ""
     return REPORTING.format(finished) if finished else told
 
 
-def _finished(folder: RunFolder) -> str:
+def _read_finished(folder: RunFolder) -> str:
     """Why the run is over by its coordinator's journal; empty if it is not, or none can be read."""
     from secureps.run.journal_status import journal_status
 
@@ -112,7 +114,9 @@ def _finished(folder: RunFolder) -> str:
     return "" if status is None else status.finished
 
 
-def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]) -> str:
+def _describe_state(
+    folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]
+) -> str:
     if summary:
         return str(summary["finished"])
     if is_claimed(folder.root):
@@ -122,26 +126,26 @@ def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[],
     return UNREPORTED if all_made() else STOPPED
 
 
-def _all_made(folder: RunFolder) -> bool:
+def _has_all_versions(folder: RunFolder) -> bool:
     try:
-        plan = _plan(folder)
+        plan = _read_plan(folder)
     except (ConfigError, PlanRefused):
         return False
-    return _all(plan, _versions(folder))
+    return _covers(plan, _newest_versions(folder))
 
 
-def _all(plan: Plan, made: Mapping[str, int]) -> bool:
+def _covers(plan: Plan, made: Mapping[str, int]) -> bool:
     return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
 
 
-def _summary(folder: RunFolder) -> dict[str, Any]:
+def _read_summary(folder: RunFolder) -> dict[str, Any]:
     if not folder.summary.exists():
         return {}
     summary: dict[str, Any] = json.loads(folder.summary.read_text())
     return summary
 
 
-def _versions(folder: RunFolder) -> dict[str, int]:
+def _newest_versions(folder: RunFolder) -> dict[str, int]:
     """The newest version of every group that the watch has seen, or that is in a checkpoint.
 
     A run that is ended in order makes versions after the last look at it.
@@ -151,12 +155,12 @@ def _versions(folder: RunFolder) -> dict[str, int]:
     newest: dict[str, int] = {}
     for line in map(json.loads, lines):
         newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
-    for group, version in _kept(folder).items():
+    for group, version in _checkpointed(folder).items():
         newest[group] = max(newest.get(group, -1), version)
     return newest
 
 
-def _kept(folder: RunFolder) -> dict[str, int]:
+def _checkpointed(folder: RunFolder) -> dict[str, int]:
     """The versions in the newest checkpoint whose manifest is sound; {} if there is none."""
     from secureps.store.checkpoint import checkpoint_directories, read_manifest
 
@@ -183,8 +187,8 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     folder = RunFolder(root.resolve())
     Origin.read(folder)
     if not is_claimed(folder.root):
-        return f"nobody plays {root} now: {standing(folder)}"
-    process = _player(folder.root)
+        return f"nobody plays {root} now: {describe_standing(folder)}"
+    process = _await_player(folder.root)
     if process is not None:
         try:
             with suppress(ProcessLookupError):  # it has ended meanwhile
@@ -200,13 +204,13 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
                 f"{seconds:g} s: wait, or end it with `kill -9 {process}`"
             )
         time.sleep(_TICK)
-    return f"{root}: {standing(folder)}"
+    return f"{root}: {describe_standing(folder)}"
 
 
-def _player(root: Path) -> int | None:
+def _await_player(root: Path) -> int | None:
     until = time.monotonic() + PATIENCE
     while is_claimed(root):
-        if (process := player(root)) is not None:
+        if (process := find_player(root)) is not None:
             return process
         if time.monotonic() > until:
             raise OperatorError(
@@ -280,7 +284,7 @@ def log(
     Origin.read(folder)
     known = sorted(path.stem for path in folder.logs.glob("*.log"))
     if party is not None and party not in known:
-        which = meant(party, known) if known else "no party has been started yet"
+        which = suggest(party, known) if known else "no party has been started yet"
         raise ConfigError(f"{root}: no log of {party!r}; {which}")
     logs: dict[Path, LogReader] = {}
 

@@ -43,10 +43,10 @@ from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.check import refuse_few
 from secureps.run.export import Model, export
-from secureps.run.initial_schema import founding_schema
+from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.processes.supervisor import Supervisor
-from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
+from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, why_undrawable
 from secureps.run.report.status_tables import Summary, Total, summary_tables
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import (
@@ -61,17 +61,17 @@ from secureps.run.report.version_metrics import (
 )
 from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.script.scoring import Baselines
-from secureps.run.server_app import found
+from secureps.run.server_app import run_server_app
 from secureps.run.up.folder import (
     METRICS,
     Cast,
     Origin,
     RunFolder,
-    claimed,
+    claim_folder,
     make_folder,
 )
-from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, spawner
-from secureps.run.up.watch import Outcome, Watch, read_so_far, version_0
+from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, open_spawner
+from secureps.run.up.watch import Outcome, Watch, read_so_far, read_version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
@@ -87,7 +87,7 @@ def up(order: Order, console: Console) -> Path:
     Raises ConfigError or PlanRefused for a plan that cannot be played, OperatorError if a process
     died too often, or whatever else ended the run; no process is left in any case.
     """
-    plan, federation = _read(order.plan, order.plan.parent)
+    plan, federation = _read_plan(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
     if (copies := order.copies or federation.checkpoint_copies) is not None:
         with naming("checkpoint_copies", ConfigError):
@@ -96,14 +96,16 @@ def up(order: Order, console: Console) -> Path:
     cast = Cast.of(plan, federation.clients)
     now = time.strftime("%Y%m%d-%H%M%S")
     root = order.out if order.out is not None else Path("runs") / f"{plan.section.name}-{now}"
-    heading = _heading(order, plan, root)
+    heading = _make_heading(order, plan, root)
     order.extras.require(heading)
     refuse_unsealable(plan.opening)
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    with spawner(plan, script, order.processes) as spawns:  # it imports while the run is founded
-        founding = found(plan, script, settings, federation.clients, seed)
+    with open_spawner(
+        plan, script, order.processes
+    ) as spawns:  # it imports while the run is founded
+        founding = run_server_app(plan, script, settings, federation.clients, seed)
         # before any clock of the run starts
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         folder = make_folder(root, order.plan, plan, cast)
@@ -111,9 +113,9 @@ def up(order: Order, console: Console) -> Path:
             founding.tell(console)
             plan = founding.write(folder.root)
         began, own = (Path.cwd(), unsafe, time.time()), (order.copies, order.standby, order.pin)
-        with full_disk_named(root, "begin the run anew in another folder"):
+        with naming_full_disk(root, "begin the run anew in another folder"):
             Origin(order.plan.resolve(), *began, *own).write(folder)
-        with claimed(folder.root), _resumable(folder, console):
+        with claim_folder(folder.root), _advising_resume(folder, console):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
@@ -148,21 +150,21 @@ def resume(
             f"{root}: the run began in {origin.directory}, which is gone: bring that folder back, "
             "or begin a new run"
         )
-    plan, federation = _read(folder.plan, origin.plan.parent)
+    plan, federation = _read_plan(folder.plan, origin.plan.parent)
     own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
     order = Order(origin.plan, folder.root, *own, standby=origin.standby, pin=origin.pin)
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
-    heading = _heading(order, plan, again)
+    heading = _make_heading(order, plan, again)
     order.extras.require(heading)
     refuse_unsealable(plan.opening)
     cast = Cast.of(plan, federation.clients, folder.kit)
     script = origin.plan.parent / federation.script
     with (
-        spawner(plan, script, order.processes) as spawns,
+        open_spawner(plan, script, order.processes) as spawns,
         chdir(origin.directory),
-        claimed(folder.root),
-        _resumable(folder, console),
+        claim_folder(folder.root),
+        _advising_resume(folder, console),
     ):
         # before any clock of the run starts
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
@@ -171,9 +173,9 @@ def resume(
 
 
 @contextmanager
-def _resumable(folder: RunFolder, console: Console) -> Iterator[None]:
+def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
     command = f"secureps resume {folder.root}"
-    with noted(folder), full_disk_named(folder.root, f"go on: {command}"):
+    with noting_failure(folder), naming_full_disk(folder.root, f"go on: {command}"):
         try:
             yield
         except PlanRefused:  # the run keeps its copy of the plan: a mended plan is another run
@@ -201,13 +203,13 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     opened = open_sinks(heading, folder.report / METRICS, extras)
     with (
         terminable(),
-        telling_that_it_stops(tell_how_to_go_on),
+        telling_of_stop(tell_how_to_go_on),
         programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before)
         outcome, baselines = _federate(programs, metrics, before.seconds, console)
-        summary = _summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
+        summary = _make_summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
         sinks.close(summary.record())
     for part in summary_tables(summary):
         console.print(part)
@@ -215,10 +217,10 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
     if not summary.failure:
         replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
-    why_no_curves = undrawable()
+    why_no_curves = why_undrawable()
     if not why_no_curves:
-        sheet = _sheet(plan, baselines, programs.unsafe)
-        _try(partial(draw_curves, metrics.lines, sheet, folder.report / CURVES), warn)
+        sheet = _make_sheet(plan, baselines, programs.unsafe)
+        _warn_if_undrawn(partial(draw_curves, metrics.lines, sheet, folder.report / CURVES), warn)
     ends = {
         "model": folder.model,
         "best": folder.best,
@@ -248,26 +250,26 @@ def _federate(
         with (
             programs.pair() as pair,
             Supervisor(folder.logs, spawner=programs.spawner) as supervisor,
-            telling_that_it_stops(lambda: progress.say("stopping ...")),
+            telling_of_stop(lambda: progress.say("stopping ...")),
         ):
             address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
-            _look(programs, script, progress)
+            _examine_model(programs, script, progress)
             # a run may be well under way once its script is there
             so_far = time.monotonic() - began
             own = (programs, address, so_far, script, supervisor, progress, metrics)
             with Watch(*own) as watch:
                 outcome = watch.until_over()
-            drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
-        outcome = _judged(outcome, plan, script, folder, progress)
+            drawing = _begin_drawing(metrics.lines, _make_sheet(plan, None, unsafe), folder.report)
+        outcome = _write_models(outcome, plan, script, folder, progress)
         versions = max(0, *outcome.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if not plan.has_model:  # one holder's own total is no worse than that of all
             baselines = Baselines({}, None, ())
         elif programs.federation.baselines:
-            baselines = script.baselines(versions, version_0(folder), progress.doing)
-        _try(drawing.result, lambda text: progress.say(text, "yellow"))
-        notes = outcome.notes + _lost(outcome) + baselines.notes
+            baselines = script.baselines(versions, read_version_0(folder), progress.doing)
+        _warn_if_undrawn(drawing.result, lambda text: progress.say(text, "yellow"))
+        notes = outcome.notes + _note_lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 
 
@@ -279,7 +281,7 @@ def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[
     return drawing
 
 
-def _try(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
+def _warn_if_undrawn(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
     """Draws; a disk that refuses pictures does not end the run."""
     try:
         drawing()
@@ -287,12 +289,12 @@ def _try(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
         warn(f"no curves were drawn: {error}")
 
 
-def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
+def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
     """Looks at the script's model; ScriptFailed, ConfigError or PlanRefused if it will not do."""
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
         made, kinds = script.look()
-        schema = founding_schema(programs.plan, made)
+        schema = settle_schema(programs.plan, made)
         refuse_statistics(programs.plan, schema, kinds)
         refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):
@@ -300,7 +302,7 @@ def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None
     script.prepare()
 
 
-def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
+def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     plan = load_plan(path, base)
     federation = plan.section.federation
     if federation is None:
@@ -319,7 +321,7 @@ def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:
     return plan, federation
 
 
-def _judged(
+def _write_models(
     outcome: Outcome, plan: Plan, judge: ScriptProcess, folder: RunFolder, progress: Progress
 ) -> Outcome:
     """Writes the last and the best model; returns the outcome with what the last one adds."""
@@ -338,10 +340,10 @@ def _judged(
         except SecurepsError as error:
             progress.say(f"the best version was not written: {error}", "yellow")
     score = judge.score(model.tensors) if outcome.score is None else None
-    return replace(outcome.on_disk(model, score), sums=_totals(plan, model, outcome.steps))
+    return replace(outcome.on_disk(model, score), sums=_newest_totals(plan, model, outcome.steps))
 
 
-def _totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
+def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
     """The newest totals of a plan's sums, by tensor."""
     members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
@@ -352,13 +354,13 @@ def _totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str,
     }
 
 
-def _heading(order: Order, plan: Plan, root: Path) -> Heading:
+def _make_heading(order: Order, plan: Plan, root: Path) -> Heading:
     settings = plan.section.model_dump(mode="json")
     unsafe = order.unsafe_seed is not None
     return Heading(plan.section.name, root.resolve().name, settings, len(plan.groups), unsafe)
 
 
-def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
+def _make_sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     privacy = plan.section.privacy
     sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
     if privacy is not None:
@@ -372,7 +374,7 @@ def _sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
     return replace(sheet, measure=baselines.central.measure, references=references)
 
 
-def _summary(
+def _make_summary(
     plan: Plan, outcome: Outcome, baselines: Baselines, wall_seconds: float, unsafe: bool
 ) -> Summary:
     totals, privacy = outcome.totals, plan.section.privacy
@@ -392,7 +394,7 @@ def _summary(
         ratio_up=totals.ratio(UP, outcome.sizes),
         ratio_down=totals.ratio(DOWN, outcome.sizes),
         seconds={stage: totals.total(f"{stage}_seconds") for stage in SECONDS},
-        updates=_updates(outcome),
+        updates=_count_updates(outcome),
         counted=totals.updates().total(),
         unsafe=unsafe,
         evaluation=outcome.evaluation,
@@ -401,18 +403,18 @@ def _summary(
     )
 
 
-def _updates(outcome: Outcome) -> dict[str, int]:
+def _count_updates(outcome: Outcome) -> dict[str, int]:
     arrived = outcome.totals.updates_by_party()
     return {m.name: max(arrived[m.name], m.submissions) for m in outcome.members}
 
 
-def _lost(outcome: Outcome) -> tuple[str, ...]:
-    lost = sum(_updates(outcome).values()) - outcome.totals.updates().total()
+def _note_lost(outcome: Outcome) -> tuple[str, ...]:
+    lost = sum(_count_updates(outcome).values()) - outcome.totals.updates().total()
     return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
 
 
 @contextmanager
-def noted(folder: RunFolder) -> Iterator[None]:
+def noting_failure(folder: RunFolder) -> Iterator[None]:
     """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
     folder.failed.unlink(missing_ok=True)
     try:
@@ -428,7 +430,7 @@ def noted(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk_named(root: Path, then: str) -> Iterator[None]:
+def naming_full_disk(root: Path, then: str) -> Iterator[None]:
     """Turns the error of a full disk into one that says what to do `then`: the run is not lost."""
     try:
         yield
@@ -442,7 +444,7 @@ def full_disk_named(root: Path, then: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling_that_it_stops(tell: Callable[[], None]) -> Iterator[None]:
+def telling_of_stop(tell: Callable[[], None]) -> Iterator[None]:
     """Tells of Ctrl-C or SIGTERM when it ends the block."""
     try:
         yield

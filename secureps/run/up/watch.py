@@ -38,7 +38,7 @@ from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.status_tables import Total
-from secureps.run.report.terminal import Progress, View, folded
+from secureps.run.report.terminal import Progress, View, fold_versions
 from secureps.run.report.version_metrics import DOWN, Gathered, Metrics, Totals
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Score
@@ -49,7 +49,7 @@ from secureps.run.up.runs import LogReader
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import checkpoint_path
 from secureps.tracebacks import TEXT_LIMIT
-from secureps.wording import by_reason, counted, numberless, together
+from secureps.wording import counted, group_by_reason, join_alike, numberless
 
 
 def read_so_far(folder: RunFolder) -> Gathered:
@@ -129,11 +129,11 @@ class ClientWarnings:
                     self._hear_silence(client, line)
                     yield from self._new_cut(client, line)
         quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
-        yield from (by_reason(self._silent.pop(kind)) for kind in quiet)
+        yield from (group_by_reason(self._silent.pop(kind)) for kind in quiet)
 
     def rest(self) -> Iterator[str]:
         """Yields the lines that waited for other clients, at the end of a run."""
-        yield from map(by_reason, self._silent.values())
+        yield from map(group_by_reason, self._silent.values())
         self._silent.clear()
 
     def notes(self) -> tuple[str, ...]:
@@ -387,7 +387,7 @@ class Watch:
     def _tell_failed(self) -> None:
         """Says which clients failed for good, alike ones in one line; no round waits for them."""
         failed = self._supervisor.failed
-        said = together({name: str(failed[name]) for name in failed.keys() - self._told})
+        said = join_alike({name: str(failed[name]) for name in failed.keys() - self._told})
         for name in failed.keys() - self._told:
             why = str(failed[name]).removeprefix(f"{name} ").rpartition("; see ")[0]
             self._let_rest(name, f"{FAILED}{why}")
@@ -432,13 +432,13 @@ class Watch:
         if self._judge.failed != failed:
             self._progress.say(f"{self._judge.failed}; the run goes on", "yellow")
         self._judged = versions
-        self._scored = (score, folded(versions))
+        self._scored = (score, fold_versions(versions))
         if score is not None:
             self._metrics.judged(versions, score.metrics)
 
     def _train_ahead(self) -> None:
         """Has baselines begun as soon as version 0, at which they start, is in a checkpoint."""
-        if self._ahead and (start := version_0(self._folder)):
+        if self._ahead and (start := read_version_0(self._folder)):
             self._ahead = False
             plan = self._plan
             self._judge.train_ahead(max(plan.versions(group) for group in plan.groups), start)
@@ -486,7 +486,7 @@ class Watch:
             return ""
         gone = f"{len(clients) - len(here)} of {len(clients)} clients have ended"
         if failed:  # `resume` goes on, once what failed is mended
-            why = "; ".join(together({name: str(error) for name, error in failed.items()}))
+            why = "; ".join(join_alike({name: str(error) for name, error in failed.items()}))
             kind = type(next(iter(failed.values())))
             raise kind(f"{gone}, and a round waits for {needed}: {why}")
         return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
@@ -507,7 +507,7 @@ class Watch:
         return tuple(n for n in self._supervisor.running() if n in self._names)
 
 
-def version_0(folder: RunFolder) -> dict[str, Any]:
+def read_version_0(folder: RunFolder) -> dict[str, Any]:
     """Version 0 of every group; empty if the first checkpoint does not hold it."""
     with suppress(SecurepsError):
         model = read_model(checkpoint_path(folder.checkpoints, 0))

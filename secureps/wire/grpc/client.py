@@ -34,7 +34,7 @@ import grpc
 from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
 from secureps.errors import Busy, InternalError, Oversized, SecurepsError, Unreachable
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import name_limit
 from secureps.messages.requests import (
     AskBlock,
     GetBlock,
@@ -189,7 +189,7 @@ class Tells:
         try:
             self._thread.submit(self._next, turns)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
-            failed = self._failed(error, to) if exhaustion(error) else closed()
+            failed = self._failed(error, to) if name_limit(error) else closed()
             while sent := self._taken(turns):
                 self._answer(sent, [failed] * len(sent))
 
@@ -587,7 +587,7 @@ class GrpcTransport:
         Either ends the process. After a limit gRPC may be left without a thread of its own, and
         never answer; after a bug others would wait for what this party never sends.
         """
-        if exhaustion(error):
+        if name_limit(error):
             return error
         if isinstance(error, grpc.RpcError):
             failed = framing.error_of(error, self._at(to), to in self._met)
@@ -668,7 +668,7 @@ class _Watch:
         except ValueError:
             error = Unreachable("the connection to the coordinator was closed")
         except Exception as failure:
-            if exhaustion(failure):
+            if name_limit(failure):
                 raise  # as in `_failed`: it ends the process
             error = told(failure)
         if self._call is not None:

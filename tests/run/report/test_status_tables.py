@@ -39,14 +39,14 @@ from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.run.report.status_tables import (
-    evaluations,
+    evaluation_parts,
     record,
-    scaling,
+    scaling_lines,
     show,
     show_fitting,
     show_json,
 )
-from secureps.run.report.status_tables import skips as reasons_of
+from secureps.run.report.status_tables import skip_lines as reasons_of
 from secureps.service.metrics import Metrics
 from tests.kits.federations import small_federation, small_plan, status_of
 from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
@@ -137,13 +137,13 @@ def test_what_follows_the_load_is_told_with_the_figures_that_it_goes_by() -> Non
     step = ScalingStep(312.0, "add-shard shard-2", "3 shards instead of 2")
     came = (ShardLoad("shard-0", 1200.0),)
     own = ScalingStatus("fitted", "", 1.0, 1.0, came, (step,), 0.614, 0.04)
-    assert list(scaling(own)) == [
+    assert list(scaling_lines(own)) == [
         "scaling by fitted: on",
         "  came to shard-0 1.2 kB/s",
         "  0.614 updates/s that count, 4% lost",
         "  at 312 s: add-shard shard-2: 3 shards instead of 2",
     ]
-    assert len(list(scaling(dataclasses.replace(own, steps=(), loads=())))) == 1
+    assert len(list(scaling_lines(dataclasses.replace(own, steps=(), loads=())))) == 1
 
 
 def test_json_says_the_same_in_one_line() -> None:
@@ -303,9 +303,9 @@ def test_the_coordinator_counts_blocks_and_bytes_by_placement(tmp_path: Path) ->
 def test_a_metric_has_no_more_digits_than_its_noise_leaves() -> None:
     result = VersionEvaluated(2, (Metric("accuracy", 3.3412), Metric("loss", -24.31)))
     own = EvaluationStatus("waiting", "", (), (result,), 0, ())
-    assert "3.3412" in displayed(*evaluations(own))
+    assert "3.3412" in displayed(*evaluation_parts(own))
     noisy = dataclasses.replace(own, noise=(Metric("accuracy", 0.034), Metric("loss", 19.0)))
-    told = displayed(*evaluations(noisy))
+    told = displayed(*evaluation_parts(noisy))
     assert "3.341 +- 0.034" in told
     assert "-24 +- 19" in told
 
@@ -333,10 +333,10 @@ def test_evaluations_that_were_all_skipped_are_told_with_the_reasons() -> None:
 
 def test_reasons_of_skipped_evaluations_take_little_room() -> None:
     own = skips(*["away"] * 40, *(f"reason {i}" for i in range(10)))
-    lines = displayed(*evaluations(own)).splitlines()
+    lines = displayed(*evaluation_parts(own)).splitlines()
     assert lines[1:3] == ["skipped: 44 versions before these", "skipped: version 90: reason 4"]
     assert len(lines) == 8
-    told = displayed(*evaluations(skips(*["away"] * 40)))
+    told = displayed(*evaluation_parts(skips(*["away"] * 40)))
     assert "skipped: version 2, 4, 6, 8, 10, 12 and 34 more: away" in told
 
 

@@ -21,7 +21,7 @@ from secureps.run.report.terminal import (
     Progress,
     View,
     move_text,
-    plain,
+    plain_text,
     show_moves,
 )
 from secureps.run.script.scoring import Baselines, Score
@@ -104,13 +104,13 @@ LINE = (
     ],
 )
 def test_one_line_says_how_it_stands(changes: dict[str, Any], part: str, instead: str) -> None:
-    assert plain(dataclasses.replace(VIEW, **changes)) == LINE.replace(part, instead)
+    assert plain_text(dataclasses.replace(VIEW, **changes)) == LINE.replace(part, instead)
 
 
 def test_before_the_founding_model_there_is_no_version() -> None:
     why = "not founded: waits for a first client"
     founding = GroupStatus("all", -1, "founding", why, ())
-    line = plain(dataclasses.replace(VIEW, groups=(founding,)))
+    line = plain_text(dataclasses.replace(VIEW, groups=(founding,)))
     assert line == f"time 1:02; clients 5 of 6 are there; {why}"
 
 

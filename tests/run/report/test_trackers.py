@@ -19,7 +19,7 @@ from secureps.run.report.version_metrics import (
     MLflow,
     Sink,
     TensorBoard,
-    leaves,
+    flatten,
     open_sinks,
 )
 from tests.kits import extras_kit
@@ -73,7 +73,7 @@ def read_json(folder: Path) -> Scalars:
     for text in (folder / "metrics.jsonl").read_text().splitlines():
         record = json.loads(text)
         version = record.pop("version")
-        for name, value in leaves(record):
+        for name, value in flatten(record):
             if isinstance(value, float) and name != "elapsed":
                 scalars.setdefault((name.replace(".", "/"), version), []).append(value)
     return scalars

@@ -20,7 +20,7 @@ from secureps.run.script.scoring import (
     Look,
     Race,
     Score,
-    goal,
+    find_goal,
     run_baselines,
     train_alone,
 )
@@ -229,14 +229,14 @@ KNOWN: dict[str, str | None] = {
 
 @pytest.mark.parametrize(("measure", "found"), KNOWN.items())
 def test_what_is_better_is_known_by_the_name_or_unknown(measure: str, found: str | None) -> None:
-    assert goal(measure) == found
-    assert goal(measure, PLAN) == found
+    assert find_goal(measure) == found
+    assert find_goal(measure, PLAN) == found
 
 
 def test_a_plan_says_what_is_better_of_its_metric_alone() -> None:
-    assert goal("lift", by("lift", "min")) == "min"
-    assert goal("accuracy", by("accuracy", "min")) == "min"
-    assert goal("mae", by("lift", "max")) == "min"
+    assert find_goal("lift", by("lift", "min")) == "min"
+    assert find_goal("accuracy", by("accuracy", "min")) == "min"
+    assert find_goal("mae", by("lift", "max")) == "min"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.run.simulate.simulate import SELDOM, seldom_collected
+from secureps.run.simulate.simulate import SELDOM, collecting_seldom
 
 THRESHOLDS = (2_000, 20, 20)
 """Other ones than a play's, which are those of all tests."""
@@ -33,7 +33,7 @@ def said(thresholds: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_cycles_are_looked_for_as_before_once_a_play_is_over(said: list[str]) -> None:
     def play() -> None:
-        with seldom_collected() as settled:
+        with collecting_seldom() as settled:
             assert gc.get_threshold() == SELDOM
             assert said == ["freeze"]
             settled()
@@ -48,7 +48,7 @@ def test_cycles_are_looked_for_as_before_once_a_play_is_over(said: list[str]) ->
 
 def test_what_others_hold_back_stays_held(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
-    with seldom_collected() as settled:
+    with collecting_seldom() as settled:
         assert gc.get_threshold() == SELDOM
         settled()
     assert gc.get_threshold() == THRESHOLDS

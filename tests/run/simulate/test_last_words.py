@@ -11,9 +11,9 @@ import pytest
 from secureps.client.trainer import blamed
 from secureps.compiled import kernel_folder
 from secureps.run.processes.signals import Terminated
-from secureps.run.simulate.last_words import last_words
+from secureps.run.simulate.last_words import naming_last_call
 from secureps.run.simulate.simulate import simulate
-from secureps.tracebacks import crashed, fatal
+from secureps.tracebacks import find_fatal_line, locate_crash
 from tests.kits import whole_steps
 from tests.kits.nursery import ROOT
 
@@ -62,7 +62,7 @@ def test_one_that_is_told_to_end_blames_no_script(
 
 @pytest.mark.slow
 def test_it_listens_no_longer_than_it_lasts() -> None:
-    with last_words(), blamed("fit", "client-01"):
+    with naming_last_call(), blamed("fit", "client-01"):
         pass
     with blamed("fit", "client-01"):
         pass  # the file is closed, and nobody writes to it
@@ -80,7 +80,7 @@ Current thread 0x2 (most recent call first):
   File "{__file__}", line 9 in fit
   File "{script}", line 7 in other
 """.splitlines()
-    assert crashed(dump) == "test_last_words.py:9 in fit"
-    assert crashed([*dump[:4]]) == "holder.py:3 in waits"
-    assert fatal(dump) == "Fatal Python error: Aborted"
-    assert (crashed([]), fatal([])) == ("", "")
+    assert locate_crash(dump) == "test_last_words.py:9 in fit"
+    assert locate_crash([*dump[:4]]) == "holder.py:3 in waits"
+    assert find_fatal_line(dump) == "Fatal Python error: Aborted"
+    assert (locate_crash([]), find_fatal_line([])) == ("", "")

@@ -23,7 +23,7 @@ from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.simulate import ray_cluster as module
 from secureps.run.simulate import simulate as simulating
-from secureps.run.simulate.ray_cluster import called, ray_cluster
+from secureps.run.simulate.ray_cluster import make_call, ray_cluster
 from secureps.run.simulate.simulate import simulate
 from tests.kits.nursery import ROOT
 
@@ -130,7 +130,7 @@ class Cluster:
         number = sum(self.made.values())
         self.open.add(number)
         self.most = max(self.most, len(self.open))
-        return (number, called(order, tensors, after)[0]), b""
+        return (number, make_call(order, tensors, after)[0]), b""
 
     def end(self, coming: Any) -> bytes:
         number, answer = coming

@@ -27,12 +27,12 @@ from secureps.run.study import (
     Trial,
     _candidates,
     _claim,
-    _founded,
+    _found_variant,
     _read,
     _refuse_other_blocks,
     _tell_founding,
-    altered,
-    crossed,
+    find_crossing,
+    make_plan,
     markdown,
     play,
     section_of,
@@ -199,7 +199,7 @@ def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path
 
 def test_what_a_trial_without_an_end_keeps_does_not_grow_with_its_versions(tmp_path: Path) -> None:
     played = load_scenario(scenario(tmp_path))
-    endless, short = (altered(played, Candidate("rounds", 1), v).section for v in (ENDLESS, 3))
+    endless, short = (make_plan(played, Candidate("rounds", 1), v).section for v in (ENDLESS, 3))
     assert endless.versions == ENDLESS
     assert (endless.checkpoint_every, short.checkpoint_every) == (CHECKPOINT_EVERY, 3)
 
@@ -210,16 +210,16 @@ def test_a_plan_whose_clients_evaluate_can_be_studied(tmp_path: Path) -> None:
     evaluation = "[evaluation]\nevery = 5\nmetrics = { loss = 10.0 }\n"
     (tmp_path / "plan.toml").write_text(PLAN + evaluation)
     played, one = load_scenario(path), Candidate("rounds", 1)
-    found = [altered(played, one, v).section.evaluation for v in (1, 5, ENDLESS)]
+    found = [make_plan(played, one, v).section.evaluation for v in (1, 5, ENDLESS)]
     assert [each and each.every for each in found] == [None, 5, 5]
 
 
 def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
     scores = points(0.5, 0.9, 0.8, 0.9, 0.95)
-    assert crossed(scores, 0.9, 1) == 10.0
-    assert crossed(scores, 0.9, 2) == 20.0
-    assert crossed(scores, 0.9, 3) is None
-    assert crossed((), 0.9, 1) is None
+    assert find_crossing(scores, 0.9, 1) == 10.0
+    assert find_crossing(scores, 0.9, 2) == 20.0
+    assert find_crossing(scores, 0.9, 3) is None
+    assert find_crossing((), 0.9, 1) is None
 
 
 def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
         "rounds-within-30",
         "large",
     ]
-    plans = [altered(loaded, each, 1).section for each in (first, second, large)]
+    plans = [make_plan(loaded, each, 1).section for each in (first, second, large)]
     assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
     assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
     assert {plan.cipher.name for plan in plans} == {"rlwe"}
@@ -414,7 +414,7 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
     folder = tmp_path / "founded"
     folder.mkdir()
-    plan = altered(_founded(played, Trial(one, 1, 200.0), str(folder)), one, 3)
+    plan = make_plan(_found_variant(played, Trial(one, 1, 200.0), str(folder)), one, 3)
     optimizer = plan.section.group[0].optimizer
     assert (optimizer.name, optimizer.learning_rate, plan.section.versions) == ("fedadam", 0.25, 3)
     assert plan.initial_digest
@@ -428,11 +428,11 @@ def test_where_bytes_take_time_those_of_the_cipher_do_in_the_clear(
 ) -> None:
     path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
     job = Trial(Candidate("rounds", 1), 1)
-    assert altered(load_scenario(path), job.candidate, 1).section.cipher.name == "plain"
+    assert make_plan(load_scenario(path), job.candidate, 1).section.cipher.name == "plain"
     found = play(path, job)
     assert isinstance(found, Likeness)
     assert (found.model, found.seconds) == (True, True)
-    monkeypatch.setattr(trial, "charged", lambda *_: None)
+    monkeypatch.setattr(trial, "charging_plan", lambda *_: None)
     bare = play(path, job)
     assert isinstance(bare, Likeness)
     assert (bare.model, bare.seconds) == (True, False), "its own bytes are fewer"

@@ -14,7 +14,7 @@ from secureps.messages.requests import Status
 from secureps.messages.run import ShardAddress
 from secureps.run.up import programs
 from secureps.run.up.folder import RunFolder, write_config
-from secureps.run.up.programs import EVERY_LOOK, WITHIN, bring, demand_shard
+from secureps.run.up.programs import EVERY_LOOK, WITHIN, bring_shard, demand_shard
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.keyring import load_public
 from tests.kits.federations import small_plan
@@ -73,12 +73,12 @@ def test_it_has_keys_and_then_a_file_and_then_it_is_there(
         if seen[-1]:
             answers[:] = [status("shard-0", NEW)]
 
-    bring(folder.root, NEW, pause)
+    bring_shard(folder.root, NEW, pause)
     assert seen == [False, False, True]
     assert load_public(folder.kit).roster.find(NEW).role == "shard"
     own, other = read_toml(folder.config(NEW)), read_toml(folder.config("shard-0"))
     assert own == other | {"name": NEW, "state": str(folder.state(NEW))}
-    bring(folder.root, NEW, pause)  # it is there
+    bring_shard(folder.root, NEW, pause)  # it is there
 
 
 def test_no_process_is_begun_of_a_run_that_is_over_meanwhile(
@@ -86,10 +86,10 @@ def test_no_process_is_begun_of_a_run_that_is_over_meanwhile(
 ) -> None:
     over = replace(status("shard-0"), finished="all is made")
     answers += [UnknownParty("nobody"), over]
-    assert bring(folder.root, NEW, lambda seconds: None) is over
+    assert bring_shard(folder.root, NEW, lambda seconds: None) is over
     assert not folder.config(NEW).exists()
     answers[:] = [status("shard-0"), over]
-    assert bring(folder.root, NEW, lambda seconds: None) is over, "nobody starts it any more"
+    assert bring_shard(folder.root, NEW, lambda seconds: None) is over, "nobody starts it any more"
 
 
 def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
@@ -102,11 +102,11 @@ def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
         return sum(waited)
 
     with pytest.raises(OperatorError, match="not on its roster yet: nobody is called shard-1"):
-        bring(folder.root, NEW, waited.append, clock)
+        bring_shard(folder.root, NEW, waited.append, clock)
     assert sum(waited) == WITHIN
     answers[:] = [status("shard-0")]
     with pytest.raises(OperatorError, match=r"it has not come; see .*shard-1.log"):
-        bring(folder.root, NEW, waited.append, clock)
+        bring_shard(folder.root, NEW, waited.append, clock)
 
 
 def test_said_again_it_has_the_file_of_another_shard_whatever_its_name(
@@ -115,9 +115,9 @@ def test_said_again_it_has_the_file_of_another_shard_whatever_its_name(
     waited = list[float]()
     answers.append(UnknownParty("nobody is called aux"))
     with pytest.raises(OperatorError, match="not on its roster yet"):
-        bring(folder.root, FIRST, waited.append, lambda: sum(waited))
+        bring_shard(folder.root, FIRST, waited.append, lambda: sum(waited))
     answers[:] = [status("shard-0"), status("shard-0", FIRST)]
-    bring(folder.root, FIRST, waited.append, lambda: 0.0)
+    bring_shard(folder.root, FIRST, waited.append, lambda: 0.0)
     own, other = read_toml(folder.config(FIRST)), read_toml(folder.config("shard-0"))
     assert own == other | {"name": FIRST, "state": str(folder.state(FIRST))}
 
@@ -132,7 +132,7 @@ def test_a_coordinator_that_takes_long_to_be_asked_is_not_waited_for_longer(
         return 20.0 * len(asked)  # each question takes as long
 
     with pytest.raises(OperatorError, match=r"the run was given 60 seconds: .* no answer"):
-        bring(folder.root, NEW, asked.append, clock)
+        bring_shard(folder.root, NEW, asked.append, clock)
     assert len(asked) == 3
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.run.up.folder import Origin, RunFolder, claimed
+from secureps.run.up.folder import Origin, RunFolder, claim_folder
 from secureps.run.up.runs import log
 from tests.kits.command import typed
 
@@ -65,7 +65,7 @@ def test_what_comes_is_followed_until_nobody_plays_the_run(folder: RunFolder) ->
         return lambda: to.write_text((to.read_text() if to.exists() else "") + text)
 
     play = ExitStack()
-    play.enter_context(claimed(folder.root))
+    play.enter_context(claim_folder(folder.root))
     steps: list[Callable[[], object]] = [
         append(path, "2026-11-23 03:50:00,000 shard-0: half a "),
         append(path, "line\n"),

@@ -31,7 +31,14 @@ from secureps.run.up.folder import (
     write_coordinator,
     write_servers,
 )
-from secureps.run.up.programs import Deaths, Order, Programs, of_all, of_script, spawner
+from secureps.run.up.programs import (
+    Deaths,
+    Order,
+    Programs,
+    imports_of_all,
+    imports_of_script,
+    open_spawner,
+)
 from secureps.store.issuing import create_kit, issue_all
 from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
@@ -158,12 +165,12 @@ def preset(name: str) -> Plan:
 
 
 def test_servers_wait_for_what_every_party_imports() -> None:
-    always = list(of_all(preset("digits")))
+    always = list(imports_of_all(preset("digits")))
     assert "secureps.privacy.accountant" in always
     assert "secureps.compiled:load_kernels" in always
     assert "secureps.crypto.rlwe" in always
     assert not any("torch" in each or "sklearn" in each for each in always)
-    bare = list(of_all(small_plan()))
+    bare = list(imports_of_all(small_plan()))
     assert "secureps.privacy.accountant" not in bare
     assert not any("crypto" in each for each in bare)
 
@@ -182,13 +189,15 @@ def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
     ):
         script.write_text(code)
         for where in (script, tmp_path):  # a Flower project is a folder
-            assert {each.partition(".")[0] for each in of_script(given, where)} == words, code
-    assert list(of_script(private, tmp_path / "nothing.py")) == []
+            assert {each.partition(".")[0] for each in imports_of_script(given, where)} == words, (
+                code
+            )
+    assert list(imports_of_script(private, tmp_path / "nothing.py")) == []
 
 
 @pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "2"}])
 def test_with_more_threads_every_process_begins_anew(environment: dict[str, str]) -> None:
-    made = spawner(small_plan(), Path("nothing.py"), environment)
+    made = open_spawner(small_plan(), Path("nothing.py"), environment)
     assert isinstance(made, nullcontext)
     with made as found:
         assert isinstance(found, Subprocesses)

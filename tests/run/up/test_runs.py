@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.run.up.runs import FAILED, STOPPED, listing
+from secureps.run.up.runs import FAILED, STOPPED, list_runs
 from tests.kits.processes import PLAN
 from tests.store.test_checkpoint import write_checkpoint
 
@@ -35,7 +35,7 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
         *(tmp_path / "a", f"  small, {dates[1]}, version 2 of 7", "  the budget is spent"),
         *(tmp_path / "d", f"  small, {dates[2]}, version none of 7", f"  {FAILED.format('no lr')}"),
     ]
-    assert list(map(str, listing(tmp_path))) == list(map(str, wanted))
+    assert list(map(str, list_runs(tmp_path))) == list(map(str, wanted))
 
 
 def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_pat
     for summary in (None, {"finished": "ended", "versions": {"all": 4}}):
         if summary is not None:
             folder.summary.write_text(json.dumps(summary))
-        assert ", version 7 of 9" in "".join(map(str, listing(tmp_path)))
+        assert ", version 7 of 9" in "".join(map(str, list_runs(tmp_path)))
 
 
 def test_narrow_terminals_break_no_path_and_no_date(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_narrow_terminals_break_no_path_and_no_date(tmp_path: Path) -> None:
     folder.summary.write_text(json.dumps(over))
     folder.model.touch()
     shown = io.StringIO()
-    for line in listing(tmp_path):
+    for line in list_runs(tmp_path):
         Console(file=shown, width=40).print(line, soft_wrap=True)
     assert shown.getvalue().splitlines() == [
         str(folder.root),

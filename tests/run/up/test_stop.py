@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.run.up.folder import Origin, RunFolder, claimed, is_claimed, player
+from secureps.run.up.folder import Origin, RunFolder, claim_folder, find_player, is_claimed
 from secureps.run.up.runs import STOPPED, UNREPORTED, stop
 from tests.kits.processes import PLAN
 
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_whoever_plays_it_ends_and_is_waited_for(root: Path) -> None:
     with played(root) as process:
-        assert player(root) == process.pid
+        assert find_player(root) == process.pid
         assert stop(root) == f"{root}: {STOPPED}"
         assert not is_claimed(root)
         assert process.wait() == 128 + signal.SIGTERM
@@ -99,12 +99,12 @@ def test_a_number_that_another_process_has_now_is_nobodys(
     with played(root):
         for text in (str(bystander), "", "no number"):
             (root / "lock").write_text(text)
-            assert player(root) is None
+            assert find_player(root) is None
             with pytest.raises(OperatorError, match="a process plays this run, but its id is not"):
                 stop(root)
-    with claimed(root):
-        assert player(root) == os.getpid()
-    assert player(root) is None
+    with claim_folder(root):
+        assert find_player(root) == os.getpid()
+    assert find_player(root) is None
 
 
 @pytest.mark.slow

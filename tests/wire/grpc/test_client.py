@@ -28,7 +28,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import name_limit
 from secureps.messages.orders import MESSAGE_LIMIT, Commit
 from secureps.messages.requests import AskBlock, Heartbeat, Missing, Noted, Stored, Subscribe
 from secureps.messages.submission import SubmissionId
@@ -127,7 +127,7 @@ def test_a_call_that_finds_no_thread_is_a_limit_that_was_met(
     def limit() -> str:
         with pytest.raises(RuntimeError, match="can't start new thread") as caught:
             liveness.stalled()
-        return exhaustion(caught.value)
+        return name_limit(caught.value)
 
     with monkeypatch.context() as context:
         context.setattr(threading.Thread, "start", full)
