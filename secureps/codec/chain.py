@@ -75,7 +75,7 @@ class BlockCode:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
         if self.signs is not None:
-            taken[: self.signs.size] = rotated(taken[: self.signs.size], self.signs)
+            taken[: self.signs.size] = rotate(taken[: self.signs.size], self.signs)
         return taken
 
     def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
@@ -87,7 +87,7 @@ class BlockCode:
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
-            turned[:] = rotated_back(turned, self.signs)
+            turned[:] = rotate_back(turned, self.signs)
         if self.places is None:
             return made.astype(np.float32)
         if self.factors is not None:
@@ -114,44 +114,44 @@ class Chain:
     unbiased: bool = True
 
     @property
-    def stands_for(self) -> int:
+    def values_per_sent(self) -> int:
         """How many values one that is sent counts for in a decoded mean, with its noise."""
         return self.one_in if self.unbiased else 1
 
     @property
-    def plain(self) -> bool:
+    def is_identity(self) -> bool:
         return self.one_in == 1 and not self.rotates
 
     def block(self, values: int, draw: Draw, apart: int = 0) -> BlockCode:
         """Makes the code of a block of so many values, of which the last `apart` go as they are."""
         coded = values - apart
-        count = sent(coded, self.one_in)
+        count = count_sent(coded, self.one_in)
         places = factors = by = None
         if self.one_in > 1:
             places = draw_places(coded, self.one_in, draw("support", count))
             places = np.append(places, np.arange(coded, values))
             if self.unbiased:
-                factors = runs(coded, self.one_in).astype(np.float64)
+                factors = run_lengths(coded, self.one_in).astype(np.float64)
                 factors = np.append(factors, np.ones(apart))
         if self.rotates:
-            by = signs(count, draw("rotate", sign_words(count)))
+            by = unpack_signs(count, draw("rotate", sign_words(count)))
         return BlockCode(values, places, factors, by)
 
 
 # --- the support -------------------------------------------------------------------
 
 
-def sent(values: int, one_in: int) -> int:
+def count_sent(values: int, one_in: int) -> int:
     """Counts the values that are sent of `values`: ceil(values / one_in)."""
     return -(-values // one_in)
 
 
-def runs(values: int, one_in: int) -> NDArray[np.int64]:
+def run_lengths(values: int, one_in: int) -> NDArray[np.int64]:
     """The lengths of the runs, int64 (sent,): `one_in`, but for the last.
 
     1 / length is the chance of each value of a run to be sent.
     """
-    lengths = np.full(sent(values, one_in), one_in, np.int64)
+    lengths = np.full(count_sent(values, one_in), one_in, np.int64)
     if values % one_in:
         lengths[-1] = values % one_in
     return lengths
@@ -167,7 +167,7 @@ def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[
     Returns:
         int64 (sent,), ascending.
     """
-    lengths = runs(values, one_in)
+    lengths = run_lengths(values, one_in)
     drawn = words.astype(np.uint64) * lengths.astype(np.uint64) >> np.uint64(32)
     drawn += np.arange(0, values, one_in, dtype=np.uint64)
     return drawn.view(np.int64)
@@ -181,7 +181,7 @@ def sign_words(values: int) -> int:
     return -(-values // 32)
 
 
-def signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
+def unpack_signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
     """Makes signs of words, the lowest bit first: int8 (values,), each -1 or 1.
 
     Args:
@@ -191,7 +191,7 @@ def signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return 1 - 2 * bits[:values].view(np.int8)
 
 
-def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+def rotate(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
     """H S x / 2^k: float64 (n,).
 
     Args:
@@ -203,8 +203,8 @@ def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]
     return made
 
 
-def rotated_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """S H y / 2^k, which undoes `rotated`; the arguments are the same."""
+def rotate_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+    """S H y / 2^k, which undoes `rotate`; the arguments are the same."""
     made = y.copy()
     _transform(made)
     made *= by

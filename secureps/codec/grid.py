@@ -169,7 +169,7 @@ class MovingRange:
         if not 2.0**-100 <= self.clip <= 2.0**100:
             raise PlanRefused(f"a clip of {self.clip:g} under a range that moves: 2^-100 to 2^100")
 
-    def told(self, norm: float, scale: float) -> np.float32:
+    def encode_length(self, norm: float, scale: float) -> np.float32:
         """The value that tells an update's length, within the grid's range.
 
         Args:
@@ -179,7 +179,7 @@ class MovingRange:
         times = min(norm / (self.clip * scale), MOST)
         return np.float32((2 * times / MOST - 1) * self.range)
 
-    def after(self, scale: float, mean: float) -> float:
+    def next_scale(self, scale: float, mean: float) -> float:
         """The next version's scale, a float32.
 
         Args:

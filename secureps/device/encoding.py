@@ -68,7 +68,7 @@ def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> T
     return torch.full((1,), value, dtype=dtype, device=like.device)
 
 
-def furthest(values: Tensor) -> float:
+def largest_magnitude(values: Tensor) -> float:
     """The largest distance of a value from zero; 0 of none."""
     return max((float(each.abs().max()) for each in pieces(values)), default=0.0)
 
@@ -167,7 +167,7 @@ def _half_round(
     return a, b, c, d
 
 
-def unsigned(made: Tensor) -> Tensor:
+def to_unsigned(made: Tensor) -> Tensor:
     """The same words as unsigned numbers, int64 in [0, 2^32)."""
     return made.to(torch.int64) & 0xFFFFFFFF
 
@@ -216,18 +216,18 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
     if not bool(torch.isfinite(value).all()):
         raise NotFinite("an update has a value that is not finite")
     value = value.clamp_(-grid.range, grid.range) / divisor(grid.range, x) * most
-    steps = rounded(value, words).clamp_(-most, most)
+    steps = round_randomly(value, words).clamp_(-most, most)
     return (steps + most).to(torch.int32)
 
 
-def rounded(value: Tensor, words: Tensor) -> Tensor:
+def round_randomly(value: Tensor, words: Tensor) -> Tensor:
     """floor(value) + [word < frac(value) 2^32], float64 (n,).
 
     Args:
         value: float64 (n,), finite; words: int32 (n,), the bits of as many uint32.
     """
     floor = value.floor()
-    return floor + (unsigned(words).double() < (value - floor) * 2.0**32).double()
+    return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
 
 
 def _like(array: NDArray[Any], like: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def _transform(x: Tensor) -> None:
 
 
 class DeviceRounding:
-    """`ClientMechanism.rounded` on the device, block by block.
+    """`ClientMechanism.round_update` on the device, block by block.
 
     Args:
         blocks: each makes the values of a block, float32, after the clip, the same at every call.
@@ -284,7 +284,7 @@ class DeviceRounding:
         for piece in pieces(self._blocks[block]()):
             drawn = words(self._stream, at, piece.numel(), piece.device)
             scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
-            yield rounded(scaled, drawn).to(torch.int64)
+            yield round_randomly(scaled, drawn).to(torch.int64)
             at += piece.numel()
 
     def _squares(self, block: int) -> int:
@@ -316,7 +316,7 @@ class DeviceSkellam:
             first = int(undecided[0])
             values[done : done + first] = found[:first]
             self._read += 2 * first
-            values[done + first] = self._sampler.decided(self._pair)
+            values[done + first] = self._sampler.decide(self._pair)
             done += first + 1
         return values
 
@@ -328,7 +328,7 @@ class DeviceSkellam:
     def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
         """Signed values of pairs of words, and the places that the table leaves undecided."""
         table, upper = self._sampler.table, self._bounds[1:]
-        low, high = unsigned(held).view(-1, 2).unbind(1)
+        low, high = to_unsigned(held).view(-1, 2).unbind(1)
         u = (high << 30) | (low >> 2)
         size = self._guide[u >> table.shift].to(torch.int64)
         size += (upper[size] <= u).to(torch.int64)

@@ -273,7 +273,7 @@ class ClientMechanism:
 
     # --- the mechanism ------------------------------------------------------------
 
-    def rounded(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
+    def round_update(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
         """Rounds an update to whole grid steps, before any noise.
 
         Args:
@@ -297,11 +297,11 @@ class ClientMechanism:
         steps = update.astype(np.float64) * (1.0 / made.step * (1.0 - 2.0**-50))
         return round_to_norm(steps, made.bound, made.limit, words)
 
-    def noised(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
+    def add_noise(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
         """Makes the integers that a client seals: adds its own noise, if it adds any, and clamps.
 
         Args:
-            z: of `rounded`; it is changed.
+            z: of `round_update`; it is changed.
             words: a stream that is used for nothing else, and for no other z; under `aggregator`
                 none is read.
         Returns:
@@ -311,7 +311,7 @@ class ClientMechanism:
             z += self.sampler.sample(z.size, words)
         return self._on_grid(z)
 
-    def noise(self, count: int, words: Words) -> NDArray[np.int64]:
+    def draw_noise(self, count: int, words: Words) -> NDArray[np.int64]:
         """Makes the aggregator's own contribution for `count` values: u = noise + Z in [0, 2 Z]."""
         return self._on_grid(self.sampler.sample(count, words))
 
@@ -476,7 +476,7 @@ class AdaptiveClip:
         """The noise on an update over that of a fixed clip C_0, without the grid's rounding."""
         return self.norm / self.clip
 
-    def clipped(self, update: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+    def clip_with_indicator(self, update: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
         """Clips an update in units of the scale, and adds its indicator.
 
         Args:
@@ -496,7 +496,7 @@ class AdaptiveClip:
         joint[-1] = self.indicator if norm <= self.clip else -self.indicator
         return joint
 
-    def share(self, mean: float) -> float:
+    def estimate_share(self, mean: float) -> float:
         """Estimates the share of updates that passed whole; noise can make it any number.
 
         Args:
@@ -504,14 +504,14 @@ class AdaptiveClip:
         """
         return mean / (2 * self.indicator) + 0.5
 
-    def after(self, scale: float, mean: float) -> float:
+    def next_scale(self, scale: float, mean: float) -> float:
         """The next version's scale, a float32.
 
         Args:
             scale: of this version.
-            mean: as for `share`.
+            mean: as for `estimate_share`.
         """
-        moved = math.log(scale) - self.rate * (self.share(mean) - self.quantile)
+        moved = math.log(scale) - self.rate * (self.estimate_share(mean) - self.quantile)
         kept = min(max(moved, math.log(self.least)), math.log(self.most))
         least, most = self._bounds  # which rounding may have passed
         return min(max(float(np.float32(math.exp(kept))), least), most)

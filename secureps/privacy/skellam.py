@@ -152,11 +152,11 @@ class Skellam:
                 pair, held = held[:_WORDS].tolist(), held[_WORDS:]
                 return int(pair[0] | pair[1] << 32)
 
-            values[done + first] = self.decided(more)
+            values[done + first] = self.decide(more)
             done += first + 1
         return values
 
-    def decided(self, more: Callable[[], int]) -> int:
+    def decide(self, more: Callable[[], int]) -> int:
         """Draws one value from the first 64 bits, and as many more as it takes.
 
         Args:
@@ -165,7 +165,7 @@ class Skellam:
             InternalError: the words are not random.
         """
         drawn = more()
-        size = self._decided(drawn >> 2, more)
+        size = self._decide_size(drawn >> 2, more)
         return -size if drawn & 1 else size
 
     @cached_property
@@ -201,7 +201,7 @@ class Skellam:
         negative = (pairs & np.uint64(1)).astype(np.int64)
         return (size ^ -negative) + negative, undecided
 
-    def _decided(self, u: int, more: Callable[[], int]) -> int:
+    def _decide_size(self, u: int, more: Callable[[], int]) -> int:
         """|X| for a U that begins with the 62 bits `u`, reading more bits as long as necessary."""
         table, bits = self.table, TABLE_BITS
         lower = table.bounds[1:-1]
