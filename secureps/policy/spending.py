@@ -137,7 +137,7 @@ def after(
 ) -> float:
     """The epsilon of a party once it has spent these, too; facts on record cost nothing more."""
     facts = ledger.tally(party)
-    facts.update(each for each in ahead if ledger.new(each))
+    facts.update(each for each in ahead if ledger.is_new(each))
     return spent(plan, facts, most_delta)
 
 
