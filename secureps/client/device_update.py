@@ -41,7 +41,7 @@ from secureps.device.encoding import (
     divisor,
     encode,
     first_difference,
-    furthest,
+    largest_magnitude,
     pieces,
     round_to_grid,
     shrink,
@@ -121,7 +121,7 @@ class DeviceVector:
         self._host, self._values = self.part(0, self._values.numel()), None
         return None
 
-    def rounded(
+    def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
         stream, start = words_at
@@ -131,7 +131,7 @@ class DeviceVector:
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
 
-    def noised(
+    def round_and_noise(
         self,
         mechanism: ClientMechanism,
         blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
@@ -228,12 +228,12 @@ def _clipped(made: Trained, values: Tensor) -> Update:
         if factor < 1:
             shrink(values, factor)
         values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
-        far = furthest(values)
+        far = largest_magnitude(values)
         return Update(layout.size, far, mover.norm, vector.part, vector)
     statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")
-    far = furthest(values)
+    far = largest_magnitude(values)
 
     def counted() -> Iterator[Tensor]:
         for at, piece in _place(values):
@@ -255,7 +255,7 @@ def _clipped(made: Trained, values: Tensor) -> Update:
         by = divisor(float(np.float32(scale)), values, torch.float32)
         for piece in pieces(values):
             piece /= by
-        values[-1] = float(mover.told(update.norm, scale))
+        values[-1] = float(mover.encode_length(update.norm, scale))
     return update
 
 

@@ -73,7 +73,7 @@ class DeviceValues(Protocol):
         From then on the values are on the host, and every attempt is None.
         """
 
-    def rounded(
+    def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
         """The integers of a block whose values lie at a place.
@@ -82,7 +82,7 @@ class DeviceValues(Protocol):
             NotFinite: a value is not finite.
         """
 
-    def noised(
+    def round_and_noise(
         self,
         mechanism: ClientMechanism,
         blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
@@ -126,7 +126,7 @@ class Update:
     @classmethod
     def of(cls, values: NDArray[np.float32], norm: float) -> Update:
         """An update in memory, float32 (size,): its parts are views."""
-        return cls(values.size, furthest(values), norm, _slices(values))
+        return cls(values.size, largest_magnitude(values), norm, _slices(values))
 
     def whole(self) -> NDArray[np.float32]:
         made = np.empty(self.size, np.float32)
@@ -280,7 +280,7 @@ def clip_update(
     """
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
-        joint = mover.clipped(delta(0, layout.size), scale)
+        joint = mover.clip_with_indicator(delta(0, layout.size), scale)
         return Update.of(joint, mover.norm)
     statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
     largest = 0.0
@@ -291,7 +291,7 @@ def clip_update(
         largest = 0.0
         for start in range(0, layout.size, PIECE):
             values = delta(start, min(start + PIECE, layout.size))
-            largest = max(largest, furthest(values))
+            largest = max(largest, largest_magnitude(values))
             if statistics and not np.isfinite(values).all():
                 raise NotFinite("an update has a value that is not a finite float32")
             for part in within(statistics, start, start + values.size):
@@ -313,7 +313,7 @@ def clip_update(
         layout.size, largest, min(norm, clip), of_it, uncut=norm if norm > clip else None
     )
     if isinstance(mover, MovingRange) and scale is not None:
-        return _in_units(update, scale, mover.told(update.norm, scale))
+        return _in_units(update, scale, mover.encode_length(update.norm, scale))
     return update
 
 
@@ -364,7 +364,7 @@ def _range_words(layout: GroupLayout, update: Update, share: float, most: float)
         count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
-        largest = share * max(map(furthest, pieces(update.part, 0, update.size)))
+        largest = share * max(map(largest_magnitude, pieces(update.part, 0, update.size)))
         after = "then " if update.uncut is not None else ""
         yield (
             f"{after}{beyond:,} of the update's {update.size:,} values are beyond range {most:.3g}"
@@ -401,7 +401,7 @@ def pieces(part: Part, first: int, last: int) -> Iterator[NDArray[np.float32]]:
         yield part(start, min(start + PIECE, last))
 
 
-def furthest(values: NDArray[np.float32]) -> float:
+def largest_magnitude(values: NDArray[np.float32]) -> float:
     """The largest distance of a value from zero."""
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
@@ -478,7 +478,7 @@ class UpdateIntegers:
         words = self.stream("round", *self._labels)  # numbered over the whole vector
         if there is not None:
             at = (words, span.start)
-            whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
+            whole = there.attempt(partial(there.round_block, code, place, grid, share, at))
         if whole is None:
             whole = self._round_here(part, update, share, words)
         if self.plan.group(self.layout.name).feedback:
@@ -528,11 +528,11 @@ class UpdateIntegers:
             whole, _ = clip_l2(encoded, mechanism.clip)
         else:
             whole = update.whole()
-        z = mechanism.rounded(whole, self.stream("round", *self._labels).words)
+        z = mechanism.round_update(whole, self.stream("round", *self._labels).words)
         every = parts if section.feedback else ()
         kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
         hidden = self._noise_words(z[span] for _, _, span in parts)
-        noised = mechanism.noised(z, hidden.words)
+        noised = mechanism.add_noise(z, hidden.words)
         return kept, [noised[span] for _, _, span in parts]
 
     def _noise_there(
@@ -548,7 +548,7 @@ class UpdateIntegers:
             kept.extend(rounded)
             return self._noise_words(kept)
 
-        return kept, device.noised(mechanism, blocks, bool(section.codec), words, hidden)
+        return kept, device.round_and_noise(mechanism, blocks, bool(section.codec), words, hidden)
 
     def _noise_words(self, integers: Iterable[Integers]) -> Stream:
         return self.stream("noise", *self._labels, *self._digests(integers))

@@ -1,11 +1,11 @@
-"""What makes an update small before it is rounded: linear stages, block by block.
+"""Linear stages that make an update small before it is rounded, block by block.
 
     encode   keep the values of the support -> rotate
     decode   rotate back -> put the support's values among zeros
 
-Each block is encoded by itself, into as many values or fewer. Stages are linear: the sum of
-encodings decodes to the sum of what each alone would decode to. Their state, places and signs, is
-public, and the same for all members of a cohort.
+Each block is encoded by itself, into as many values or fewer. Because stages are linear, a sum of
+encodings decodes to the sum of the updates that were encoded. The places and signs that stages use
+are public, and the same for all members of a cohort.
 
 **Support.** One value of each run of `one_in` is sent; the last run may be shorter. All members
 draw the same places from public words, so sums of what they sent are sums of their values there.
@@ -15,11 +15,11 @@ draw the same places from public words, so sums of what they sent are sums of th
     y = H S x / 2^k,    x = S H y / 2^k
 
 H is Sylvester's Hadamard matrix and S a diagonal of public random signs, so H / 2^k is orthonormal
-and its own inverse: norms stay, and so do sums of vectors. Afterwards all values of a piece are
-alike, about normal with the piece's mean square, and one range fits them. Butterflies are additions
-of float64 in a fixed order, and 2^k is a power of two: every machine has the same bits, and whole
-numbers below 2^53 stay exact. Piece j of P has the values j, j + P, j + 2 P, ..., so that it sees
-all parts of a block. The rest of a block goes in smaller pieces, down to single values. References:
+and its own inverse, and norms do not change. Afterwards the values of a piece are about normal with
+the piece's mean square, so one range fits all of them. Butterflies are additions of float64 in a
+fixed order, and 2^k is a power of two, so every machine computes the same bits, and whole numbers
+below 2^53 stay exact. Piece j of P has the values j, j + P, j + 2 P, ... of the block. The rest of
+a block is rotated in smaller pieces, down to single values. References:
 Ailon and Chazelle 2009, "The Fast Johnson-Lindenstrauss Transform"; Suresh, Yu, Kumar and McMahan
 2017, "Distributed Mean Estimation with Limited Communication", section 3.
 """
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Draw = Callable[[str, int], NDArray[np.uint32]]
-"""draw(stage, count): the public words of one stage for one block, uint32 (count,)."""
+"""draw(stage, count) gives the public words of one stage for one block, uint32 (count,)."""
 
 LARGEST = 4**5
 """The most values of a rotated piece."""
@@ -44,14 +44,14 @@ _COLUMNS = 32
 
 @dataclass(frozen=True)
 class BlockCode:
-    """The chain of one block of one version: pure, and linear.
+    """The stages for one block of one version, which are pure and linear.
 
     Args:
         values: how many values the block has.
-        places: of the values that are sent, int64 (sent,), ascending; None for all.
-        factors: by which a decoded value is multiplied, float64 (sent,); None for 1.
-        signs: of the rotation, int8, one for each value that is sent, but for values that go as
-            they are; None where nothing is rotated.
+        places: indices of the values that are sent, int64 (sent,), ascending; None if all are.
+        factors: what each decoded value is multiplied by, float64 (sent,); None for 1.
+        signs: signs of the rotation, int8, for the first values that are sent; the values after
+            them are not rotated. None where nothing is rotated.
     """
 
     values: int
@@ -64,18 +64,18 @@ class BlockCode:
         return self.values if self.places is None else self.places.size
 
     def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
-        """Encodes a block into the values that are rounded and sent; their L2 norm is at most x's.
+        """Encodes a block into the values that are rounded and sent, of no larger L2 norm.
 
         Args:
             x: float32 (values,).
         Returns:
-            float64 (sent,), or x itself where there is nothing to do.
+            float64 (sent,), or x itself if the block has no stage.
         """
         if self.places is None and self.signs is None:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
         if self.signs is not None:
-            taken[: self.signs.size] = rotated(taken[: self.signs.size], self.signs)
+            taken[: self.signs.size] = rotate(taken[: self.signs.size], self.signs)
         return taken
 
     def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
@@ -87,7 +87,7 @@ class BlockCode:
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
-            turned[:] = rotated_back(turned, self.signs)
+            turned[:] = rotate_back(turned, self.signs)
         if self.places is None:
             return made.astype(np.float32)
         if self.factors is not None:
@@ -104,9 +104,9 @@ class Chain:
     Args:
         one_in: one of so many values is sent; 1: all are.
         rotates: whether the values that are sent are rotated.
-        unbiased: whether a value that is sent counts for the others of its run too, so that the
-            decoded mean is right on average over supports. False under feedback: clients keep what
-            they did not send, and send it later.
+        unbiased: whether a value that is sent also stands for the others of its run, so that the
+            decoded mean is right on average over supports. False under feedback, where clients send
+            later what they did not send now.
     """
 
     one_in: int = 1
@@ -114,60 +114,57 @@ class Chain:
     unbiased: bool = True
 
     @property
-    def stands_for(self) -> int:
-        """How many values one that is sent counts for in a decoded mean, with its noise."""
+    def values_per_sent(self) -> int:
+        """By how much a decoded mean multiplies a value that is sent, and its noise."""
         return self.one_in if self.unbiased else 1
 
     @property
-    def plain(self) -> bool:
+    def is_identity(self) -> bool:
         return self.one_in == 1 and not self.rotates
 
     def block(self, values: int, draw: Draw, apart: int = 0) -> BlockCode:
-        """Makes the code of a block of so many values, of which the last `apart` go as they are."""
+        """Makes the code of a block; the last `apart` of its `values` are sent unchanged."""
         coded = values - apart
-        count = sent(coded, self.one_in)
+        count = count_sent(coded, self.one_in)
         places = factors = by = None
         if self.one_in > 1:
             places = draw_places(coded, self.one_in, draw("support", count))
             places = np.append(places, np.arange(coded, values))
             if self.unbiased:
-                factors = runs(coded, self.one_in).astype(np.float64)
+                factors = run_lengths(coded, self.one_in).astype(np.float64)
                 factors = np.append(factors, np.ones(apart))
         if self.rotates:
-            by = signs(count, draw("rotate", sign_words(count)))
+            by = unpack_signs(count, draw("rotate", sign_words(count)))
         return BlockCode(values, places, factors, by)
 
 
 # --- the support -------------------------------------------------------------------
 
 
-def sent(values: int, one_in: int) -> int:
+def count_sent(values: int, one_in: int) -> int:
     """Counts the values that are sent of `values`: ceil(values / one_in)."""
     return -(-values // one_in)
 
 
-def runs(values: int, one_in: int) -> NDArray[np.int64]:
-    """The lengths of the runs, int64 (sent,): `one_in`, but for the last.
-
-    1 / length is the chance of each value of a run to be sent.
-    """
-    lengths = np.full(sent(values, one_in), one_in, np.int64)
+def run_lengths(values: int, one_in: int) -> NDArray[np.int64]:
+    """The lengths of the runs, int64 (sent,): `one_in`, except the last, which may be shorter."""
+    lengths = np.full(count_sent(values, one_in), one_in, np.int64)
     if values % one_in:
         lengths[-1] = values % one_in
     return lengths
 
 
 def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Draws the place of one value in each run: floor(word * length / 2^32) after its start.
+    """Draws one place in each run: its start + floor(word * length / 2^32).
 
-    Every place of a run is as likely as any other, within one_in / 2^32.
+    All places of a run are equally likely, within one_in / 2^32.
 
     Args:
         words: uint32 (sent,), uniform.
     Returns:
         int64 (sent,), ascending.
     """
-    lengths = runs(values, one_in)
+    lengths = run_lengths(values, one_in)
     drawn = words.astype(np.uint64) * lengths.astype(np.uint64) >> np.uint64(32)
     drawn += np.arange(0, values, one_in, dtype=np.uint64)
     return drawn.view(np.int64)
@@ -181,8 +178,8 @@ def sign_words(values: int) -> int:
     return -(-values // 32)
 
 
-def signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
-    """Makes signs of words, the lowest bit first: int8 (values,), each -1 or 1.
+def unpack_signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
+    """Makes a sign, -1 or 1, of each bit, the lowest of a word first: int8 (values,).
 
     Args:
         words: uint32 (sign_words(values),), uniform.
@@ -191,7 +188,7 @@ def signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return 1 - 2 * bits[:values].view(np.int8)
 
 
-def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+def rotate(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
     """H S x / 2^k: float64 (n,).
 
     Args:
@@ -203,8 +200,8 @@ def rotated(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]
     return made
 
 
-def rotated_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """S H y / 2^k, which undoes `rotated`; the arguments are the same."""
+def rotate_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
+    """S H y / 2^k, which undoes `rotate`; the arguments are the same."""
     made = y.copy()
     _transform(made)
     made *= by
@@ -212,7 +209,7 @@ def rotated_back(y: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.flo
 
 
 def sections(values: int) -> Iterator[tuple[slice, int]]:
-    """Yields (where, size of its pieces) of all that is transformed; up to three values are not."""
+    """Yields (section, size of its pieces); up to three values at the end are not rotated."""
     start, size = 0, LARGEST
     while size > 1:
         stop = start + (values - start) // size * size

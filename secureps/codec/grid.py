@@ -1,24 +1,21 @@
 """Encodes floats as the integers that every cipher carries, and decodes their sums.
 
-A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the words that
-decide are an argument.
+A grid maps [-range, range] to u in [0, 2Z] by unbiased stochastic rounding; the random words are an
+argument.
 
-A grid's range that follows the mean norm of updates, which is sent inside the encryption.
+A `MovingRange` follows the mean norm of updates. In a version of scale s clients send updates in
+units of s, so the grid, which is made for an update as long as the clip C, is as fine as one made
+for the length C s. One more value at the end tells the update's length in the same units:
 
-In a version whose scale is s updates travel in units of s: the grid, made for an update as long as
-the clip C, is as fine as for one of the length C s. One more value behind them says how long the
-update is, in the same units:
+    (clipped update / s, (2 |update| / (4 C s) - 1) range)
 
-    (clipped update / s, (2 |update| / (4 C s) - 1) range)     with the grid's range: -1 to 1 of it
+It can tell lengths of 0 to 4 C s, without error on average; a longer update counts as 4 C s. The
+cohort's mean m of these values is opened with the sum, and makes the next scale:
 
-So 0 to 4 times C s can be told, without error on average, in however few bits; a longer update
-counts as 4. The mean of the cohort is opened with its sum, and makes the next scale:
+    s' = s 4 (m / range + 1) / 2, kept within s / 4 to 4 s and LEAST to 1
 
-    s' = s 4 (share of the range + 1) / 2, kept within s / 4 to 4 s and LEAST to 1
-
-The first scale is 1: the range begins as that of the clip. The one shard that has the value
-computes the next scale, rounds it to float32, and tells everybody else. From then on the mean norm
-is public, as the mean update is.
+The first scale is 1. The one shard that has the value computes the next scale, rounds it to
+float32, and tells the others. So the mean norm becomes public, as the mean update is.
 """
 
 from __future__ import annotations
@@ -35,11 +32,11 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
 BEYOND = "the mean of a cohort does not fit into float32"
-"""Said of a mean that is not finite."""
+"""The error text for a mean that is not finite."""
 
 
 def levels(bits: int) -> int:
-    """2Z = 2^bits - 2, the largest integer on a grid of so many bits."""
+    """2Z = 2^bits - 2, the largest integer on a grid of `bits` bits."""
     return (1 << bits) - 2
 
 
@@ -48,8 +45,8 @@ class Grid:
     """A grid of Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
 
     Args:
-        bits: of one value, 2 to 24.
-        range: the largest magnitude that is carried, finite and > 0; larger ones are clamped.
+        bits: bits of one value, 2 to 24.
+        range: the largest magnitude on the grid, finite and > 0; larger values are clamped.
     Raises:
         PlanRefused: the range is out of bounds.
     """
@@ -73,7 +70,7 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance of two grid points, in the units of the values."""
+        """The distance between neighbouring grid points, in the units of the values."""
         return self.range / self.most
 
     def encode(
@@ -90,14 +87,14 @@ class Grid:
         Args:
             x: float32 or float64 of shape (n,).
             words: uint32 of shape (n,), uniform and independent of everything.
-            share: finite, what part of its values a client sends.
+            share: what each value is multiplied by first, finite.
         Returns:
             int32 of shape (n,), in [0, 2Z].
         Raises:
-            WrongShape: x and words do not fit.
+            WrongShape: there is not one uint32 word for each value.
             NotFinite: x has a NaN or an infinity.
         """
-        from secureps.codec import kernels  # compiled: not for who sends nothing
+        from secureps.codec import kernels  # numba: import it only where it is used
 
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
@@ -146,18 +143,18 @@ class Grid:
 # --- moving range ------------------------------------------------------------------
 
 LEAST = 2.0**-20
-"""The least scale: such short updates no longer move the model."""
+"""The least scale: updates this short no longer change the model."""
 MOST = 4.0
-"""The longest length that an update can state, in units of the expected one."""
+"""The greatest length that an update can tell, in units of the expected length."""
 
 
 @dataclass(frozen=True)
 class MovingRange:
-    """Moves the range of one group: the same object from the same numbers, at every party.
+    """The moving range of one group; every party computes the same one.
 
     Args:
-        clip: C, which no update exceeds, 2^-100 to 2^100.
-        range: of the grid, in units of the scale.
+        clip: C, the greatest norm of an update, 2^-100 to 2^100.
+        range: the grid's range, in units of the scale.
     Raises:
         PlanRefused: the clip is out of bounds.
     """
@@ -169,29 +166,29 @@ class MovingRange:
         if not 2.0**-100 <= self.clip <= 2.0**100:
             raise PlanRefused(f"a clip of {self.clip:g} under a range that moves: 2^-100 to 2^100")
 
-    def told(self, norm: float, scale: float) -> np.float32:
-        """The value that tells an update's length, within the grid's range.
+    def encode_length(self, norm: float, scale: float) -> np.float32:
+        """Encodes an update's length as a value within the grid's range.
 
         Args:
-            norm: L2, of the clipped update.
-            scale: of the base version.
+            norm: the L2 norm of the clipped update.
+            scale: the base version's scale.
         """
         times = min(norm / (self.clip * scale), MOST)
         return np.float32((2 * times / MOST - 1) * self.range)
 
-    def after(self, scale: float, mean: float) -> float:
-        """The next version's scale, a float32.
+    def next_scale(self, scale: float, mean: float) -> float:
+        """Computes the next version's scale, a float32.
 
         Args:
-            scale: of this version.
-            mean: of the values that the cohort's members told.
+            scale: this version's scale.
+            mean: the cohort's mean of `encode_length`.
         """
         times = MOST * (mean / self.range + 1) / 2
         moved = scale * min(max(times, 1 / MOST), MOST)
         return float(np.float32(min(max(moved, LEAST), 1.0)))
 
     def check(self, scale: float | None) -> float:
-        """Returns a scale that another party made; Malformed if no range has it."""
+        """Returns a scale that another party computed; Malformed if it is out of bounds."""
         if scale is None or not LEAST <= scale <= 1:  # NaN is within no bounds
             raise Malformed(f"a range's scale of {scale}: it is kept between {LEAST:g} and 1")
         return scale

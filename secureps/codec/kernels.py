@@ -1,8 +1,8 @@
 """The kernels of codecs, compiled by numba; `codec.numpy_kernels` has the same bits in plain NumPy.
 
-`round_to_grid` works on a client's own values, before they are encrypted: it has no branch on a
-value, and its division takes longer for some operands on some processors; no promise is made about
-what its timing tells somebody on the same machine.
+`round_to_grid` reads a client's secret values. It does not branch on them, but on some processors
+a division takes longer for some operands, so its timing may tell something to an observer on the
+same machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def code(
     length: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """What is exact less what is published, in pieces of one length; see `codec.delta.encode`."""
+    """Encodes exact - published in pieces of `length` values; see `codec.delta.encode`."""
     most, at = (1 << (bits - 1)) - 1, -(-exact.size // length)
     codes = np.zeros(length, np.int64)
     for piece in range(at):
@@ -61,7 +61,7 @@ def code(
 def add_codes(
     values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int, length: int
 ) -> None:
-    """values += q 2^e, see `codec.delta.add`."""
+    """Adds q 2^e to each value; see `codec.delta.add`."""
     middle, mask = 1 << (bits - 1), (1 << bits) - 1
     at = -(-values.size // length)
     for piece in range(at):
@@ -96,7 +96,7 @@ def round_to_grid(
         x: float32 or float64 (n,); words, out: (n,).
         reach: the largest magnitude that is kept; most: Z.
     Returns:
-        whether every share of a value is finite; `out` is of no use where not.
+        whether all values are finite; if not, `out` is meaningless.
     """
     wrong = 0
     for k in range(x.size):

@@ -9,13 +9,13 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 BIAS = 128
-"""Of the byte that has the exponent: -127 or more is ever written."""
+"""Is added to an exponent, which is at least -127, to make a byte of it."""
 
 TOGETHER = 64
-"""Pieces of a difference that are worked on at a time, so that they stay in the cache."""
+"""Pieces of a difference that are processed at a time, so that they stay in the cache."""
 
 _GROUP = 8
-"""Codes that fill whole bytes, and bytes of the integer that has them."""
+"""Eight codes fill whole bytes, and fit into an integer of eight bytes."""
 
 
 def round_to_grid(
@@ -56,7 +56,7 @@ def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -
 
 
 def _coded(exact: Floats, published: Floats, bits: int, length: int) -> tuple[Bytes, Bytes]:
-    """Exponents of some pieces, and their codes."""
+    """Encodes a few pieces: their exponents and their codes."""
     most, size, pieces = (1 << (bits - 1)) - 1, exact.size, -(-exact.size // length)
     apart = np.zeros(pieces * length)
     apart[:size] = exact.astype(np.float64) - published
@@ -96,5 +96,5 @@ def add_codes(values: Floats, codes: Bytes, bits: int, length: int) -> None:
 
 
 def _shifts(bits: int) -> NDArray[np.uint64]:
-    """From which bit on every code of a group lies."""
+    """The first bit of each code of a group."""
     return np.arange(_GROUP, dtype=np.uint64) * np.uint64(bits)

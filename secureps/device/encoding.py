@@ -1,19 +1,19 @@
-"""Clips, encodes, rounds and noises an update where it lies, to the bits of `privacy` and `codec`.
+"""Clips, encodes, rounds and noises an update on a device, to the bits of `privacy` and `codec`.
 
-Support, rotation and rounding are gathers, additions and single operations of float64 in the host's
-order. `first_difference` tries a device before an update is left to it: it may lack float64 (MPS),
-or round otherwise than IEEE 754 says.
+All arithmetic is in float64 or integers, in the host's order. `first_difference` tests a device
+before it gets an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
 
-**Words.** The device makes the words of a stream, ChaCha20 (RFC 8439), by additions of int32, which
-wrap around, and by rotations, which are two shifts and a mask.
+**Words.** The device computes ChaCha20 (RFC 8439) by additions of int32, which wrap around, and by
+rotations, which are two shifts and a mask.
 
-**Norms.** A sum of squares is made in the host's order: of each PIECE values pairwise as NumPy adds
-them, and of pieces exactly. NumPy halves a run until 128 values are left, adds these up in eight
-columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The accuracy of
-floating point summation"). Products and sums are separate operations, so that none is fused.
+**Norms.** Squares are added up in the host's order: those of each PIECE values pairwise, as NumPy
+does, and the sums of pieces exactly. NumPy halves a run until 128 values are left, adds these up in
+eight columns, and the columns as ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)) (Higham 1993, "The
+accuracy of floating point summation"). Products and sums are separate operations, so that torch
+fuses none of them.
 
-**Noise.** Rounding is repeated for the norm, for the digests that the noise is bound to, and for
-the noise, because nothing is kept that values and words can make again.
+**Noise.** To save memory, rounded values are not kept. They are computed three times: for the norm,
+for the digests that the noise is bound to, and for the noise.
 """
 
 from __future__ import annotations
@@ -39,53 +39,53 @@ from secureps.privacy.skellam import Skellam
 from secureps.wording import one_line
 
 TOGETHER = 1 << 20
-"""Values that are worked on at a time, a multiple of PIECE: float64 of them are 8 MiB."""
+"""Values that are processed at a time, a multiple of PIECE: 8 MiB as float64."""
 
 _RUN = 128
-"""Values that are added up in eight columns."""
+"""How many values NumPy adds up in eight columns."""
 
 BLOCK = 16
-"""Words of a block of ChaCha20."""
+"""The number of words in a block of ChaCha20."""
 
 _COLUMNS = 1 << 10
-"""Pieces of a rotation at a time: of 1024 values each they are 8 MiB."""
+"""Pieces that are rotated at a time: 8 MiB where each has 1024 values."""
 
 _SQUARES = 1 << 14
-"""Squares that add up within int64, each up to 2^48."""
+"""How many squares, each up to 2^48, can be added up within int64."""
 
 
 # --- norms and clips -----------------------------------------------------------------
 
 
 def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
-    """Views of TOGETHER values, or of so many; the last may have fewer."""
+    """Yields views of `each` values (None: TOGETHER); the last may have fewer."""
     step = TOGETHER if each is None else each
     return (values[start : start + step] for start in range(0, values.numel(), step))
 
 
 def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A divisor on a tensor's device: some devices multiply by the inverse of a host's number."""
+    """Puts a divisor on a device: some devices multiply by the inverse of a host's number."""
     return torch.full((1,), value, dtype=dtype, device=like.device)
 
 
-def furthest(values: Tensor) -> float:
+def largest_magnitude(values: Tensor) -> float:
     """The largest distance of a value from zero; 0 of none."""
     return max((float(each.abs().max()) for each in pieces(values)), default=0.0)
 
 
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
-    """The factor by which a clip multiplies values, and their norm; as on the host.
+    """Like `privacy.mechanism.clip_factor`, with the same result.
 
     Args:
-        parts: float32, of a multiple of PIECE values but for the last; asked a second time where
-            the norm is too close to the bound to call.
+        parts: yields float32 tensors, all but the last a multiple of PIECE long. It is called a
+            second time if the norm is too close to the bound to decide.
     """
 
     def total() -> float:
         return math.fsum(each for part in parts() for each in sums_of_squares(part))
 
     def exact() -> float:
-        """Once in 2^45: these squares come to the host."""
+        """Adds up on the host; needed about once in 2^45 updates."""
         squares = (
             piece.double().square().tolist() for part in parts() for piece in pieces(part, PIECE)
         )
@@ -103,7 +103,7 @@ def shrink(values: Tensor, factor: float) -> None:
 
 
 def sums_of_squares(part: Tensor) -> list[float]:
-    """The sum of squares of each PIECE values, float32, in float64."""
+    """Adds up the squares of each PIECE float32 values, in float64."""
     whole = part.numel() // PIECE * PIECE
     sums = list[float]()
     if whole:
@@ -131,18 +131,18 @@ def _columns(squares: Tensor) -> Tensor:
 
 
 def rotated_left(x: Tensor, bits: int) -> Tensor:
-    """x, int32 of any shape, with its bits rotated to the left."""
-    # `>>` of a signed number brings its sign along: the mask takes that away again
+    """Rotates the bits of int32 values to the left."""
+    # `>>` of a signed number fills with its sign, which the mask removes
     return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
 
 
 def words(stream: Stream, first: int, count: int, device: torch.device) -> Tensor:
-    """Words [first, first + count) of a stream, int32 (count,); InternalError beyond its end."""
+    """Computes words [first, first + count) of a stream, int32; InternalError beyond its end."""
     skipped = first % BLOCK
     blocks = -(-(skipped + count) // BLOCK)
     given = torch.from_numpy(stream.state(first, count).astype("int64")).to(device)
     start = given.to(torch.int32).reshape(4, 4, 1).repeat(1, 1, blocks)
-    # the counter is below 2^32, as `state` sees to
+    # `state` ensures that the counter stays below 2^32
     start[3, 0] = (given[12] + torch.arange(blocks, device=device)).to(torch.int32)
     a, b, c, d = start.clone()
     for _ in range(10):
@@ -167,8 +167,8 @@ def _half_round(
     return a, b, c, d
 
 
-def unsigned(made: Tensor) -> Tensor:
-    """The same words as unsigned numbers, int64 in [0, 2^32)."""
+def to_unsigned(made: Tensor) -> Tensor:
+    """Converts words to unsigned numbers, int64 in [0, 2^32)."""
     return made.to(torch.int64) & 0xFFFFFFFF
 
 
@@ -188,7 +188,7 @@ def encode(code: BlockCode, x: Tensor) -> Tensor:
 
 
 def decode(code: BlockCode, mean: Tensor) -> Tensor:
-    """`BlockCode.decode` on the device: float64 (sent,), which is changed, -> float32 (values,)."""
+    """`BlockCode.decode` on the device: float64 (sent,), overwritten, -> float32 (values,)."""
     if code.signs is not None:
         turned = mean[: code.signs.size]
         _transform(turned)
@@ -207,7 +207,7 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
 
     Args:
         x: float32 or float64 (n,).
-        words: int32 (n,), the bits of as many uint32.
+        words: int32 (n,), bit patterns of uint32.
     Raises:
         NotFinite: x has a NaN or an infinity.
     """
@@ -216,18 +216,19 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
     if not bool(torch.isfinite(value).all()):
         raise NotFinite("an update has a value that is not finite")
     value = value.clamp_(-grid.range, grid.range) / divisor(grid.range, x) * most
-    steps = rounded(value, words).clamp_(-most, most)
+    steps = round_randomly(value, words).clamp_(-most, most)
     return (steps + most).to(torch.int32)
 
 
-def rounded(value: Tensor, words: Tensor) -> Tensor:
+def round_randomly(value: Tensor, words: Tensor) -> Tensor:
     """floor(value) + [word < frac(value) 2^32], float64 (n,).
 
     Args:
-        value: float64 (n,), finite; words: int32 (n,), the bits of as many uint32.
+        value: float64 (n,), finite.
+        words: int32 (n,), bit patterns of uint32.
     """
     floor = value.floor()
-    return floor + (unsigned(words).double() < (value - floor) * 2.0**32).double()
+    return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
 
 
 def _like(array: NDArray[Any], like: Tensor) -> Tensor:
@@ -254,12 +255,12 @@ def _transform(x: Tensor) -> None:
 
 
 class DeviceRounding:
-    """`ClientMechanism.rounded` on the device, block by block.
+    """`ClientMechanism.round_update` on the device, block by block.
 
     Args:
-        blocks: each makes the values of a block, float32, after the clip, the same at every call.
-        starts: how many values are before each block, and at the end the number of all.
-        stream: the words of all tries, one after another.
+        blocks: functions that return a block's clipped values, float32, the same at every call.
+        starts: the index of each block's first value, and the number of all values.
+        stream: its words serve one try after another.
     Raises:
         InternalError: the words are not random, or the update was not clipped.
     """
@@ -279,12 +280,12 @@ class DeviceRounding:
         raise InternalError(f"{MOST_TRIES} roundings were too long: the words are not random")
 
     def steps(self, block: int) -> Iterator[Tensor]:
-        """Yields z of a block's values before any noise, a few at a time: int64."""
+        """Yields a block's values, rounded, before any noise, a few at a time: int64."""
         at = self._tried * self._starts[-1] + self._starts[block]
         for piece in pieces(self._blocks[block]()):
             drawn = words(self._stream, at, piece.numel(), piece.device)
             scaled = piece.double() * (1.0 / self._made.step * (1.0 - 2.0**-50))
-            yield rounded(scaled, drawn).to(torch.int64)
+            yield round_randomly(scaled, drawn).to(torch.int64)
             at += piece.numel()
 
     def _squares(self, block: int) -> int:
@@ -293,7 +294,7 @@ class DeviceRounding:
 
 
 class DeviceSkellam:
-    """`Skellam.sample` with its table on the device: the same values, of a stream of its own."""
+    """`Skellam.sample` with its table on the device, of a stream that nothing else reads."""
 
     def __init__(self, sampler: Skellam, stream: Stream, device: torch.device) -> None:
         self._sampler, self._stream, self._device = sampler, stream, device
@@ -312,11 +313,11 @@ class DeviceSkellam:
                 values[done : done + n] = found
                 self._read, done = self._read + 2 * n, done + n
                 continue
-            # once in 2^40 or less: the host reads on
+            # at most once in 2^40 values: the host reads further words
             first = int(undecided[0])
             values[done : done + first] = found[:first]
             self._read += 2 * first
-            values[done + first] = self._sampler.decided(self._pair)
+            values[done + first] = self._sampler.decide(self._pair)
             done += first + 1
         return values
 
@@ -326,9 +327,9 @@ class DeviceSkellam:
         return int(low | high << 32)
 
     def _look_up(self, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Signed values of pairs of words, and the places that the table leaves undecided."""
+        """Returns signed values for pairs of words, and the places where the table is undecided."""
         table, upper = self._sampler.table, self._bounds[1:]
-        low, high = unsigned(held).view(-1, 2).unbind(1)
+        low, high = to_unsigned(held).view(-1, 2).unbind(1)
         u = (high << 30) | (low >> 2)
         size = self._guide[u >> table.shift].to(torch.int64)
         size += (upper[size] <= u).to(torch.int64)
@@ -350,20 +351,22 @@ _VARIANCE = 1000.0
 
 @cache
 def first_difference(device: torch.device) -> str:
-    """Names the first step of an update in which a device's bits are not the host's.
+    """Names the first step of an update in which a device's bits differ from the host's.
 
-    Or says why the device cannot take the step. Empty: all bits are the same.
+    If the device cannot take a step, it returns why. Empty if all bits are the same.
     """
     try:
         return next((step for step, same in _steps(device) if not same), "")
     except (RuntimeError, TypeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return one_line(error, lines=1) or type(error).__name__  # empty would say: the same bits
+        return (
+            one_line(error, lines=1) or type(error).__name__
+        )  # an empty text would mean the same bits
 
 
 def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:
-    """Takes each step on values of every size; says whether its bits are the host's."""
+    """Yields for each step, tried on values of every size, whether its bits are the host's."""
     stream = public_stream("secureps-bits")
     drawn = stream.at(5).words(_TRIED)
     there = words(stream, 5, _TRIED, device)

@@ -1,7 +1,7 @@
 """Sorts the tensors of a model into groups, and gives each its place in flattened values.
 
-A layout follows from a schema and patterns alone, so every party computes the same one and can
-compare digests.
+A layout depends only on a schema and a plan, so every party computes the same one, and parties can
+compare its digest.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ MOST_VALUES = 1 << 36
 """The most values in a tensor."""
 
 MOST_SLOTS = 1 << 22
-"""The most integers in a block: an interrupted update continues after its last durable block."""
+"""The most integers in a block, because an interrupted update restarts at a block."""
 
 MOST_BLOCKS = 1 << 14
-"""The most blocks in a group: a receipt, which is one message, names each. They are counted before
-anything is allocated, because a malicious schema of a few bytes can speak of billions."""
+"""The most blocks in a group, because a receipt names each of them in one message. Blocks are
+counted before anything is allocated: a malicious schema of a few bytes can ask for billions."""
 
 _PIECE = 1 << 16
 """Values that are converted at a time, so that they stay in the cache."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
-"""The last value of a group whose clip (`privacy.client_level`) or range (`codec.grid`) moves:
-its scale. It is no tensor of the model, and no model may have one of this name."""
+"""Stands for the scale, the last value of a group whose clip (`privacy.client_level`) or range
+(`codec.grid`) moves. It is no tensor of the model, and the name is reserved."""
 
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """One group: its tensors in schema order, one after another, cut into blocks.
+    """The tensors of a group in schema order, one after another, cut into blocks.
 
     Args:
         name: the group's name in the plan.
-        tensors: the tensors of the group, in schema order; SCALE after them, where it has one.
-        size: how many values they have together.
+        tensors: the group's tensors in schema order; SCALE after them, if the group has a scale.
+        size: the number of their values.
         block_values: values of a block; the last block may have fewer.
-        rows: which rows [first, last) of every tensor are the group's; None for all of them.
+        rows: the group has rows [first, last) of every tensor; None for all rows.
         one_in: one of so many values of a block is sent (`codec.chain`); None: all are.
-        cipher_slots: integers of a block for which the cipher is fitted, the same in all groups;
-            None if the plan says how large blocks are.
+        cipher_slots: the number of integers in a block to which the cipher is fitted, the same in
+            all groups; None if the plan sets the block size.
     """
 
     name: str
@@ -85,13 +85,13 @@ class GroupLayout:
         return start, min(start + self.block_values, self.size)
 
     def slots(self, block: int) -> int:
-        """The number of integers in a sealed block: the values sent of it."""
+        """The number of integers in a sealed block, one for each value that is sent."""
         start, stop = self.span(block)
         apart = self.apart(block)
         return -(-(stop - start - apart) // (self.one_in or 1)) + apart
 
     def sent_span(self, block: int) -> tuple[int, int]:
-        """(start, stop) of a block in all values that are sent of an update."""
+        """(start, stop) of a block in the values of an update that are sent."""
         start = block * self.full
         return start, start + self.slots(block)
 
@@ -101,11 +101,11 @@ class GroupLayout:
 
     @property
     def scaled(self) -> bool:
-        """Whether the group's last value is the scale of a clip or a range that moves."""
+        """Whether the group's last value is a scale."""
         return self.tensors[-1:] == (SCALE,)
 
     def apart(self, block: int) -> int:
-        """How many values at a block's end no codec touches: 1 for a scale, else 0."""
+        """How many values at a block's end no codec may change: 1 for a scale, else 0."""
         return int(self.scaled and block == self.blocks - 1)
 
     def parts(self) -> Iterator[tuple[str, slice]]:
@@ -115,14 +115,14 @@ class GroupLayout:
             yield spec.name, slice(start, start := start + math.prod(_shape(spec, self.rows)))
 
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Puts the group's values into one new vector; ignores tensors of other groups.
+        """Copies the group's values into one vector; ignores tensors of other groups.
 
-        A scale is that of version 0, which is 1.
+        A scale becomes 1, as in version 0.
 
         Args:
             tensors: by name, each with exactly the shape and dtype of its spec.
         Returns:
-            float32 (size,); every other dtype is converted.
+            float32 (size,); other dtypes are converted.
         Raises:
             WrongShape: a tensor is missing, or has another shape or dtype.
             NotFinite: a tensor has a NaN or an infinity, or a value too large for float32.
@@ -140,15 +140,15 @@ class GroupLayout:
         return flat
 
     def refuse_inexact(self, tensors: Mapping[str, Any], constants: Container[str] = ()) -> None:
-        """Refuses numbers that float32, in which a group travels, would change.
+        """Refuses numbers that float32, in which a group is sent, would change.
 
-        They are integers, such as ids, counters and offsets, and constant float64. Trained values
-        are rounded to the steps of a grid anyway.
+        This concerns integers, such as ids, counters and offsets, and constant float64; trained
+        values are rounded to the steps of a grid anyway.
 
         Args:
-            constants: names of tensors that nothing trains.
+            constants: names of tensors that nobody trains.
         Raises:
-            WrongShape: names the first tensor and number; or as `flatten`.
+            WrongShape: float32 would change a number; or as `flatten`.
         """
         exact = tuple(
             spec
@@ -169,7 +169,7 @@ class GroupLayout:
                     )
 
     def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
-        """Yields the group's tensors in order, each flat: a view, if the tensor is contiguous.
+        """Yields the group's tensors in order, flattened; contiguous ones are views.
 
         Raises:
             WrongShape: as `flatten`.
@@ -189,10 +189,10 @@ class GroupLayout:
             yield spec, (tensor if self.rows is None else tensor[slice(*self.rows)]).reshape(-1)
 
     def unflatten(self, *values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """Makes the group's tensors: new arrays with the shape and dtype of their specs; no scale.
+        """Makes new arrays of the group's tensors, in a row-block of their rows, without a scale.
 
-        Of a row-block these are its rows of the tensors. Integers are rounded half to even and kept
-        within their dtype's range; a boolean is true above 0.5.
+        Integers are rounded half to even and kept within their dtype's range; a boolean is true
+        above 0.5.
 
         Args:
             values: float32 (size,), or its parts in order.
@@ -223,14 +223,14 @@ class GroupLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """All groups of a model, the tensors that stay with each client, and the group that trails.
+    """All groups of a model, and the tensors that are not sent.
 
     Args:
-        local: tensors that each client has for itself.
-        evaluation: the group that trails the model: one block, and no part of it.
+        local: tensors that each client keeps for itself.
+        evaluation: the group of evaluations, which is one block and no part of the model.
         frozen: tensors that are the same at all parties.
-        tied: further names of tensors. This and `frozen` are None if there are none, so that such a
-            layout keeps its digest.
+        tied: further names of tensors. This and `frozen` are None if there are none, because an
+            empty tuple would change the layout's digest.
     """
 
     groups: tuple[GroupLayout, ...]
@@ -255,12 +255,12 @@ class Layout:
 
         Args:
             element: as in `cut`.
-            trailing: the group that trails the model.
+            trailing: the group of evaluations.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
-                dtype cannot be carried, a tied name has no tensor of its shape and type, or a
-                sparse tensor has other rows than the plan says.
+                dtype does not convert to float32, a tied name has no tensor of its shape and type,
+                or the plan gives a sparse tensor another number of rows.
         """
         tied = _tied(schema)
         for spec in schema.tensors:
@@ -327,7 +327,7 @@ class Layout:
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
-        """The model's groups, after the one that trails them if there is one."""
+        """The group of evaluations, if there is one, then the model's groups."""
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
     @property
@@ -337,12 +337,12 @@ class Layout:
     def assemble(
         self, values: Callable[[GroupLayout], Sequence[NDArray[np.float32]]]
     ) -> dict[str, NDArray[Any]]:
-        """Makes the model's tensors from the groups' values, without tensors that do not travel.
+        """Makes the model's tensors from the groups' values, without local and frozen ones.
 
-        A tied tensor is there under each of its names, once in memory.
+        A tied tensor has one array under all its names.
 
         Args:
-            values: of a group, float32, in parts that are (size,) together.
+            values: returns a group's values, float32 (size,), in parts.
         Raises:
             WrongShape, NotFinite: as `GroupLayout.unflatten`.
         """
@@ -355,7 +355,7 @@ class Layout:
 
     @property
     def ties(self) -> dict[str, str]:
-        """Further names of tensors, each with the name that its group uses."""
+        """Further names of tensors; each maps to the name that its group uses."""
         return {spec.name: spec.same_as for spec in self.tied or ()}
 
     def group(self, name: str) -> GroupLayout:
@@ -366,17 +366,17 @@ class Layout:
 
     @cached_property
     def _by_name(self) -> dict[str, GroupLayout]:
-        """Finds groups fast: a sparse table has thousands, and each pull asks for one."""
+        """A sparse table has thousands of groups, and each pull asks for one."""
         return {group.name: group for group in self.all_groups}
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and what stays."""
+        """32 bytes (BLAKE2b-256) over the whole layout."""
         return digest("secureps-layout", canonical(self))
 
 
 def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
-    """The further names of tensors; PlanRefused if one is tied to no tensor like it."""
+    """The further names of tensors; PlanRefused if a name has no tensor of its shape and type."""
     known = {spec.name: spec for spec in schema.untied.tensors}
     tied = tuple(spec for spec in schema.tensors if spec.same_as)
     for spec in tied:
@@ -391,16 +391,13 @@ def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
 
 
 STAYING = ("local", "frozen")
-"""The keys of a plan that keep tensors from travelling."""
+"""The plan's keys for tensors that are not sent."""
 
 
 def _staying(
     key: str, patterns: Sequence[str], schema: Schema, tied: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
-    """The tensors that a key keeps from travelling; a frozen one's specification may have a digest.
-
-    PlanRefused if a pattern fits no tensor, or only further names of tensors.
-    """
+    """The tensors that a key names; PlanRefused if a pattern fits none, or only further names."""
     found = set[TensorSpec]()
     for pattern in patterns:
         fits = [spec for spec in (*schema.tensors, *tied) if fnmatchcase(spec.name, pattern)]
@@ -422,16 +419,16 @@ def cut(
     element: Callable[[int], int],
     trailing: str = "",
 ) -> list[GroupLayout]:
-    """Cuts groups into blocks of the plan's `block_size`, or else into as few as shards need.
+    """Cuts groups into blocks of the plan's `block_size`, or else one block for each shard.
 
-    These are one block for each shard, or a multiple of that where a shard would have more than
-    MOST_SLOTS, all of about one size; a single one of a row-block and of the group that trails the
-    model. Only the last element of a group has room to spare.
+    If blocks would have more than MOST_SLOTS integers, each shard gets several, of about one size.
+    Row-blocks and the group of evaluations are single blocks. Blocks are whole elements of the
+    cipher, except a group's last.
 
     Args:
         groups: each one block.
-        element: how many integers the cipher seals as one, if it is fitted to blocks of so many.
-        trailing: the name of the group that trails the model; empty if there is none.
+        element: how many integers a cipher seals as one, if it is fitted to blocks of so many.
+        trailing: the name of the group of evaluations; empty if there is none.
     """
     if plan.block_size is not None:
         return [replace(g, block_values=plan.block_size) for g in groups]
@@ -453,7 +450,7 @@ def cut(
 def _row_blocks(
     name: str, sparse: SparseSection, specs: tuple[TensorSpec, ...]
 ) -> Iterator[GroupLayout]:
-    """Cuts tensors into groups of few rows; PlanRefused if one has another number of rows."""
+    """Cuts tensors into row-blocks; PlanRefused if a tensor has another number of rows."""
     for spec in specs:
         if spec.shape[:1] != (sparse.rows,):
             raise PlanRefused(
@@ -494,11 +491,7 @@ def _demand_finite(values: NDArray[Any], name: str) -> None:
 
 
 def cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
-    """Converts values to a tensor's dtype; float32 values are not copied.
-
-    Raises:
-        NotFinite: one becomes infinite.
-    """
+    """Converts values to a tensor's dtype, float32 without a copy; NotFinite if one overflows."""
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         return part > 0.5

@@ -1,9 +1,10 @@
 """Server optimizers: pure (init, apply) pairs over flattened values, in optax's style.
 
-They work element by element in float32, so a group may be cut into blocks anywhere and the model
-comes out the same, bit for bit. An update is the cohort's mean of (trained model - base model), so
-the pseudo-gradient is minus the update (Reddi et al. 2021, "Adaptive Federated Optimization"). Only
-+ - * / and square roots are applied to vectors: IEEE 754 rounds those alike on every machine.
+They work element by element in float32, so the model is the same, bit for bit, wherever a group is
+cut into blocks. An update is the cohort's mean of (trained model - base model), so the
+pseudo-gradient is minus the update (Reddi et al. 2021, "Adaptive Federated Optimization"). Vectors
+are only added, subtracted, multiplied, divided and square-rooted, because IEEE 754 rounds these
+alike on every machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class OptimizerState:
     """The state of an optimizer for one block.
 
     Args:
-        step: how many updates were applied.
+        step: the number of updates applied so far.
         slots: float32 vectors as long as the values, by name ("momentum", "second").
     """
 
@@ -95,7 +96,7 @@ def _constant(rate: float, section: ScheduleSection) -> Schedule:
 
 
 def _cosine(rate: float, section: ScheduleSection) -> Schedule:
-    """Half a cosine from the rate to `floor`, where it stays after `total_steps`.
+    """Half a cosine from the rate to `floor` in `total_steps`, then constant.
 
     Loshchilov and Hutter 2017, without restarts.
     """
@@ -129,11 +130,11 @@ SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
 STATELESS = ("sgd",)
 """Optimizers that do not change a value whose update is 0."""
 EXACT = "exact"
-"""The slot of the optimizer's own values, where published ones are coarser."""
+"""The slot of the exact values, where published ones are coarser."""
 
 
 def keeping_exact(optimizer: Optimizer) -> Optimizer:
-    """The same optimizer, stepping from its own exact values: error feedback at the server."""
+    """Makes an optimizer step from exact values in a slot: error feedback at the server."""
 
     def init(values: Values) -> OptimizerState:
         state = optimizer.init(values)
@@ -152,11 +153,11 @@ Step: TypeAlias = Callable[[Values, Values, OptimizerState], tuple[Values, dict[
 """(update, values, state) -> (new values, new slots)."""
 
 SecondMoment: TypeAlias = Callable[[Values, Values], Values]
-"""The new v from the old one and the square of an update."""
+"""Computes the new v from the old v and the square of an update."""
 
 
 def _stepping(step: Step, **starts: float) -> Optimizer:
-    """The optimizer whose slots begin at these values."""
+    """Makes an optimizer of a step; `starts` are the first values of its slots."""
 
     def init(values: Values) -> OptimizerState:
         slots = {name: np.full(values.shape, at, np.float32) for name, at in starts.items()}
@@ -222,12 +223,12 @@ def _yogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
 
 
 def _fedyogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
-    """FedYogi as Flower 1.41 has it: `_yogi`, but v starts at 0."""
+    """FedYogi as in Flower 1.41: `_yogi`, but v starts at 0."""
     return _adaptive(schedule, section, _yogi_moment(section))
 
 
 def _fedadagrad(schedule: Schedule, section: OptimizerSection) -> Optimizer:
-    """FedAdagrad as Flower 1.41 has it (Reddi et al. 2021, Algorithm 2, but v starts at 0).
+    """FedAdagrad as in Flower 1.41 (Reddi et al. 2021, Algorithm 2, but v starts at 0).
 
     m as in `_yogi` (Flower's b1 is 0);  v = v + u^2;  x += lr m / (sqrt(v) + tau).
     """
@@ -235,7 +236,7 @@ def _fedadagrad(schedule: Schedule, section: OptimizerSection) -> Optimizer:
 
 
 def _fedadam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
-    """FedAdam as Flower 1.41 has it: m and v of Adam, both from 0.
+    """FedAdam as in Flower 1.41: m and v of Adam, both from 0.
 
     x += lr sqrt(1 - b2^(t+1)) / (1 - b1^(t+1)) m / (sqrt(v) + tau), in round t = 1, 2, ...
     """
@@ -263,7 +264,7 @@ OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
 
 
 REPLACING = _stepping(lambda update, x, state: (update, {}))
-"""x = update: no plan names it; a sum group's opened total is the new value itself."""
+"""x = update, for sum groups, whose opened total is the new value."""
 
 
 def _yogi_moment(section: OptimizerSection) -> SecondMoment:
@@ -277,7 +278,7 @@ def _adaptive(
     second_moment: SecondMoment,
     start: float = 0.0,
 ) -> Optimizer:
-    """The family of Reddi et al. 2021: they differ in v, which begins at `start`."""
+    """Makes an optimizer of Reddi et al. 2021; they differ in v, which begins at `start`."""
 
     def step(
         update: Values, values: Values, state: OptimizerState
@@ -300,7 +301,7 @@ def _rate(schedule: Schedule, state: OptimizerState) -> float:
 
 
 def _single(number: float) -> float:
-    """A number rounded to float32: NumPy multiplies float32 vectors by it exactly so."""
+    """Rounds a number to float32, so that NumPy multiplies float32 vectors by that number."""
     return float(np.float32(number))
 
 

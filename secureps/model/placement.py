@@ -1,7 +1,7 @@
 """Places blocks on shards, by weighted rendezvous hashing with bounded loads.
 
-The result follows from the names and weights of the shards alone, and a shard that comes or goes
-moves little more than its own share of the blocks.
+The result depends only on the names and weights of shards. A shard that comes or goes moves little
+more than its own share of the blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from secureps.errors import PlanRefused
 from secureps.messages.encoding import digest
 
 _MANTISSA_BITS = 52
-"""The most for which (h + 1/2) / 2^bits is exact in float64, hence never 0 and never 1."""
+"""The most bits for which (h + 1/2) / 2^bits is exact in float64, and so neither 0 nor 1."""
 
 
 def _uniform(key: str, node: str) -> float:
@@ -32,14 +32,13 @@ def _demand_weights(nodes: Mapping[str, float]) -> None:
 
 
 def place(key: str, nodes: Mapping[str, float]) -> str:
-    """The node with the highest score -w / ln(u) for this key.
+    """Returns the node with the highest score -w / ln(u) for a key.
 
-    A node of weight w gets the key with probability w / (sum of all weights), whatever the order
-    of `nodes`.
+    A node of weight w gets the key with probability w / (sum of all weights).
 
     Args:
-        key: what is placed, such as "embedding/17".
-        nodes: weight of each node by name, finite and > 0.
+        key: such as "embedding/17".
+        nodes: each node's weight, finite and > 0.
     Raises:
         PlanRefused: no nodes, or a weight that is not finite and > 0.
     References:
@@ -54,17 +53,18 @@ def place(key: str, nodes: Mapping[str, float]) -> str:
 def place_groups(
     sizes: Mapping[str, int], nodes: Mapping[str, float], copies: int
 ) -> dict[str, list[tuple[str, ...]]]:
-    """The nodes of every block of all groups: of its first copy, then of the further copies.
+    """Places all copies of every block of all groups.
 
-    A copy goes to the best node by `place` that is not full. No node gets more first copies of a
-    group than its weight's share, rounded up; nor more first copies of all groups together, where
-    that leaves a node: row-blocks are groups of one block, and each alone could lie anywhere. The
-    same holds for second copies, and so on, except where all nodes that are not full have the block
-    already.
+    A copy goes to the best node by `place` that is not full. A node is full once it has its
+    weight's share of a group's first copies, rounded up; or of all groups' first copies, because
+    row-blocks are groups of one block, whose own share bounds nothing. The same holds for second
+    copies, and so on. A full node gets a copy only if all other nodes have the block already.
 
     Args:
-        sizes: how many blocks each group has; groups that come first are placed first.
-        copies: of each block.
+        sizes: the number of blocks of each group, in the order of placing.
+        copies: the number of copies of each block.
+    Returns:
+        for each group the nodes of every block, that of the first copy first.
     Raises:
         PlanRefused: as `place`, or there are fewer nodes than copies.
     References:
@@ -89,13 +89,13 @@ def place_groups(
 
 
 def _room(blocks: int, nodes: Mapping[str, float]) -> dict[str, int]:
-    """The most of so many blocks that each node gets: its weight's share, rounded up."""
+    """Each node's share of blocks by its weight, rounded up."""
     total = sum(nodes.values())
     return {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
 
 
 def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
-    """Takes from the room of nodes what these blocks fill."""
+    """Subtracts these blocks from the room of their nodes."""
     for each in blocks:
         for node in each:
             room[node] -= 1
@@ -104,7 +104,7 @@ def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
 def _best(
     key: str, taken: Sequence[str], nodes: Mapping[str, float], rooms: Sequence[Mapping[str, int]]
 ) -> str:
-    """The best node for one more copy of a block; a full node only where all are full."""
+    """Returns the best node for one more copy of a block; a full node only if all are full."""
     free = {node: weight for node, weight in nodes.items() if node not in taken}
     for room in rooms:
         free = {node: weight for node, weight in free.items() if room[node] > 0} or free
@@ -117,18 +117,18 @@ def move_copies(
     copies: int,
     joining: str = "",
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Places blocks anew when nodes have come or gone, and moves as few as possible.
+    """Places blocks again after nodes have come or gone, and moves as few as possible.
 
-    A node that is gone gives up all, to nodes that have less than their share. The node that is
-    `joining` takes over its share, rounded down, from the nodes that have most for their weight.
-    Nobody else gains or loses a block.
+    Blocks of a node that is gone move to nodes that have less than their share. The node that is
+    `joining` takes its share, rounded down, from the nodes that have most for their weight. All
+    other blocks stay.
 
     Args:
-        held: by group, the nodes of every block, first to last.
-        nodes: weight of each node from now on.
-        copies: of a block, if there are as many nodes.
+        held: for each group the nodes of every block.
+        nodes: each node's weight from now on.
+        copies: the number of copies of a block, if there are as many nodes.
     Returns:
-        the same for these nodes; a node stands in the place of the one whose block it takes over.
+        the same as `held`; a node takes the position of the node whose block it takes over.
     Raises:
         PlanRefused: as `place`.
     """
@@ -154,14 +154,16 @@ def move_copies(
     if joining:
         for group, blocks in kept.items():
             _take_share({group: blocks}, joining, nodes, copies)
-        _take_share(kept, joining, nodes, copies)  # of groups too small for a share of each
+        _take_share(
+            kept, joining, nodes, copies
+        )  # for groups that are too small for a share of each
     return kept
 
 
 def _take_share(
     kept: Mapping[str, list[tuple[str, ...]]], node: str, nodes: Mapping[str, float], copies: int
 ) -> None:
-    """Has a node take blocks over until it has its share of these, rounded down."""
+    """Moves blocks to a node until it has its share, rounded down."""
     load = Counter(n for blocks in kept.values() for each in blocks for n in each)
     share = copies * sum(map(len, kept.values())) * nodes[node] / sum(nodes.values())
     if load[node] >= math.floor(share):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.codec import delta
-from secureps.codec.chain import BlockCode, sent
+from secureps.codec.chain import BlockCode, count_sent
 from secureps.crypto.sampling import Label, public_stream
 from secureps.errors import Malformed
 from secureps.messages.encoding import payload_digest
@@ -87,7 +87,7 @@ class BlockDelta:
     @property
     def length(self) -> int:
         """Bytes of one difference."""
-        coded = sent(self.values - self.scaled, self.one_in)
+        coded = count_sent(self.values - self.scaled, self.one_in)
         return delta.length(coded, self.bits) + FLOAT_BYTES * self.scaled
 
     @property

@@ -149,7 +149,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
                 disk[shard] += most * sealed
             sent[primary] += sealed
             held[primary] += 1
-            decoding = 0 if chain.plain else FLOAT_BYTES * values + CODE_BYTES * slots
+            decoding = 0 if chain.is_identity else FLOAT_BYTES * values + CODE_BYTES * slots
             work = max(work, total + sealed, decoding)
             largest = max(largest, sealed)
     if service.memory is not None:
@@ -237,7 +237,7 @@ def sealing_memory(plan: Plan, group: GroupLayout) -> int:
     if plan.mechanism(group.name, group.sent) is not None:
         return held + group.sent * (NOISED_BYTES + drawn)
     held += group.sent * np.min_scalar_type(plan.grid(group.name, group.sent).levels).itemsize
-    encoding = 0 if chain.plain else ENCODING_BYTES + drawn
+    encoding = 0 if chain.is_identity else ENCODING_BYTES + drawn
     return held + group.slots(0) * (encoding + DECODING_BYTES * section.feedback)
 
 

@@ -368,7 +368,7 @@ class Plan:
         parties = 1 if self.noisy_shards else members
         made = mechanism.calibration
         total = math.sqrt(parties * made.variance) * made.step
-        return total / members * self.chain(group).stands_for
+        return total / members * self.chain(group).values_per_sent
 
     @property
     def metric_noise(self) -> dict[str, float]:

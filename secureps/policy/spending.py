@@ -132,7 +132,7 @@ def epsilon_after(
 ) -> float:
     """Computes a party's epsilon after these facts too; facts on record cost nothing more."""
     facts = ledger.tally(party)
-    facts.update(each for each in ahead if ledger.new(each))
+    facts.update(each for each in ahead if ledger.is_new(each))
     return total_epsilon(plan, facts, most_delta)
 
 

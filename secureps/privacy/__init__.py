@@ -1,1 +1,1 @@
-"""What is done to an update for privacy, and the account of what was spent."""
+"""Clips and noises updates for privacy, and accounts for what they spend."""

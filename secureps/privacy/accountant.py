@@ -1,8 +1,7 @@
-"""Epsilon from a ledger's facts. The only importer of dp_accounting, which is slow to import.
+"""Computes epsilon from a ledger. The only importer of dp_accounting, which is slow to import.
 
-`epsilon` reads charges (record unit; adjacency: one record added or removed), `client_epsilon`
-releases (client unit; adjacency: one client's updates replaced by zeros). A sum of the two means
-nothing.
+`epsilon` is for charges, whose unit is a record that is added or removed; `client_epsilon` is for
+releases, whose unit is a client whose updates are replaced by zeros. The two cannot be added up.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ PLD_ALONE = ("scipy.fft", "scipy.optimize", "scipy.signal", "scipy.stats")
 
 
 class _LaterName:
-    """A name of a module that is imported when the name is used."""
+    """A name whose module is imported when the name is used."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
 
-    def _found(self) -> Any:
+    def _import(self) -> Any:
         return getattr(importlib.import_module(self._module), self._name)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._found(), name)
+        return getattr(self._import(), name)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._found()(*arguments, **options)
+        return self._import()(*arguments, **options)
 
 
 class _Later(ModuleType):
     """Stands in for a module until one of its names is used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system's own questions
+        if name.startswith("__"):  # the import system looks for these
             raise AttributeError(name)
         return _LaterName(self.__name__, name)
 
 
 @contextmanager
-def _later(names: Iterable[str]) -> Iterator[None]:
-    """Gives imports inside stand-ins for these modules; imports after it get the modules."""
+def _postpone_imports(names: Iterable[str]) -> Iterator[None]:
+    """Has imports inside this context get stand-ins for these modules, unless already loaded."""
     stand_ins = {name: _Later(name) for name in names if name not in sys.modules}
     sys.modules.update(stand_ins)
     try:
@@ -67,7 +66,7 @@ def _later(names: Iterable[str]) -> Iterator[None]:
 
 
 try:
-    with _later(PLD_ALONE):
+    with _postpone_imports(PLD_ALONE):
         import dp_accounting
         from dp_accounting import rdp
 except ModuleNotFoundError as error:  # a small installation, for plans without privacy
@@ -78,33 +77,33 @@ except ModuleNotFoundError as error:  # a small installation, for plans without 
 _RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 WHOLE = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
-"""Renyi orders for high sampling rates: every choice gives a bound. Whole ones have a closed
-form (Mironov et al. 2019, section 3.3)."""
+"""Renyi orders for high sampling rates. Any choice gives a bound; whole orders have a closed form
+(Mironov et al. 2019, section 3.3)."""
 
 FRACTIONAL = (*(1 + k / 20 for k in range(1, 20)), *(2 + k / 10 for k in range(1, 90) if k % 10))
-"""Further orders, for which `fractional_rdp` integrates: a large epsilon takes orders near 1. The
-series of dp_accounting does not converge for these at high rates."""
+"""Further orders, for which `fractional_rdp` integrates, because a large epsilon needs orders near
+1. The series of dp_accounting does not converge for them at high rates."""
 
 LEAST_INTEGRATED = 0.05
-"""The least noise multiplier for which fractional orders are worth the points of their integrals;
-one step with so little noise has an epsilon of hundreds."""
+"""Below this noise multiplier fractional orders are not computed: one step with so little noise has
+an epsilon of hundreds anyway."""
 
 HIGH_RATE = 0.1
 
 SKELLAM_ORDERS = (*range(2, 129), *(round(128 * 1.05**n) for n in range(1, 250)))
-"""Renyi orders for Skellam noise, up to 2.5e7: its theorem is about whole ones only, and a small
-epsilon takes large ones. Every choice gives a bound."""
+"""Renyi orders for Skellam noise, up to 2.5e7, because a small epsilon needs large orders. Any
+choice of whole orders gives a bound; the theorem does not cover others."""
 
 
 def epsilon(charges: Iterable[Charge], delta: float) -> float:
-    """The epsilon at `delta` of all charges together, for add-or-remove-one of a record.
+    """Computes the epsilon at `delta` of all charges together, for one record added or removed.
 
     Each charge is `steps` Poisson-sampled Gaussian mechanisms, composed adaptively. The charges
-    must be about the same records (one party's: `Ledger.tally`); those of several parties give a
-    bound for a record that all of them hold.
+    must be about the same records, as one party's are (`Ledger.tally`); charges of several parties
+    give a bound for a record that all of them hold.
 
     Args:
-        charges: any number, or how often each (a Counter); none cost 0.
+        charges: any number of charges, or a Counter of them; an empty one costs 0.
         delta: in (0, 1).
     Returns:
         an upper bound on epsilon >= 0; infinity if any step was taken without noise.
@@ -139,9 +138,9 @@ def _composed(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: fl
 def _sampled_gaussian(
     noise: float, rate: float, whole: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Renyi orders, and the divergence of one step at each; cached.
+    """Computes Renyi orders, and the divergence of one step at each.
 
-    A series for each order takes milliseconds, and every version of a run asks for the same one.
+    This takes milliseconds and is cached, because every version of a run asks for the same step.
     """
     spent = rdp.RdpAccountant(WHOLE if whole else None, _RELATION)
     gaussian = dp_accounting.GaussianDpEvent(noise)
@@ -154,11 +153,11 @@ def _sampled_gaussian(
 
 
 def fractional_rdp(noise: float, rate: float, orders: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The Renyi divergence of one step of the sampled Gaussian, at orders in (1, 11).
+    """Bounds the Renyi divergence of one step of the sampled Gaussian, at orders in (1, 11).
 
     The integral of N(z; 0, s^2) (1 - q + q exp((2 z - 1) / (2 s^2)))^a over z, for order a, noise s
     and rate q, by the trapezoidal rule, whose error falls exponentially with the number of points.
-    The most that rounding may take, 1e-9 of the divergence and 1e-12 of the integral, is added.
+    An upper bound of rounding errors, 1e-9 of the divergence and 1e-12 of the integral, is added.
 
     Returns:
         A bound for every order; infinity below `LEAST_INTEGRATED`.
@@ -179,31 +178,30 @@ def fractional_rdp(noise: float, rate: float, orders: NDArray[np.float64]) -> ND
 
 
 def client_epsilon(releases: Iterable[Release], delta: float) -> float:
-    """The epsilon at `delta` of all releases of one client together: its updates, or zeros.
+    """Computes the epsilon at `delta` of all releases of one client together.
 
     Renyi divergences add up over groups and versions, chosen adaptively or not (Mironov 2017,
     Proposition 1), and are converted by the tight formula of Canonne, Kamath and Steinke 2020,
-    Proposition 12. They are those of noise that is never cut off: of laws P' and Q', with and
-    without the client, where the truth is P and Q.
+    Proposition 12. Real noise is clamped to the grid, and has laws P and Q with and without the
+    client. The divergences are those of P' and Q', where noise is not clamped.
 
-    - One party's noise, before anything is added to it: outside an event of probability b1
-      (`clamping`) P is at most P', and where it is positive, Q is at least Q'. So
-      P[A] <= e^eps Q[A] + delta' + b1.
-    - Several parties': cut noise makes every sum that whole noise makes, and all that is known
-      is that P and P', Q and Q' are within b2. So P[A] <= e^eps (Q[A] + b2) + delta' + b2.
+    - Noise of one party: outside an event of probability b1 (`clamping`) P is at most P', and Q is
+      at least Q' where P is positive. So P[A] <= e^eps Q[A] + delta' + b1.
+    - Noise of several parties: P and P', and Q and Q', differ by at most b2. So
+      P[A] <= e^eps (Q[A] + b2) + delta' + b2.
 
     In all, delta' = delta - b1 - (1 + e^eps) b2 is left for the conversion.
 
     Args:
-        releases: any number of one client's, or how often each (a Counter, `Ledger.tally`); none
-            cost 0.
+        releases: any number of one client's releases, or a Counter of them (`Ledger.tally`); an
+            empty one costs 0.
         delta: in (0, 1).
     Returns:
         an upper bound on epsilon >= 0; infinity if there is none, because something was released
         without noise or because epsilon is so large that e^eps b2 exceeds delta.
     Raises:
-        PlanRefused: clamping alone uses delta up, at any epsilon.
-        Malformed: a release whose numbers are out of range, or two clients.
+        PlanRefused: clamping alone uses up delta, whatever epsilon is.
+        Malformed: a release's numbers are out of range, or there are two clients.
     """
     made: Counter[tuple[float, float, float]] = Counter()
     clamped: Counter[tuple[bool, float]] = Counter()
@@ -213,7 +211,7 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
         parties.add(release.party)
         made[release.l2, release.l1, release.stddev] += times
         clamped[release.sources == 1, release.clamping] += times
-    # Summed in one order: how facts are counted changes no bit of an epsilon.
+    # Add up in a fixed order, so that all parties get the same bits of an epsilon.
     once, twice = (
         math.fsum(times * each for (one, each), times in sorted(clamped.items()) if one is alone)
         for alone in (True, False)
@@ -237,17 +235,15 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
 def skellam_rdp(
     l2: float, l1: float, stddev: float, orders: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """A bound of the Renyi divergence between Skellam noise and the same, moved.
+    """Bounds the Renyi divergence between Skellam noise and the same noise, moved by a vector.
 
         a l2^2 / (2 s^2) + min(((2 a - 1) l2^2 + 6 l1) / (4 s^4), 3 l1 / (2 s^2))
 
-    for order a and variance s^2; the first term is the Gaussian's. The noise of every value
-    is drawn independently, the move is a vector of integers of L2 and L1 norms l2 and l1.
+    for order a and variance s^2; the first term is the Gaussian's. The noise of every value is
+    drawn independently. The vector has integers, and the norms l2 and l1.
 
     Args:
-        orders: whole numbers above 1, of which alone the theorem speaks.
-    Returns:
-        A bound for every order.
+        orders: whole numbers above 1; the theorem covers no others.
     References:
         Agarwal, Kairouz and Liu 2021 (arXiv 2110.04995), Corollary 3.6.
     """
@@ -268,8 +264,8 @@ def _converted(
         if l2 > 0:
             total += times * skellam_rdp(l2, l1, stddev, orders)
     spent = 0.0
-    # Wanted is the least eps with epsilon(delta - (1 + e^eps) b) <= eps. The left side grows
-    # with eps, so one climbs to it from below, and past it by no more than 2^-24.
+    # Find the least eps with epsilon(delta - (1 + e^eps) b) <= eps. The left side grows with
+    # eps, so start below it and climb; the result is too large by 2^-24 of itself at most.
     while (left := delta - (1 + math.exp(min(spent, 700.0))) * clamping) > 0:
         needed = float(rdp.compute_epsilon(orders, total, left)[0])
         if needed <= spent or clamping == 0:

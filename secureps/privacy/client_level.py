@@ -1,49 +1,45 @@
-"""Client-level differential privacy of one group's update: every number, from public ones.
+"""Client-level differential privacy of one group's update, calibrated from public numbers alone.
 
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
-Adjacency: one client's update replaced by zero. The denominator is the cohort's public number of
-members, all of whom count as 1, so that nothing but the sum depends on the update. The noise:
+Adjacent are an update and zero in its place. All members of a cohort count as 1, and the mean is
+over their public number, so that only the sum depends on an update. The placements of noise:
 
-    local        the client's own, of variance sigma^2
-    distributed  a share of variance sigma^2 / (honest - 1) from every client. At least `honest`
-                 members of the summed cohort follow the protocol. One of them may look closely, and
-                 knows its own share: honest - 1 others remain. All weights are 1.
-    aggregator   of variance sigma^2, which the shards add to the encrypted sum like one more
-                 member: against everybody but their operator. All weights are 1.
+    local        every client adds noise of variance sigma^2
+    distributed  every client adds noise of variance sigma^2 / (honest - 1). At least `honest`
+                 members of a cohort follow the protocol; to one of them, who knows its own noise,
+                 that of the honest - 1 others remains
+    aggregator   the shards add noise of variance sigma^2 to the encrypted sum, like one more
+                 member; it protects against everybody except the shards' operator
 
 sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
 
-**Rounding** of a vector to integers is unbiased, and repeated until the norm has not grown too
-much. It adds up to 1/4 to the mean of every squared value, and more with bad luck; in the worst
-case the norm grows by sqrt(d). Rounding again until
+**Rounding** to integers is unbiased. It adds up to 1/4 to the mean of every squared value, and in
+the worst case lengthens the norm by sqrt(d). So an update is rounded again until
 
     ||z||^2 <= C^2 + d / 4 + C + sqrt(d) / 2
 
-makes the right side the squared sensitivity, and succeeds with probability at least 1 - e^(-1/2) at
-each try (Kairouz, Liu and Steinke 2021, Proposition 22 with beta = e^(-1/2)). It costs a little
-bias. The bound is rounded down to an integer, and the norm is computed in integers, so the result
-never exceeds it, whatever the input was. The number of tries depends on the update: an observer of
-this machine's timing may learn about it.
+The right side is then the squared sensitivity. Each try succeeds with probability at least
+1 - e^(-1/2) (Kairouz, Liu and Steinke 2021, Proposition 22 with beta = e^(-1/2)), at the cost of a
+little bias. The bound is rounded down to an integer, and the norm is computed in integers, so the
+result never exceeds it, whatever the input was. The number of tries depends on the update, so an
+observer of this machine's timing may learn about it.
 
-Adaptive clipping: a clip that follows a quantile of the updates' norms, inside one release.
-
-In a version whose scale is s a client clips to C = C_0 s, sends its update in units of s, so that
-it is never longer than C_0, and one coordinate more behind it: +h if the update passed whole, -h if
-it was cut.
+**Adaptive clipping**: the clip follows a quantile of the updates' norms. In a version of scale s a
+client clips to C = C_0 s, divides its update by s, and adds an indicator at the end: +h if the
+update was within the clip, -h if it was cut.
 
     (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
 
-That norm is the clip of the one mechanism that protects both: one vector,
-one grid, one release in the ledger, whatever s is. Centring the indicator halves what it can
-change, as in the paper, whose split of the noise between two queries (Theorem 1: z_update = (z^-2 -
-(2 sigma_b)^-2)^(-1/2)) is this one, with sigma_b = z sqrt(1 + weight^2/4) / weight: on the update
-lies sqrt(1 + weight^2/4) times the noise of a fixed clip. The mean of the indicators is as noisy as
-any other value of the mean, and public; it makes the next scale:
+One mechanism, whose clip is that norm, protects both, in one release of the ledger. Centring the
+indicator halves what it can change. This is the paper's split of the noise between two queries
+(Theorem 1: z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2)), with sigma_b = z sqrt(1 + weight^2/4) /
+weight: the update gets sqrt(1 + weight^2/4) times the noise of a fixed clip. The mean of the
+indicators is public and as noisy as the rest of the mean. It makes the next scale:
 
-    s' = s exp(-rate (share of short updates - quantile)), kept within [least, most]
+    s' = s exp(-rate (share of updates within the clip - quantile)), kept within [least, most]
 
-The one shard that has the coordinate computes it, rounds it to float32, and tells everybody else.
+The one shard that has the indicator computes the scale, rounds it to float32, and tells the others.
 Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive
 Clipping", section 2 and Algorithm 1.
 """
@@ -66,20 +62,20 @@ from secureps.privacy.mechanism import Words, clip_l2
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, Skellam, tail
 
 MOST_TRIES = 200
-"""All fail with probability below 2^-144: then the words are broken."""
+"""All tries fail with probability below 2^-144, so then the random words are broken."""
 
 _PIECE = 1 << 14
-"""Values at a time; their squares, up to 2^48 each, add up within int64."""
+"""Values that are processed at a time: their squares, up to 2^48 each, add up within int64."""
 
 
 def norm_limit(bound: Fraction, dimension: int) -> int:
-    """The largest ||z||^2 that is accepted: C^2 + d/4 + C + sqrt(d)/2, rounded down.
+    """Computes the largest accepted ||z||^2: C^2 + d/4 + C + sqrt(d)/2, rounded down.
 
     Args:
-        bound: C in grid steps, 0 to 2^24: no grid has more.
+        bound: C in grid steps, 0 to 2^24.
         dimension: d, at least 1.
     """
-    # 2^-64 times an integer, from below: the square root is the only irrational part.
+    # The square root is the only irrational part: round it down to a multiple of 2^-64.
     half_root = Fraction(math.isqrt(dimension << 126), 1 << 64)
     return math.floor(bound * bound + Fraction(dimension, 4) + bound + half_root)
 
@@ -87,15 +83,14 @@ def norm_limit(bound: Fraction, dimension: int) -> int:
 def round_to_norm(
     x: NDArray[np.float64], bound: Fraction, limit: int, words: Words
 ) -> NDArray[np.int64]:
-    """z = floor(x) + [word < frac(x) 2^32], drawn again until ||z||^2 <= limit.
+    """Rounds to z = floor(x) + [word < frac(x) 2^32], again until ||z||^2 <= limit.
 
-    Every try reads x.size words. |z - x| < 1 for every value; whole numbers, and so the zero
-    vector, stay as they are.
+    Every try reads x.size words. |z - x| < 1 for every value; whole numbers do not change.
 
     Args:
         x: float64 (d,), in grid steps, of L2 norm at most `bound`.
         bound: C in grid steps.
-        limit: of `norm_limit`.
+        limit: the largest squared norm (`norm_limit`).
     Returns:
         int64 (d,).
     Raises:
@@ -127,17 +122,17 @@ def round_to_norm(
 Placement: TypeAlias = Literal["local", "distributed", "aggregator"]
 
 MOST_BITS = 24
-"""Bits of one value on the grid, as in `codec.grid`."""
+"""The most bits of one value on the grid, as in `codec.grid`."""
 
 MOST_INFLATION = 2
-"""The most by which rounding may multiply an update's norm: noise grows with it."""
+"""The most by which rounding may multiply an update's norm, because noise grows with it."""
 MOST_CLAMPING = Fraction(1, 1 << 64)
-"""The most clamping of one release: a million of them lose 2^-44 of delta."""
+"""The largest probability that one release is clamped: a million releases lose 2^-44 of delta."""
 MOST_SHARED_CLAMPING = Fraction(1, 1 << 128)
-"""The same under `distributed`, where it counts e^epsilon times (`client_epsilon`)."""
+"""The same under `distributed`, where clamping counts e^epsilon times (`client_epsilon`)."""
 
 _MANTISSA = 10
-"""Steps have 11 significant bits: then step * Z and step * Z / Z are exact in float64, and the
+"""Steps have 11 significant bits, so that step * Z and step * Z / Z are exact in float64. The
 finest step is missed by less than 1 in 1000."""
 _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 """Clips between these keep every product far from float64's limits."""
@@ -145,16 +140,16 @@ _SMALLEST, _LARGEST = 2.0**-100, 2.0**100
 
 @dataclass(frozen=True)
 class Calibration:
-    """The numbers that follow from one step of the grid; all but `step` are in units of it.
+    """The numbers that follow from one step of the grid; all others are in units of the step.
 
     Args:
-        step: in the units of the update.
+        step: the grid's step, in the units of the update.
         bound: C / step, exactly.
         limit: the largest squared norm of a rounded update.
         largest: the largest magnitude of one rounded value.
-        variance: of one draw of noise.
-        clamping: upper bound of the probability that any draw of a release is cut off; 0 where that
-            is post-processing.
+        variance: the variance of one draw of noise.
+        clamping: an upper bound of the probability that any draw of a release is clamped; 0 under
+            `local`, where clamping is post-processing.
     """
 
     step: float
@@ -166,25 +161,25 @@ class Calibration:
 
     @property
     def inflation(self) -> float:
-        """The norm after rounding over the norm before, at worst."""
+        """The largest ratio of the norm after rounding to the norm before."""
         return math.sqrt(self.limit / (self.bound * self.bound))
 
 
 @dataclass(frozen=True)
 class ClientMechanism:
-    """The mechanism for one group: the same object from the same numbers, at every party.
+    """The mechanism for one group; every party computes the same one.
 
     Args:
         clip: C, the L2 norm to which updates are clipped, 2^-100 to 2^100.
-        dimension: d, how many values the group has.
-        bits: of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
+        dimension: d, the number of values.
+        bits: bits of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
         noise_multiplier: zeta > 0; sigma = zeta * the L2 sensitivity.
         placement: where noise is added.
         honest: under `distributed`, how many members of any summed cohort are trusted to follow the
             protocol, at least 2; 1 elsewhere.
     Raises:
-        PlanRefused: the clip is out of range, too few members are trusted, or so few bits leave so
-            coarse a grid that rounding more than doubles the norm.
+        PlanRefused: the clip is out of range, too few members are trusted, or the grid of so few
+            bits is so coarse that rounding more than doubles the norm.
     """
 
     clip: float
@@ -208,12 +203,12 @@ class ClientMechanism:
 
     @property
     def shares(self) -> int:
-        """How many parties' noise makes up sigma^2."""
+        """How many parties add the noise that makes up sigma^2."""
         return max(1, self.honest - 1)
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The finest grid of `bits` bits that holds updates and noise; PlanRefused if none does."""
+        """The finest grid of `bits` bits that fits update and noise; PlanRefused if none does."""
         best = self._finest(self.bits)
         flaw = self._flaw(best)
         if best is None or flaw:
@@ -225,15 +220,15 @@ class ClientMechanism:
 
     @property
     def most(self) -> int:
-        """Z, the largest magnitude that travels."""
+        """Z, the largest magnitude on the grid."""
         return (1 << (self.bits - 1)) - 1
 
     @property
     def range(self) -> float:
         """step * Z, exactly: the range of the `codec.grid.Grid` that decodes the sums.
 
-        A cohort's mean is its `weighted_mean` with shares = its members, and total_weight = its
-        members (and one more for the aggregator's noise).
+        A cohort's mean is the grid's `weighted_mean` with shares = the number of members, and
+        total_weight = that number, plus one for the aggregator's noise.
         """
         return self.calibration.step * self.most
 
@@ -243,7 +238,7 @@ class ClientMechanism:
 
     @property
     def l1_sensitivity(self) -> float:
-        """In grid steps, rounded up: min(sqrt(d) L2, L2^2), because the vectors are whole."""
+        """min(sqrt(d) L2, L2^2), because values are integers; in grid steps, rounded up."""
         squared = self.calibration.limit
         return root_above(Fraction(min(self.dimension * squared, squared * squared)))
 
@@ -254,8 +249,7 @@ class ClientMechanism:
 
     @property
     def clamping(self) -> float:
-        """Upper bound of the probability that a release's noise is cut off; 0 where that is
-        post-processing (`local`)."""
+        """`Calibration.clamping` as a float, rounded up."""
         return _above(self.calibration.clamping)
 
     def release(self, party: str, group: str, version: int) -> Release:
@@ -273,14 +267,14 @@ class ClientMechanism:
 
     # --- the mechanism ------------------------------------------------------------
 
-    def rounded(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
+    def round_update(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
         """Rounds an update to whole grid steps, before any noise.
 
         Args:
             update: float32 (d,), after `clip_l2` to C.
             words: a stream that is used for nothing else.
         Returns:
-            int64 (d,), z, whose norm is accounted for.
+            z, int64 (d,), of a norm of at most `l2_sensitivity`.
         Raises:
             WrongShape: another shape or dtype.
             NotFinite: a value is not finite.
@@ -292,18 +286,17 @@ class ClientMechanism:
                 f"{update.dtype}{list(update.shape)}"
             )
         made = self.calibration
-        # Three roundings of float64, 1 + 2^-53 each, cannot make up for 1 - 2^-50: no value,
-        # hence no norm, is longer than in exact arithmetic.
+        # The factor 1 - 2^-50 outweighs three roundings of float64, 1 + 2^-53 each: no value is
+        # larger than in exact arithmetic, and so the norm is not either.
         steps = update.astype(np.float64) * (1.0 / made.step * (1.0 - 2.0**-50))
         return round_to_norm(steps, made.bound, made.limit, words)
 
-    def noised(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
-        """Makes the integers that a client seals: adds its own noise, if it adds any, and clamps.
+    def add_noise(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
+        """Makes the integers that a client seals: adds its noise, unless shards add it, and clamps.
 
         Args:
-            z: of `rounded`; it is changed.
-            words: a stream that is used for nothing else, and for no other z; under `aggregator`
-                none is read.
+            z: the result of `round_update`; it is overwritten.
+            words: a stream that is used for nothing else, and for no other z.
         Returns:
             int64 (d,), u = z + Z in [0, 2 Z].
         """
@@ -311,8 +304,8 @@ class ClientMechanism:
             z += self.sampler.sample(z.size, words)
         return self._on_grid(z)
 
-    def noise(self, count: int, words: Words) -> NDArray[np.int64]:
-        """Makes the aggregator's own contribution for `count` values: u = noise + Z in [0, 2 Z]."""
+    def draw_noise(self, count: int, words: Words) -> NDArray[np.int64]:
+        """Makes the aggregator's noise for `count` values: u = noise + Z in [0, 2 Z]."""
         return self._on_grid(self.sampler.sample(count, words))
 
     @cached_property
@@ -327,10 +320,10 @@ class ClientMechanism:
     # --- the step -----------------------------------------------------------------
 
     def _finest(self, bits: int) -> Calibration | None:
-        """The finest step whose grid holds the updates and the noise, or None.
+        """Finds the finest step whose grid fits update and noise; None if there is none.
 
-        Finer steps make both larger, so there is one finest: bisection over all steps from C / Z
-        (where the update alone fills the grid) to 2 C (where rounding doubles any norm).
+        Both need more steps on a finer grid, so bisection finds it between C / Z, where the update
+        alone fills the grid, and 2 C, where rounding doubles any norm.
         """
         most = (1 << (bits - 1)) - 1
         places = range(_place(self.clip / most), _place(2 * self.clip) + 1)
@@ -342,7 +335,7 @@ class ClientMechanism:
         return self._calibrate(_step(places[found]), most) if found < len(places) else None
 
     def _calibrate(self, step: float, most: int) -> Calibration | None:
-        """The calibration of a step, or None if the step is too fine."""
+        """Computes the calibration of a step; None if the step is too fine."""
         bound = Fraction(self.clip) / Fraction(step)
         limit = norm_limit(bound, self.dimension)
         largest = min(math.ceil(bound), math.isqrt(limit))
@@ -350,8 +343,8 @@ class ClientMechanism:
         if largest > most or least > MOST_VARIANCE:
             return None
         variance = _above(least)
-        # Noise within this stays whole with and without the update, for the aggregator's too:
-        # it may lie that much higher where the update is zero, and give the same sum.
+        # Noise of at most `room` is never clamped. The update's own length is left for the
+        # aggregator's noise too: where the update is zero, it has to be larger for the same sum.
         room = most - largest
         clamping = self.dimension * self.shares * tail(max(variance, LEAST_VARIANCE), room)
         shared = self.placement == "distributed"
@@ -361,7 +354,7 @@ class ClientMechanism:
         return Calibration(step, bound, limit, largest, variance, Fraction(0) if free else clamping)
 
     def _flaw(self, made: Calibration | None) -> str:
-        """Says why a calibration will not do; empty if it will."""
+        """Says why a calibration cannot be used; empty if it can."""
         if made is None:
             norm = math.sqrt(self.dimension) / 2
             noise = self.noise_multiplier * norm / math.sqrt(self.shares)
@@ -380,7 +373,7 @@ class ClientMechanism:
         return ""
 
     def _advice(self) -> str:
-        """Says what would do instead of a refused number of bits."""
+        """Suggests what to change about a refused number of bits."""
         for bits in range(self.bits + 1, MOST_BITS + 1):
             if not self._flaw(self._finest(bits)):
                 return f"{bits} bits would do"
@@ -390,25 +383,25 @@ class ClientMechanism:
 
 
 def _step(place: int) -> float:
-    """The steps of 11 bits in order: 1024 to every power of two."""
+    """The step of a place in the order of all steps; each power of two begins 1024 of them."""
     return math.ldexp((1 << _MANTISSA) + place % (1 << _MANTISSA), place >> _MANTISSA)
 
 
 def _place(step: float) -> int:
-    """The place of the smallest step of 11 bits that is not below `step`."""
+    """The place of the smallest step that is not below `step`."""
     mantissa, exponent = math.frexp(step)
     above = math.ceil(math.ldexp(mantissa, _MANTISSA + 1))
     return ((exponent - _MANTISSA - 1) << _MANTISSA) + above - (1 << _MANTISSA)
 
 
 def _above(x: Fraction) -> float:
-    """The least float that is not below x."""
+    """Rounds up to a float."""
     nearest = float(x)
     return nearest if Fraction(nearest) >= x else math.nextafter(nearest, math.inf)
 
 
 def root_above(x: Fraction) -> float:
-    """A float that is not below the square root of x, and hardly above."""
+    """Computes the square root, rounded up."""
     root = math.sqrt(float(x))
     while Fraction(root) ** 2 < x:
         root = math.nextafter(root, math.inf)
@@ -416,7 +409,7 @@ def root_above(x: Fraction) -> float:
 
 
 def _root_below(x: Fraction) -> float:
-    """A float that is not above the square root of x, and hardly below."""
+    """Computes the square root, rounded down."""
     root = math.sqrt(float(x))
     while Fraction(root) ** 2 > x:
         root = math.nextafter(root, 0.0)
@@ -431,16 +424,16 @@ FIRST = 1.0
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """How the clip of one group moves: the same object from the same numbers, at every party.
+    """The moving clip of one group; every party computes the same one.
 
     Args:
-        clip: C_0, the clip of version 0; like every later one within 2^-100 to 2^100.
-        quantile: gamma in (0, 1), the share of updates that shall pass whole.
-        rate: eta_C >= 0 of the geometric steps; 0 leaves the clip where it is.
-        weight: the distance of the indicator's two values, in units of C_0; > 0.
+        clip: C_0, the clip of version 0.
+        quantile: gamma in (0, 1), the share of updates that should be within the clip.
+        rate: eta_C >= 0, by which the clip follows; 0 keeps it fixed.
+        weight: the distance between the indicator's two values, in units of C_0; > 0.
         least, most: bounds of the scale, 2^-40 <= least <= 1 <= most <= 2^40.
     Raises:
-        PlanRefused: the clip may leave its range.
+        PlanRefused: the clip may leave the range of 2^-100 to 2^100.
     """
 
     clip: float
@@ -473,19 +466,19 @@ class AdaptiveClip:
 
     @property
     def cost(self) -> float:
-        """The noise on an update over that of a fixed clip C_0, without the grid's rounding."""
+        """The noise on an update divided by that of a fixed clip C_0, apart from rounding."""
         return self.norm / self.clip
 
-    def clipped(self, update: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-        """Clips an update in units of the scale, and adds its indicator.
+    def clip_with_indicator(self, update: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+        """Divides an update by the scale, clips it, and adds its indicator.
 
         Args:
-            update: float32 (d + 1,); its last value is the indicator's place and 0.
-            scale: of the base version.
+            update: float32 (d + 1,); its last value, in the indicator's place, is 0.
+            scale: the base version's scale.
         Returns:
             float32 (d + 1,) of an L2 norm of at most `norm`, for every scale.
         Raises:
-            WrongShape: no vector of float32, or the last place is taken.
+            WrongShape: this is no vector of float32, or its last value is not 0.
             NotFinite: a value is not finite, or too large for float32 in units of the scale.
             Malformed: the scale is out of bounds.
         """
@@ -496,28 +489,28 @@ class AdaptiveClip:
         joint[-1] = self.indicator if norm <= self.clip else -self.indicator
         return joint
 
-    def share(self, mean: float) -> float:
-        """Estimates the share of updates that passed whole; noise can make it any number.
+    def estimate_share(self, mean: float) -> float:
+        """Estimates the share of updates within the clip; noise can make it any number.
 
         Args:
-            mean: of the cohort's indicators, noise included.
+            mean: the mean of the cohort's indicators, with noise.
         """
         return mean / (2 * self.indicator) + 0.5
 
-    def after(self, scale: float, mean: float) -> float:
-        """The next version's scale, a float32.
+    def next_scale(self, scale: float, mean: float) -> float:
+        """Computes the next version's scale, a float32.
 
         Args:
-            scale: of this version.
-            mean: as for `share`.
+            scale: this version's scale.
+            mean: the mean of the cohort's indicators, with noise.
         """
-        moved = math.log(scale) - self.rate * (self.share(mean) - self.quantile)
+        moved = math.log(scale) - self.rate * (self.estimate_share(mean) - self.quantile)
         kept = min(max(moved, math.log(self.least)), math.log(self.most))
-        least, most = self._bounds  # which rounding may have passed
+        least, most = self._bounds  # rounding may have passed them
         return min(max(float(np.float32(math.exp(kept))), least), most)
 
     def check(self, scale: float | None) -> float:
-        """Returns a scale that another party made; Malformed if this clip has none such."""
+        """Returns a scale that another party computed; Malformed if it is out of bounds."""
         if scale is None or not self.least <= scale <= self.most:  # NaN is within no bounds
             raise Malformed(
                 f"a clip's scale of {scale}: the plan keeps it between {self.least:g} and "
@@ -527,7 +520,7 @@ class AdaptiveClip:
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
-        """The bounds as float32, within the plan's."""
+        """The plan's bounds, rounded inwards to float32."""
         least, most = np.float32(self.least), np.float32(self.most)
         if float(least) < self.least:
             least = np.nextafter(least, np.float32(np.inf))

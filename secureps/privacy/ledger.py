@@ -1,4 +1,4 @@
-"""The append-only record of what was spent; accountants read it and never change it."""
+"""The append-only ledger of privacy spent, which accountants read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN_DELTA = 1e-5
 
 
 def demand_sound(fact: Charge | Release) -> None:
-    """Malformed if a record states what cannot have happened."""
+    """Raises Malformed if a record's numbers are out of range."""
     name = f"the {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version}"
     if fact.version < 0 or fact.step < 0:
         raise Malformed(f"{name}: a version and a step are at least 0")
@@ -50,12 +50,11 @@ def _noun(fact: Charge | Release) -> str:
 
 
 class Ledger:
-    """All privacy facts so far, in the order in which they were made; none is ever taken back.
+    """All charges (record unit) and releases (client unit) so far, in order; none is ever removed.
 
-    Charges (record unit) and releases (client unit) are kept apart. Within a kind a fact is known
-    by (party, group, version, step): the same update again costs nothing, and no other one takes
-    its place. A client that trained once for several groups charges each of them, which never
-    counts less than was spent.
+    Within a kind (party, group, version, step) identifies a fact: the same fact again costs
+    nothing, and a different one is refused. A client that trained once for several groups charges
+    each of them, so the ledger may count more than was spent, but never less.
     """
 
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
@@ -76,27 +75,26 @@ class Ledger:
         return self._tallies.get(party, Counter()).total()
 
     def tally(self, party: str) -> Counter[Charge | Release]:
-        """How often one party did each of the same: its facts, all with version and step 0.
+        """Counts a party's facts that differ only by version and step, which are 0 here.
 
-        An epsilon needs no more. A tally is as long as a party's mechanisms are many, while its
-        facts are as many as the versions of a run.
+        An epsilon needs no more, and a tally stays short however many versions a run has.
         """
         return Counter(self._tallies.get(party))
 
     def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
-        """The tallies of all parties, each in the order in which it first came."""
+        """The tallies of all parties, in the order of first facts."""
         return tuple(each for tally in self._tallies.values() for each in tally.items())
 
-    def new(self, fact: Charge | Release) -> bool:
-        """Whether `fact` would add to what was spent: False if it is on record.
+    def is_new(self, fact: Charge | Release) -> bool:
+        """Tells whether `fact` would add to what was spent.
 
         Raises:
-            Malformed: its numbers are out of range.
-            Conflict: other facts are on record for the same unit, party, group and version.
+            Malformed: the fact's numbers are out of range.
+            Conflict: another fact of this party, group, version and step is on record.
         """
         demand_sound(fact)
         known = self._known.get(_key(fact))
-        if known is not None and known != fact:  # other facts would hide what was spent
+        if known is not None and known != fact:  # accepting it would hide what was spent
             raise Conflict(
                 f"a {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version} "
                 f"is on record, with other facts"
@@ -104,8 +102,8 @@ class Ledger:
         return known is None
 
     def append(self, fact: Charge | Release) -> None:
-        """Adds one fact; the same again changes nothing. Raises as `new`."""
-        if self.new(fact):
+        """Adds a fact, unless it is on record; raises as `is_new`."""
+        if self.is_new(fact):
             self._known[_key(fact)] = fact
             self._count(fact, 1)
 
@@ -114,7 +112,7 @@ class Ledger:
         tally[replace(fact, version=0, step=0)] += times
 
     def packed(self) -> Any:
-        """All facts in order, in plain values: most differ by version alone."""
+        """Returns all facts in order as plain values; facts that differ by version share one."""
         alike: dict[tuple[Any, ...], int] = {}
         facts = self._known.values()
         places = [alike.setdefault(_without_version(fact), len(alike)) for fact in facts]
@@ -122,7 +120,7 @@ class Ledger:
 
     @classmethod
     def unpacked(cls, plain: Any) -> Ledger:
-        """Reads what `packed` made; Malformed if its numbers are out of range."""
+        """Restores a ledger from `packed`; Malformed if a fact's numbers are out of range."""
         alike, places, versions = plain
         makes = []
         for charge, party, group, *rest in alike:

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from secureps.errors import NotFinite
 
 Words: TypeAlias = Callable[[int], NDArray[np.uint32]]
-"""words(count): the next `count` uniform and independent words, uint32 (count,). Whoever rounds
-or adds noise takes one as an argument: the bound method `words` of a `crypto.sampling.Stream`."""
+"""words(count) returns the next `count` uniform and independent words, uint32 (count,): the method
+`words` of a `crypto.sampling.Stream`."""
 
 _SLACK = 2.0**-45
-"""More than the relative error of numpy's pairwise sum of squares (below 2^-47 for any n
-that fits into memory; Higham 2002, section 4.2)."""
+"""An upper bound of the relative error of NumPy's pairwise sum of squares, which is below 2^-47 for
+any n that fits into memory (Higham 2002, section 4.2)."""
 
 PIECE = 1 << 15
-"""Values that are clipped at a time, so that they stay in the cache."""
+"""Values that are processed at a time, so that they stay in the cache."""
 
 
 def clip_l2(
@@ -35,8 +35,8 @@ def clip_l2(
         x: float32 of any shape; float64 is rounded to float32 first.
         bound: C, finite and > 0.
     Returns:
-        (clipped, norm): float32 of x's shape, whose norm summed without error is <= bound, and the
-            float64 norm of x before the clip.
+        (clipped, norm): float32 of x's shape, whose exact norm is <= bound, and the float64 norm of
+            x before the clip.
     Raises:
         NotFinite: x has a NaN, an infinity, or a value too large for float32.
     References:
@@ -55,14 +55,14 @@ def clip_l2(
 def clip_factor(
     pieces: Callable[[], Iterable[NDArray[np.float32]]], bound: float
 ) -> tuple[float, float]:
-    """The factor by which `clip_l2` multiplies an update, and the update's norm.
+    """Computes the factor by which `clip_l2` multiplies an update, and the update's norm.
 
     Args:
-        pieces: of PIECE values, the last may have fewer; asked a second time where the norm is too
-            close to the bound to call.
+        pieces: returns pieces of PIECE values; the last may have fewer. It is called a second time
+            if the norm is too close to the bound to decide.
         bound: C, finite and > 0.
     Returns:
-        (factor, norm): 1.0 where the norm is within the bound; else for `shrink`.
+        (factor, norm): the factor for `shrink`; 1.0 if the norm is within the bound.
     Raises:
         NotFinite: as `clip_l2`.
     """
@@ -80,11 +80,11 @@ def clip_factor(
 def factor_within(
     total: Callable[[], float], exact: Callable[[], float], bound: float
 ) -> tuple[float, float]:
-    """`clip_factor` from sums of squares.
+    """Computes the result of `clip_factor` from sums of squares.
 
     Args:
-        total: the exact sum of the pairwise sums of PIECE squares each, as NumPy adds float64.
-        exact: the sum of squares without error, correctly rounded.
+        total: adds up PIECE squares pairwise, as NumPy does, and these sums exactly.
+        exact: adds up all squares exactly.
     Raises:
         NotFinite: as `clip_l2`.
     """
@@ -92,7 +92,7 @@ def factor_within(
     if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
     norm = math.sqrt(found)
-    if abs(norm - bound) <= _SLACK * bound:  # too close to call: sum without error
+    if abs(norm - bound) <= _SLACK * bound:  # too close to decide: add up exactly
         norm = math.sqrt(exact())
     return (1.0 if norm <= bound else bound / norm * (1.0 - _SLACK)), norm
 

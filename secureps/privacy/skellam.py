@@ -1,32 +1,28 @@
-"""The symmetric Skellam law: an exact sampler, and exact tails.
+"""The symmetric Skellam distribution: an exact sampler, and exact tails.
 
-X is the difference of two Poissons of mean v/2: integer, mean 0, variance v, and sums of
-independent ones are Skellam again, their variances adding exactly (Agarwal, Kairouz and Liu 2021).
-v is a float, taken as the rational number that it is.
+X is the difference of two Poisson variables of mean v/2. It is an integer of mean 0 and variance v,
+and a sum of independent ones is Skellam again, with the sum of their variances (Agarwal, Kairouz
+and Liu 2021). v is the exact rational value of a float.
 
-The sampler is inversion. A uniform U in [0, 1) is read bit by bit from the stream of words; |X| is
-the k with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. 62 bits of U are looked up
-in a table whose entries are proven to within `slack` 2^-62; where these do not decide, more words
-are read and compared with probabilities as precise as it takes (below). So for uniform
-words the law is met exactly: the statistical distance is 0, over any number of values. No float
-decides anything.
+**The sampler** inverts the distribution. It reads a uniform U in [0, 1) bit by bit; |X| is the k
+with P(|X| < k) <= U < P(|X| <= k), and one more bit is the sign. It looks up 62 bits of U in a
+table whose entries are proven to within `slack` 2^-62. If they do not decide, it reads more words,
+and compares them with more precise probabilities. So for uniform words the distribution is exact,
+and no float decides anything.
 
-Limitations: table look-ups and re-reading depend on the noise, which is secret, so an observer of
-this machine's caches and timing may learn about it; and the words of a stream cipher are uniform
+Limitations: table look-ups and further reads depend on the noise, which is secret, so an observer
+of this machine's caches and timing may learn about it. The words of a stream cipher are uniform
 only to somebody who cannot break the cipher.
 
-P(|X| <= k) of the symmetric Skellam law, in integers, to as many bits as are asked for.
-
-X is the difference of two Poissons of mean v/2: variance v, E exp(i t X) = exp(v (cos t - 1)). For
+**Probabilities** P(|X| <= k) are integers of any precision. E exp(i t X) = exp(v (cos t - 1)). For
 an odd m, the mean of that function times a Dirichlet kernel over the m-th roots of unity is the law
 folded modulo m (Abramowitz and Stegun 9.6.34; Trefethen and Weideman 2014):
 
     (2k + 1) / m + sum_l g_l sin((2k + 1) pi l / m)  =  sum_i P(|X - i m| <= k)
     g_l = (2 / m) exp(-2 v sin^2(pi l / m)) / sin(pi l / m),    l = 1 .. (m - 1) / 2
 
-The left side has only a few dozen terms to add, each at most 1 / l, however large v is; the surplus
-on the right side is a tail. So no error grows, and each is known. There are no floats in a result,
-but for `table`, which says why.
+However large v is, only a few dozen terms of the left side count, each at most 1 / l, and the right
+side is too large only by a tail. So every error has a known bound.
 """
 
 from __future__ import annotations
@@ -49,14 +45,14 @@ MOST_VARIANCE = 2.0**34
 """At this variance the table has 1.3 million entries (10 MiB) and takes 0.3 s to make."""
 
 TAIL_BITS = 192
-"""Precision of `tail`: 2^-192 < 2e-58."""
+"""The precision of `tail` in bits: 2^-192 < 2e-58."""
 
 _PIECE = 1 << 15
-"""Values that are drawn at a time, so that they stay in the second-level cache."""
+"""Values that are drawn at a time, so that they stay in the cache."""
 _WORDS = 2
-"""Words of a value, and of each re-reading."""
+"""Words that are read for a value, and each time that it is undecided."""
 _MOST_BITS = 1024
-"""A value that needs more bits of U than this has probability 2^-960: the words are broken."""
+"""A value needs more bits of U than this with probability 2^-960, so then the words are broken."""
 
 
 def demand_variance(variance: float) -> None:
@@ -69,13 +65,11 @@ def demand_variance(variance: float) -> None:
 
 
 def tail(variance: float, k: int) -> Fraction:
-    """An upper bound of P(|X| > k) that is at most 2^-191 too large (and at least 2^-192).
-
-    So it has 17 digits at 1e-40, and none below 1e-57.
+    """Computes an upper bound of P(|X| > k) that is at most 2^-191 too large.
 
     Args:
         variance: v, 2^-20 to 2^34.
-        k: any integer; below 0 the answer is 1.
+        k: any integer; below 0 the result is 1.
     Raises:
         PlanRefused: the variance is out of range.
     """
@@ -91,12 +85,12 @@ def tail(variance: float, k: int) -> Fraction:
 
 @dataclass(frozen=True)
 class Table:
-    """Lower bounds of 2^62 P(|X| <= k) at k + 1, with a sentinel at either end.
+    """Lower bounds of 2^62 P(|X| <= k), with a sentinel at either end.
 
     Args:
-        bounds: int64 (n + 2,); -slack, then those of k = 0 .. n - 1, then 2^62.
-        slack: how much larger 2^62 P may be.
-        guide: int32 (2^g,); the least |X| that the first g bits of U leave possible.
+        bounds: int64 (n + 2,): -slack, then the bounds for k = 0 .. n - 1, then 2^62.
+        slack: the largest difference of 2^62 P and its bound.
+        guide: int32 (2^g,): the least |X| that is possible after the first g bits of U.
         shift: 62 - g.
     """
 
@@ -124,8 +118,8 @@ class Skellam:
     def sample(self, count: int, words: Words) -> NDArray[np.int64]:
         """Draws independent values, int64 (count,). The same words give the same values.
 
-        Value after value reads two words (sign, an unused bit, 62 bits of U), and then two more as
-        long as U is undecided. So one call reads and gives what two calls for its parts would.
+        Each value reads two words (the sign, an unused bit, 62 bits of U), and two more as long as
+        U is undecided. So values do not depend on how calls divide them.
 
         Raises:
             InternalError: the words are not random.
@@ -152,20 +146,20 @@ class Skellam:
                 pair, held = held[:_WORDS].tolist(), held[_WORDS:]
                 return int(pair[0] | pair[1] << 32)
 
-            values[done + first] = self.decided(more)
+            values[done + first] = self.decide(more)
             done += first + 1
         return values
 
-    def decided(self, more: Callable[[], int]) -> int:
-        """Draws one value from the first 64 bits, and as many more as it takes.
+    def decide(self, more: Callable[[], int]) -> int:
+        """Draws one value from 64 bits, or as many as it takes.
 
         Args:
-            more: reads the next two words, the first the low half.
+            more: reads the next two words; the first is the low half.
         Raises:
             InternalError: the words are not random.
         """
         drawn = more()
-        size = self._decided(drawn >> 2, more)
+        size = self._decide_size(drawn >> 2, more)
         return -size if drawn & 1 else size
 
     @cached_property
@@ -173,25 +167,25 @@ class Skellam:
         """The table that 62 bits of U are looked up in."""
         reach = beyond(self.variance, TABLE_BITS - 2)
         lower, slack = Series(self.variance, reach, TABLE_BITS + 18).table(reach)
-        # Beyond the table lies less than 4 / 2^62, so that whatever falls there, within
-        # slack + 4 of its last entry, is found undecided.
+        # P beyond the table is less than 4 / 2^62, so a U there, within slack + 4 of the last
+        # entry, counts as undecided.
         slack += 4
         bounds = np.concatenate([[-slack], lower, [1 << TABLE_BITS]])
         depth = min(max(8, (2 * reach).bit_length()), 21)
         shift = TABLE_BITS - depth
-        # How many bounds do not exceed the start of each of 2^depth cells.
+        # For each of 2^depth cells, count the bounds that do not exceed its start.
         cells = -(-lower >> shift)
         guide = np.cumsum(np.bincount(cells, minlength=1 << depth)[: 1 << depth], dtype=np.int32)
         return Table(bounds, slack, guide, shift)
 
     def _look_up(self, held: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Signed values of pairs of words, and the places of undecided ones."""
+        """Returns signed values for pairs of words, and the places where the table is undecided."""
         table = self.table
         pairs = held.astype("<u4", copy=False).view("<u8")
         u = (pairs >> np.uint64(2)).astype(np.int64)
         upper = table.bounds[1:]
         size = table.guide[u >> table.shift].astype(np.int64)
-        # One step decides nearly all the rest of the guide's work; the far tail is searched.
+        # The guide is right or 1 too low for nearly all; search for the rest, in the far tail.
         late = np.flatnonzero(upper[size] <= u)
         if late.size:
             size[late] += 1
@@ -201,11 +195,11 @@ class Skellam:
         negative = (pairs & np.uint64(1)).astype(np.int64)
         return (size ^ -negative) + negative, undecided
 
-    def _decided(self, u: int, more: Callable[[], int]) -> int:
-        """|X| for a U that begins with the 62 bits `u`, reading more bits as long as necessary."""
+    def _decide_size(self, u: int, more: Callable[[], int]) -> int:
+        """Finds |X| for a U that begins with the 62 bits `u`, and reads more if necessary."""
         table, bits = self.table, TABLE_BITS
         lower = table.bounds[1:-1]
-        # low < |X| <= high is certain; high is unknown beyond the table.
+        # low < |X| <= high; high is None beyond the table.
         low = int(np.searchsorted(lower, u - table.slack, side="right")) - 1
         high: int | None = int(np.searchsorted(lower, u, side="right"))
         if high == lower.size:
@@ -213,7 +207,7 @@ class Skellam:
         span = 1
         while high is None or high - low > 1:
             k = low + span if high is None else (low + high) // 2
-            # P(|X| <= k) within 2^-(bits + 16), against [u, u + 1) 2^-bits.
+            # Compare P(|X| <= k), known within 2^-(bits + 16), with [u, u + 1) 2^-bits.
             inner = Series(self.variance, k, bits + 16).inner(k)
             if (u + 1) << 16 <= inner - 1:
                 high = k
@@ -235,18 +229,18 @@ _COSH1 = Fraction(5431, 10_000)
 """A little above cosh(1) - 1."""
 
 TABLE_BITS = 62
-"""The fixed point of `Series.table`."""
+"""Fractional bits of `Series.table`."""
 _LIMB = 22
-"""Bits of a limb: three of them make one factor of the table's products."""
+"""Bits of a limb; a factor of the table's products has three limbs."""
 _MOST_PRODUCTS = 256
-"""R: below 200 for every variance; 2^53 would be reached at 500."""
+"""The most products in a sum: there are below 200 for every variance, and 500 would reach 2^53."""
 
 
 def beyond(variance: float, bits: int) -> int:
-    """A t with P(|X| >= t) <= 2^-bits, a few percent above the least.
+    """Finds a t with P(|X| >= t) <= 2^-bits, a few percent above the least.
 
     Chernoff: P(|X| >= t) <= 2 exp(v (cosh(c) - 1) - c t) for every c > 0, and cosh(c) - 1 <= c^2
-    (cosh(1) - 1) for c <= 1. A float chooses c: any choice is sound.
+    (cosh(1) - 1) for c <= 1. Any c gives a correct bound, so c may come from a float.
     """
     nats = _LN2 * (bits + 1)
     c = Fraction(min(1.0, math.sqrt(nats / (_COSH1 * Fraction(variance)))))
@@ -254,19 +248,19 @@ def beyond(variance: float, bits: int) -> int:
 
 
 class Series:
-    """P(|X| <= k) for all k up to `reach`, each within 2^-bits.
+    """Computes P(|X| <= k) for any k up to `reach`, within 2^-bits.
 
-    Three errors, in units of 2^-bits: the tail that is folded in, P(|X| >= m - k) <= 1/4; the
-    terms left out, each at most phi_l / l, from the first with phi_l < 2^-(bits + 2) / m on,
-    so together below 1/8; and fixed point. There, in units of 2^-work: points of the circle are
-    within 5 m, hence 2 v sin^2 and its exponential within 20 v m + 2, hence g_l (where sin >= 2
-    l / m) within 20 v m + 3 m^2 + 3, and the sum of at most m / 2 products within
-    m (10 v m + 2 m^2 + 3 m + 4), which the 16 guard bits make less than 1/8.
+    There are three errors, in units of 2^-bits. The tail that is folded in is at most
+    P(|X| >= m - k) <= 1/4. The terms left out, from the first with phi_l < 2^-(bits + 2) / m on,
+    are at most phi_l / l each, and together below 1/8. Fixed point has, in units of 2^-work, errors
+    of 5 m in points of the circle, hence 20 v m + 2 in 2 v sin^2 and its exponential, hence 20 v m
+    + 3 m^2 + 3 in g_l (because sin >= 2 l / m), and m (10 v m + 2 m^2 + 3 m + 4) in the sum of at
+    most m / 2 products, which 16 guard bits make less than 1/8.
 
     Args:
-        variance: v > 0, taken as the rational number that the float is.
+        variance: v > 0, the exact value of the float.
         reach: the largest k, at least 0.
-        bits: of the answers, at least 1.
+        bits: the precision, at least 1.
     """
 
     __slots__ = ("_weights", "_work", "bits", "modulus", "variance")
@@ -289,7 +283,7 @@ class Series:
         self._weights = weights
 
     def inner(self, k: int) -> int:
-        """An integer within 1 of 2^bits P(|X| <= k), for 0 <= k <= reach."""
+        """Computes an integer within 1 of 2^bits P(|X| <= k), for 0 <= k <= reach."""
         m, work = self.modulus, self._work
         unit = point = _circle((2 * k + 1) % (2 * m), m, work)
         total = ((2 * k + 1) << work) // m
@@ -300,21 +294,21 @@ class Series:
         return (total + (1 << (spare - 1))) >> spare
 
     def table(self, length: int) -> tuple[NDArray[np.int64], int]:
-        """Lower bounds of 2^62 P(|X| <= k) for all k < length, at once.
+        """Computes lower bounds of 2^62 P(|X| <= k) for all k < length.
 
         With k = a B + b, the addition theorem makes the series a matrix product: sin((2 a B + 1) t
         + 2 b t) is a row of sines and cosines times a column of them, and (2 k + 1) / m likewise.
-        Every factor is rounded to 66 bits, split into three signed limbs of 22, and the limbs'
-        products are added by float64 matrix multiplication. That is exact, in any order of
-        summation: they are integers, and no partial sum reaches 2^53. Of the nine products of limbs
-        the three smallest are left out.
+        Every factor is rounded to 66 bits and split into three signed limbs of 22 bits. A float64
+        matrix multiplication adds up their products. It is exact in any order of summation, because
+        these are integers and no partial sum reaches 2^53. The three smallest of the nine products
+        of limbs are left out.
 
-        Errors in units of 2^-62, R being the number of products in a sum: rounding R / 8, left out
-        products R / 16, the last shifts 2. R is subtracted, which is more.
+        For R products in a sum the errors in units of 2^-62 are R / 8 by rounding, R / 16 by
+        products left out, and 2 by the last shifts. R, which is more, is subtracted.
 
         Returns:
             lower: int64 (length,), not decreasing, with lower <= 2^62 P <= lower + slack.
-            slack: the width.
+            slack: the largest error of a bound.
         """
         m, work = self.modulus, self._work
         width = math.isqrt(length - 1) + 1
@@ -347,22 +341,22 @@ class Series:
         total += second.astype(np.int64) >> (3 * _LIMB - TABLE_BITS)
         third = np.hstack([high, middle, low]) @ np.vstack([below, between, above])
         total += third.astype(np.int64) >> (4 * _LIMB - TABLE_BITS)
-        # P does not decrease in k, so the greatest lower bound so far is one as well.
+        # P does not decrease in k, so the greatest lower bound so far is a lower bound too.
         lower = np.maximum.accumulate(np.maximum(total.reshape(-1)[:length] - products, 0))
         return lower, 2 * products
 
 
 _Points = tuple[Any, Any]
-"""Real and imaginary parts: integers, or arrays of them (dtype object), in fixed point."""
+"""Real and imaginary parts in fixed point: integers, or arrays of them (dtype object)."""
 
 
 def _turned(z: _Points, by: _Points, bits: int) -> _Points:
-    """The product of two complex numbers: each part within 2 units, given exact factors."""
+    """Multiplies complex numbers; of exact factors each part is within 2 units."""
     return (z[0] * by[0] - z[1] * by[1]) >> bits, (z[0] * by[1] + z[1] * by[0]) >> bits
 
 
 def _progression(first: _Points, step: _Points, count: int, bits: int) -> _Points:
-    """first * step^j for j < count: arrays (count, n) of arrays (n,)."""
+    """Computes first * step^j for j < count: arrays (count, n) from arrays (n,)."""
     real, imaginary = first[0][None, :], first[1][None, :]
     while len(real) < count:
         further = _turned((real, imaginary), step, bits)
@@ -376,7 +370,7 @@ def _objects(values: list[int]) -> NDArray[Any]:
 
 
 def _limbs(x: NDArray[Any], bits: int) -> list[NDArray[np.float64]]:
-    """x / 2^bits as x0 2^-22 + x1 2^-44 + x2 2^-66, with |x1|, |x2| <= 2^21, all integers."""
+    """Splits x / 2^bits into integers, x0 2^-22 + x1 2^-44 + x2 2^-66 with |x1|, |x2| <= 2^21."""
     half = 1 << (_LIMB - 1)
     spare = bits - 3 * _LIMB
     shifted = ((x + (1 << (spare - 1))) >> spare) + (half << _LIMB) + half
@@ -388,7 +382,7 @@ def _limbs(x: NDArray[Any], bits: int) -> list[NDArray[np.float64]]:
 
 @lru_cache(maxsize=64)
 def _pi(bits: int) -> int:
-    """pi 2^bits, within 1: 16 atan(1/5) - 4 atan(1/239) (Machin)."""
+    """Computes pi 2^bits within 1, as 16 atan(1/5) - 4 atan(1/239) (Machin)."""
     work = bits + 16
 
     def atan(inverse: int) -> int:
@@ -404,10 +398,10 @@ def _pi(bits: int) -> int:
 
 
 def _circle(n: int, m: int, bits: int) -> tuple[int, int]:
-    """cos and sin of pi n / m for 0 <= n < 2 m, each within 2 units of 2^-bits.
+    """Computes cos and sin of pi n / m for 0 <= n < 2 m, each within 2 units of 2^-bits.
 
-    Taylor's series at up to 2 pi: an error at one term reaches the sum at most e^(2 pi) < 2^10
-    fold, which 24 guard bits hide.
+    In Taylor's series at up to 2 pi an error of one term grows at most e^(2 pi) < 2^10 fold, for
+    which there are 24 guard bits.
     """
     work = bits + 24
     x = _pi(work) * n // m
@@ -424,9 +418,9 @@ def _circle(n: int, m: int, bits: int) -> tuple[int, int]:
 
 
 def _decay(x: int, bits: int) -> int:
-    """exp(-x / 2^bits) 2^bits for x >= 0, within 2.
+    """Computes exp(-x / 2^bits) 2^bits for x >= 0, within 2.
 
-    x is halved until it is below 1/8, and the result squared as often; every squaring doubles
+    x is halved until it is below 1/8, and the result is squared as often. Every squaring doubles
     the error, for which there are guard bits.
     """
     halvings = max(0, x.bit_length() - bits + 3)

@@ -388,7 +388,7 @@ def _means(
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
         mean = grid.weighted_mean(values, shares, cohort.weight + known.plan.noisy_shards)
-        if not known.plan.chain(GROUP).plain:
+        if not known.plan.chain(GROUP).is_identity:
             parts = (mean[slice(*layout.sent_span(block))] for block in range(layout.blocks))
             mean = np.concatenate([code.decode(part) for code, part in zip(codes, parts)])
         found.append(mean)

@@ -18,13 +18,13 @@ from secureps.codec.chain import (
     LARGEST,
     BlockCode,
     Chain,
+    count_sent,
     draw_places,
-    rotated,
-    rotated_back,
-    runs,
-    sent,
+    rotate,
+    rotate_back,
+    run_lengths,
     sign_words,
-    signs,
+    unpack_signs,
 )
 from secureps.codec.grid import Grid
 from secureps.errors import NotFinite
@@ -170,9 +170,11 @@ def test_the_bits_are_those_of_every_machine() -> None:
 
 @given(values=st.integers(1, 5000), one_in=st.integers(1, 300), seed=st.integers(0, 99))
 def test_one_value_of_each_run_is_sent(values: int, one_in: int, seed: int) -> None:
-    words = np.random.default_rng(seed).integers(0, 2**32, sent(values, one_in), dtype=np.uint32)
-    chosen, lengths = draw_places(values, one_in, words), runs(values, one_in)
-    assert (chosen // one_in).tolist() == list(range(sent(values, one_in)))
+    words = np.random.default_rng(seed).integers(
+        0, 2**32, count_sent(values, one_in), dtype=np.uint32
+    )
+    chosen, lengths = draw_places(values, one_in, words), run_lengths(values, one_in)
+    assert (chosen // one_in).tolist() == list(range(count_sent(values, one_in)))
     assert chosen[0] >= 0
     assert chosen[-1] < values
     assert lengths.sum() == values
@@ -206,7 +208,7 @@ lengths = st.one_of(st.integers(0, 300), st.sampled_from([1023, 1024, 1025, 4096
 
 def drawn(values: int, seed: int) -> NDArray[np.int8]:
     rng = np.random.default_rng(seed)
-    return signs(values, rng.integers(0, 2**32, sign_words(values), dtype=np.uint32))
+    return unpack_signs(values, rng.integers(0, 2**32, sign_words(values), dtype=np.uint32))
 
 
 @given(size=lengths, seed=st.integers(0, 50))
@@ -214,8 +216,8 @@ def test_a_rotation_undoes_itself_exactly_on_whole_numbers(size: int, seed: int)
     """As a decoder has them: sums of integers, below 2^53 with all that is added up."""
     by = drawn(size, seed)
     x = np.random.default_rng(seed).integers(-(2**36), 2**36, size).astype(np.float64)
-    assert np.array_equal(rotated_back(rotated(x, by), by), x)
-    assert np.array_equal(rotated(rotated_back(x, by), by), x)
+    assert np.array_equal(rotate_back(rotate(x, by), by), x)
+    assert np.array_equal(rotate(rotate_back(x, by), by), x)
 
 
 def test_a_rotation_is_the_matrix_of_sylvester() -> None:
@@ -226,14 +228,14 @@ def test_a_rotation_is_the_matrix_of_sylvester() -> None:
             matrix = np.block([[matrix, matrix], [matrix, -matrix]])
         by = drawn(size, k)
         x = np.random.default_rng(k).integers(-9, 10, size).astype(np.float64)
-        assert np.array_equal(rotated(x, by), matrix @ (by * x) / 2**k)
+        assert np.array_equal(rotate(x, by), matrix @ (by * x) / 2**k)
 
 
 def test_pieces_take_values_from_all_over_a_block() -> None:
     """Piece 1 of 3 has the values 1, 4, 7, ...: one tensor's are not alone in a piece."""
     x = np.zeros(3 * LARGEST)
     x[1::3] = 1.0
-    made = rotated(x, np.ones(x.size, np.int8))
+    made = rotate(x, np.ones(x.size, np.int8))
     assert np.flatnonzero(made).tolist() == [1]
     assert made[1] == 32.0
 
@@ -242,4 +244,4 @@ def test_pieces_take_values_from_all_over_a_block() -> None:
 def test_what_no_piece_takes_gets_its_sign_alone(size: int) -> None:
     by = -np.ones(size, np.int8)
     x = np.arange(1.0, size + 1)
-    assert rotated(x, by).tolist() == (-x).tolist()
+    assert rotate(x, by).tolist() == (-x).tolist()

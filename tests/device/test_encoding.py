@@ -22,11 +22,11 @@ from secureps.device.encoding import (
     clip_factor,
     decode,
     encode,
-    furthest,
+    largest_magnitude,
     pieces,
     round_to_grid,
     shrink,
-    unsigned,
+    to_unsigned,
     words,
 )
 from secureps.errors import InternalError, NotFinite
@@ -46,7 +46,7 @@ def test_words_are_the_streams(first: int, count: int, number: int) -> None:
     assert made.dtype == torch.int32
     expected = stream.at(first).words(count)
     assert np.array_equal(back(made).view(np.uint32), expected)
-    assert np.array_equal(back(unsigned(made)), expected)
+    assert np.array_equal(back(to_unsigned(made)), expected)
 
 
 def test_a_stream_ends_where_it_ends_on_the_host() -> None:
@@ -83,7 +83,7 @@ def test_a_clip_is_the_hosts(size: int, seed: int, part: float) -> None:
     halves = list(pieces(held, 2 * PIECE))
     found = clip_factor(lambda: halves, bound)
     assert found == mechanism.clip_factor(lambda: cut(x), bound)
-    assert furthest(held) == float(np.abs(x).max(initial=0))
+    assert largest_magnitude(held) == float(np.abs(x).max(initial=0))
     shrink(held, found[0])
     mechanism.shrink(x, found[0])
     assert np.array_equal(back(held).view(np.int32), x.view(np.int32))
@@ -197,13 +197,13 @@ def test_where_a_table_does_not_decide_the_host_reads_on(monkeypatch: pytest.Mon
     )
     monkeypatch.setitem(sampler.__dict__, "table", vague)
     asked = list[int]()
-    decided = Skellam.decided
+    decide = Skellam.decide
 
     def counted(self: Skellam, more: object) -> int:
         asked.append(1)
-        return decided(self, more)  # type: ignore[arg-type]
+        return decide(self, more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Skellam, "decided", counted)
+    monkeypatch.setattr(Skellam, "decide", counted)
     here = sampler.sample(3000, stream(1).words)
     often = len(asked)
     assert often > 10
@@ -230,7 +230,7 @@ def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed
     blocks = [(lambda first=first, last=last: held[first:last]) for first, last in pairwise(starts)]
     rounding = DeviceRounding(own, blocks, starts, stream(seed, "round"))
     made = [back(z) for block in range(len(sizes)) for z in rounding.steps(block)]
-    expected = own.rounded(x, stream(seed, "round").words)
+    expected = own.round_update(x, stream(seed, "round").words)
     assert np.array_equal(np.concatenate(made), expected)
 
 

@@ -74,6 +74,6 @@ def test_no_update_is_longer_in_integers_than_its_mechanism_says(
     whole, _ = clip_l2(encoded, 1.0)
     words = UnsafeSeed(1).derive("words").words
     for _ in range(20):
-        rounded = mechanism.rounded(whole, words)
+        rounded = mechanism.round_update(whole, words)
         assert int(rounded @ rounded) <= mechanism.l2_sensitivity**2
         assert np.abs(rounded).sum() <= mechanism.l1_sensitivity

@@ -79,7 +79,7 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
         if mechanism is not None:
             parts = [codes[k].encode(rest[slice(*layout.span(k))]) for k in blocks]
             encoded, _ = clip_l2(np.concatenate(parts).astype(np.float32), clip)
-            noiseless = mechanism.rounded(encoded, words.words)
+            noiseless = mechanism.round_update(encoded, words.words)
         for block in range(layout.blocks):
             here = slice(*layout.span(block))
             own = codes[block]

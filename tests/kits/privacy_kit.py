@@ -65,7 +65,7 @@ def privatize(
     mechanism: ClientMechanism, update: NDArray[np.float32], rounding: Words, noise: Words
 ) -> NDArray[np.int64]:
     """What a client seals of a clipped update."""
-    return mechanism.noised(mechanism.rounded(update, rounding), noise)
+    return mechanism.add_noise(mechanism.round_update(update, rounding), noise)
 
 
 # --- adaptive clipping ----------------------------------------------------------------

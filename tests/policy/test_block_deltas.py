@@ -50,7 +50,7 @@ def walk(plan: Plan, layout: GroupLayout, versions: int) -> tuple[list[Floats], 
     for version in range(5, 5 + versions):
         exact = (exact + 0.1 * rng.normal(size=exact.size)).astype(np.float32)
         code = None
-        if not plan.chain("all").plain:
+        if not plan.chain("all").is_identity:
             base = payload_digest(published[-1].tobytes())
             code = block_code(plan, layout, 0, version, base)
         values = exact.copy()

@@ -59,7 +59,7 @@ CLIPS = st.builds(moving, clip=st.floats(1e-3, 1e3), weight=st.floats(0.01, 10))
 def test_no_vector_is_longer_than_what_is_accounted(
     clip: AdaptiveClip, update: NDArray[np.float32], scale: float
 ) -> None:
-    joint = clip.clipped(with_place(update), scale)
+    joint = clip.clip_with_indicator(with_place(update), scale)
     assert squared(joint[:-1]) <= Fraction(clip.clip) ** 2
     assert squared(joint) <= Fraction(clip.norm) ** 2
     assert abs(float(joint[-1])) == clip.indicator <= clip.weight * clip.clip / 2
@@ -71,7 +71,7 @@ def test_no_vector_is_longer_than_what_is_accounted(
 def test_the_indicator_says_whether_the_update_passed_whole(
     clip: AdaptiveClip, update: NDArray[np.float32], scale: float
 ) -> None:
-    joint = clip.clipped(with_place(update), scale)
+    joint = clip.clip_with_indicator(with_place(update), scale)
     length = math.sqrt(squared(update))
     if length <= clip.clip * scale * (1 - 1e-6):
         assert joint[-1] > 0
@@ -91,9 +91,9 @@ def test_the_indicator_is_the_largest_float32_within_its_weight() -> None:
 def test_an_update_of_exactly_the_clip_passed_whole(scale: float) -> None:
     clip, update = moving(), np.zeros(LENGTH, np.float32)
     update[3] = -clip.clip * scale
-    assert clip.clipped(with_place(update), scale)[-1] == clip.indicator
+    assert clip.clip_with_indicator(with_place(update), scale)[-1] == clip.indicator
     update[3] = np.nextafter(update[3], np.float32(-1e3))
-    assert clip.clipped(with_place(update), scale)[-1] == -clip.indicator
+    assert clip.clip_with_indicator(with_place(update), scale)[-1] == -clip.indicator
 
 
 @pytest.mark.slow
@@ -106,7 +106,9 @@ def test_a_member_replaced_by_zero_moves_the_sum_by_no_more_than_the_ledger_says
     protects = mechanism(clip, "aggregator")
     words = stream("adaptive", seed)
     sent = [
-        privatize(protects, clip.clipped(with_place(u), scale), words.words, words.words)
+        privatize(
+            protects, clip.clip_with_indicator(with_place(u), scale), words.words, words.words
+        )
         for u in updates
     ]
     nothing = np.full(LENGTH + 1, protects.most)  # zero on the grid, the indicator's too
@@ -157,7 +159,7 @@ def test_what_cannot_be_clipped_is_refused(
     update: NDArray[Any], scale: float, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        moving().clipped(update, scale)
+        moving().clip_with_indicator(update, scale)
 
 
 # --- where the clip goes --------------------------------------------------------------
@@ -185,13 +187,13 @@ def test_the_clip_finds_the_quantile_through_the_noise(
         for length in lengths:
             way = rng.standard_normal(LENGTH)
             update = (length * way / np.linalg.norm(way)).astype(np.float32)
-            joint = clip.clipped(with_place(update), scale)
+            joint = clip.clip_with_indicator(with_place(update), scale)
             total += privatize(protects, joint, words.words, words.words)
         if placement == "aggregator":
-            total += protects.noise(LENGTH + 1, words.words)
+            total += protects.draw_noise(LENGTH + 1, words.words)
         terms = members + (placement == "aggregator")
         mean = grid.weighted_mean(total, Fraction(members), terms)
-        scale = clip.after(scale, float(mean[-1]))
+        scale = clip.next_scale(scale, float(mean[-1]))
         shares.append(float(np.mean(lengths <= 0.5 * scale)))
     assert abs(float(np.mean(shares[-settled:])) - quantile) < 0.06
     assert shares[0] == 0.0
@@ -201,8 +203,8 @@ def test_a_step_is_the_papers() -> None:
     clip = moving(quantile=0.4, rate=0.3)
     passed = 7 / 10
     mean = clip.indicator * (passed - (1 - passed))
-    assert clip.share(mean) == pytest.approx(0.7)
-    assert clip.after(3.0, mean) == pytest.approx(3.0 * math.exp(-0.3 * (0.7 - 0.4)), rel=1e-7)
+    assert clip.estimate_share(mean) == pytest.approx(0.7)
+    assert clip.next_scale(3.0, mean) == pytest.approx(3.0 * math.exp(-0.3 * (0.7 - 0.4)), rel=1e-7)
 
 
 @given(SCALES, st.floats(-1e30, 1e30), st.floats(2.0**-40, 1), st.floats(1, 2.0**40))
@@ -210,7 +212,7 @@ def test_whatever_the_noise_the_scale_is_a_float32_within_its_bounds(
     scale: float, mean: float, least: float, most: float
 ) -> None:
     clip = moving(least=least, most=most)
-    after = clip.after(scale, mean)
+    after = clip.next_scale(scale, mean)
     assert float(np.float32(after)) == after
     assert clip.check(after) == after
 

@@ -251,7 +251,7 @@ def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
     nothing = Replay(np.empty(0, dtype=np.uint32))
     sent = privatize(mechanism, zero, stream("r").words, nothing)
     assert (sent == mechanism.most).all()
-    u = mechanism.noise(100_000, stream("shard").words)
+    u = mechanism.draw_noise(100_000, stream("shard").words)
     assert u.dtype == np.int64
     assert 0 <= u.min() <= u.max() <= 2 * mechanism.most
     promised = mechanism.l2_sensitivity**2
@@ -261,7 +261,7 @@ def test_the_aggregator_adds_all_of_it_and_clients_none() -> None:
         assert abs(variance_error(u - mechanism.most, wrong)) > SURE
     # Block by block it is the same noise.
     blocks = stream("shard")
-    parts = [mechanism.noise(n, blocks.words) for n in (4096, 95_904)]
+    parts = [mechanism.draw_noise(n, blocks.words) for n in (4096, 95_904)]
     assert np.array_equal(np.concatenate(parts), u)
 
 

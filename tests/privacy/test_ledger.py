@@ -32,11 +32,11 @@ charges = st.builds(
 @pytest.mark.parametrize("fact", [CHARGE, OF_CLIENT])
 def test_another_step_of_one_version_is_another_fact(fact: Charge | Release) -> None:
     ledger, again = Ledger([fact]), replace(fact, step=1)
-    assert ledger.new(again)
+    assert ledger.is_new(again)
     ledger.append(again)
     assert ledger.count("alice") == 2
     assert (*ledger.charges, *ledger.releases) == (fact, again)
-    assert not ledger.new(fact)
+    assert not ledger.is_new(fact)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_two_units_do_not_meet() -> None:
     ledger = Ledger([CHARGE, OF_CLIENT])
     assert (ledger.charges, ledger.releases) == ((CHARGE,), (OF_CLIENT,))
     assert ledger.count("alice") == 2
-    assert not ledger.new(replace(OF_CLIENT))
+    assert not ledger.is_new(replace(OF_CLIENT))
     with pytest.raises(Conflict, match="a release of 'alice' for 'rest' version 3 is on record"):
         ledger.append(replace(OF_CLIENT, stddev=21.0))
     assert ledger == Ledger([OF_CLIENT, CHARGE])

@@ -684,7 +684,7 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     shares = shares_of(section, cohort)
     parts = [share / number for share, number in zip(shares, cohort, strict=True)]
     alone = step * math.sqrt(steps) * math.hypot(*parts) / sum(shares)
-    return alone * plan.chain(name).stands_for
+    return alone * plan.chain(name).values_per_sent
 
 
 def _short(plan: Plan, price: Price | None) -> Iterator[str]:

@@ -125,7 +125,7 @@ class Budget:
     def excess(self, ledger: Ledger, facts: list[Fact]) -> str:
         """Why these facts may not be spent; empty if they may, or are spent already."""
         privacy = self.plan.section.privacy
-        if privacy is None or not any(ledger.new(each) for each in facts):
+        if privacy is None or not any(ledger.is_new(each) for each in facts):
             return ""
         limits = [(privacy.budget, 1.0)]
         if self.budget is not None:

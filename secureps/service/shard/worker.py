@@ -555,7 +555,7 @@ class Stepping:
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
         at, measured = 0, 0.0
-        code = None if plan.chain(cohort.group).plain else self._code(block)
+        code = None if plan.chain(cohort.group).is_identity else self._code(block)
         for mean in self._means(opened, code):
             here = slice(at, at + len(mean))
             last = scaled and here.stop == values.size
@@ -571,7 +571,7 @@ class Stepping:
                 slots[name][here] = vector
             at = here.stop
         if mover is not None and scaled:
-            made[-1] = mover.after(float(values[-1]), measured)
+            made[-1] = mover.next_scale(float(values[-1]), measured)
         codes, difference = dict[int, Codes](), block_delta(plan, self._layout, block)
         if difference is not None:
             codes[block] = difference.publish(made, values, code)
@@ -652,7 +652,7 @@ class ShardNoise:
         stream = self.seed.derive(
             "aggregator-noise", canonical(replace(cohort, committee=None)), block
         )
-        values = mechanism.noise(layout.slots(block), stream.words)
+        values = mechanism.draw_noise(layout.slots(block), stream.words)
         kind = plan.cipher_of(layout)
         key = None
         if kind.opening is Opening.HOLDER:

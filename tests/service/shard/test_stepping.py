@@ -171,7 +171,7 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     mean *= np.float32(0.5)
     mean[-1] = 0
     values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
-    values[-1] = clip.after(0.5, measured)
+    values[-1] = clip.next_scale(0.5, measured)
     made = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
     assert made.values[0].tobytes() == values.tobytes()
     assert made.optimizer[0] == state
