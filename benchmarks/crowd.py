@@ -42,7 +42,7 @@ from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import PIECES, keep_pieces
-from secureps.service.process import CALL_TIMEOUT, Party, link_of
+from secureps.service.process import CALL_TIMEOUT, Party, make_link
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.spool import DiskSpool
@@ -179,7 +179,7 @@ class Crowd:
     ) -> Executor:
         state, kit = processes.folder / name, processes.folder / "kit"
         identity = load_private(kit, name, roster=public.roster)
-        link = link_of(kit, name, public.ca, processes.insecure)
+        link = make_link(kit, name, public.ca, processes.insecure)
         party = Party(name, identity, link, public.roster, state, kit)
         server = {COORDINATOR: processes.server}
         transport = GrpcTransport(link, name, party.sign, server, CALL_TIMEOUT)
@@ -229,17 +229,17 @@ class Acknowledged(Meter):
         self.updates: Updates = {}
         self.retries = 0
 
-    def journalled(self, records: Sequence[Record]) -> None:
+    def on_records(self, records: Sequence[Record]) -> None:
         """Notes what is sealed."""
         for record in records:
             if isinstance(record, Sealed) and record.receipt.purpose != FOUNDING:
                 self._sealed[record.receipt.id] = time.time()
 
-    def retried(self, to: str) -> None:
+    def on_retry(self, to: str) -> None:
         """Counts calls that are tried again later."""
         self.retries += 1
 
-    def called(self, message: Request, answer: Future[Reply]) -> None:
+    def on_call(self, message: Request, answer: Future[Reply]) -> None:
         """Notes a receipt that is sent, and waits for its answer."""
         if not isinstance(message, Submit) or message.receipt.id not in self._sealed:
             return

@@ -24,7 +24,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Foldable, Machine
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.service.executor import compact_if_due, replayed
+from secureps.service.executor import compact_if_due, replay
 from secureps.store.backup import backup
 from secureps.store.journal import Journal, SqliteJournal
 from tests.kits.federations import Walker
@@ -121,7 +121,7 @@ class LongRun:
         assert isinstance(machine, Foldable)
         wall, cpu = time.perf_counter(), time.process_time()
         with closing(SqliteJournal(copy)) as journal:
-            rows = sum(1 for _ in replayed(machine, journal))
+            rows = sum(1 for _ in replay(machine, journal))
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             ever = journal.mark.seq
         assert said_nothing(machine.make_fold()) == said_nothing(here.make_fold())

@@ -45,7 +45,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.run.assemble import make_coordinator, pinned_run
 from secureps.service.environment import Environment, Stores
-from secureps.service.executor import replayed
+from secureps.service.executor import replay
 from secureps.service.loop import VirtualLoop
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
@@ -373,7 +373,7 @@ def start_seconds(parties: Soaked) -> float:
         around = Environment(InProcessNetwork(loop, no_delay).transport("c"), loop, lambda: 1.0)
         run = pinned_run(public, parties.plan, None, bytes(32))
         made = make_coordinator(run, parties.folder / "checkpoints", stores, around)
-        for _ in replayed(made.machine, journal):
+        for _ in replay(made.machine, journal):
             pass
     return time.process_time() - began
 

@@ -49,7 +49,7 @@ from secureps.messages.run import (
 from secureps.policy.plan import Plan
 from secureps.roles.shard.state import MakeState, ShardState
 from secureps.service.malloc import keep_pieces
-from secureps.service.process import Party, link_of
+from secureps.service.process import Party, make_link
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardNoise, ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
@@ -214,7 +214,7 @@ def pulled(kit: Path, run: bytes, address: str, name: str, groups: Sequence[str]
     """Asks for row-blocks, all at once, in a process of a client; a digest of all that came."""
     keep_pieces()
     public = load_public(kit)
-    link = link_of(kit, name, public.ca, insecure=False)
+    link = make_link(kit, name, public.ca, insecure=False)
     party = Party(name, load_private(kit, name), link, public.roster, kit, kit)
     way = GrpcTransport(link, name, party.sign, {SHARD: address})
     way.belong(run)

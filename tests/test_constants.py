@@ -26,7 +26,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders
 from secureps.service.metrics import Metrics, exposed
-from secureps.service.one_wave import answering
+from secureps.service.one_wave import answer_batches
 from secureps.store.act_lines import ActLines
 from secureps.store.atomic_file import own
 from secureps.store.backup import backup, folder_number
@@ -83,7 +83,7 @@ def modes(folder: Path) -> Table:
         ledger = BudgetLedger(folder / "ledgers" / "me.db")
         charge(ledger, bytes(32), Charge("me", "all", 0, 1.1, 0.01, 100))
         write_folders(folder / "deployed", {"servers": {"0-keys.yaml": "a secret"}})
-        with answering("keys-0", folder / "socket", bytes):
+        with answer_batches("keys-0", folder / "socket", bytes):
             found = {
                 str(path.relative_to(folder)): oct(stat.S_IMODE(path.lstat().st_mode))
                 for path in folder.rglob("*")

@@ -37,7 +37,7 @@ from secureps.messages import requests
 from secureps.messages.run import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
-from secureps.service.one_wave import answering
+from secureps.service.one_wave import answer_batches
 from secureps.store.checkpoint import header_end
 from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE
@@ -140,7 +140,7 @@ def batch(length: int, folder: Path) -> None:
     """A key holder's socket is told that a batch of so many bytes comes."""
     head = struct.Struct("<BQ")
     path = folder / "socket"
-    with answering("keys", path, bytes, test=True), socket.socket(socket.AF_UNIX) as line:
+    with answer_batches("keys", path, bytes, test=True), socket.socket(socket.AF_UNIX) as line:
         line.connect(str(path))
         line.sendall(head.pack(0, length))
         line.shutdown(socket.SHUT_WR)

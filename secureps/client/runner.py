@@ -45,7 +45,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, await_certificates, link_of, run_process
+from secureps.service.process import Party, await_certificates, make_link, run_process
 from secureps.store.atomic_file import own
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
@@ -267,7 +267,7 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
 
     if not joining.insecure:
         await_certificates(joining.kit, joining.name)
-    link = link_of(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
+    link = make_link(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
     party = Party(joining.name, identity, link, kit.roster, joining.state, joining.kit)
     return run_process(party, {COORDINATOR: joining.server}, build)
 

@@ -544,7 +544,7 @@ class Exchange(Meter):
             self._sealed = ids
             self._changed.notify_all()
 
-    def journalled(self, records: Sequence[Record]) -> None:
+    def on_records(self, records: Sequence[Record]) -> None:
         """Notes from durable records which updates are sealed, and which are settled."""
         with self._changed:
             for record in records:

@@ -32,7 +32,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://.")
 _PIECE = 8 << 20
 """Bytes that are read of an object at a time."""
 
-_TOLD = 300
+_MOST_REASON = 300
 """Characters of an error of somebody else's that are told."""
 
 
@@ -41,7 +41,7 @@ def is_url(place: str) -> bool:
     return _URL.match(place) is not None
 
 
-def shown(url: str) -> str:
+def redact(url: str) -> str:
     """A URL without user, password and query: those open the store to whoever reads them."""
     if re.search(r"\?.*@", url, re.S):  # which of the two signs is whose, nobody knows
         return re.sub(r"://.*", "://***", url, flags=re.S)
@@ -60,17 +60,17 @@ class ObjectStore:
     """
 
     def __init__(self, url: str) -> None:
-        self.name = shown(url).rstrip("/")
+        self.name = redact(url).rstrip("/")
         if not is_url(url):
             raise ConfigError(f"{self.name}: no URL of an object store, as s3://BUCKET/PREFIX")
         self._secrets = _secrets(url)
         try:
             with from_extras():
-                self._files, self._root = _opened(url)
+                self._files, self._root = _open(url)
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error}") from None
         except Exception as error:
-            raise ConfigError(f"{self.name}: {self._told(error)}") from None
+            raise ConfigError(f"{self.name}: {self._describe(error)}") from None
 
     def create(self, name: str, data: bytes) -> None:
         """Writes an object, if there is none; one that has these bytes already is left alone.
@@ -83,7 +83,7 @@ class ObjectStore:
             DiskFailed: the store refuses, or cannot be reached; it may work again.
         """
         path = self._path(name)
-        with self._asking(name):
+        with self._name_errors(name):
             try:
                 self._write_new(path, data)
                 return
@@ -99,7 +99,7 @@ class ObjectStore:
             "place of its own"
         )
 
-    def bring(self, name: str, path: Path, most: int) -> None:
+    def download(self, name: str, path: Path, most: int) -> None:
         """Writes the bytes of an object into a file of this machine, piece by piece.
 
         Raises:
@@ -107,7 +107,7 @@ class ObjectStore:
             DamagedStore: there is none.
             DiskFailed: as `create`; or the disk of this machine refuses.
         """
-        with self._asking(name):
+        with self._name_errors(name):
             try:
                 source = self._files.open(self._path(name), "rb")
             except FileNotFoundError:
@@ -121,7 +121,7 @@ class ObjectStore:
     def sizes(self, folder: str = "") -> dict[str, int]:
         """The bytes of all objects below a folder, by name; {} if there is none. As `create`."""
         path = self._path(folder)
-        with self._asking(folder):
+        with self._name_errors(folder):
             self._files.invalidate_cache()
             with suppress(FileNotFoundError):
                 found = self._files.find(path, detail=True)
@@ -136,7 +136,7 @@ class ObjectStore:
         bucket = self._root.partition("/")[0]
         if not bucket:  # of files of this machine, or in memory
             return
-        with self._asking(""):
+        with self._name_errors(""):
             self._files.invalidate_cache()
             with suppress(FileNotFoundError):
                 self._files.ls(bucket)
@@ -160,7 +160,7 @@ class ObjectStore:
         return f"{self._root}/{name}".rstrip("/")
 
     @contextmanager
-    def _asking(self, name: str) -> Iterator[None]:
+    def _name_errors(self, name: str) -> Iterator[None]:
         """Turns whatever a library raises into a DiskFailed without a secret."""
         try:
             with from_extras():
@@ -169,16 +169,16 @@ class ObjectStore:
             raise
         except Exception as error:
             where = f"{self.name}/{name}".rstrip("/")
-            raise DiskFailed(f"{where}: {self._told(error)}") from None
+            raise DiskFailed(f"{where}: {self._describe(error)}") from None
 
-    def _told(self, error: Exception) -> str:
+    def _describe(self, error: Exception) -> str:
         text = one_line(error) or "no reason given"
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return f"{type(error).__name__}: {shown(text)[:_TOLD]}"
+        return f"{type(error).__name__}: {redact(text)[:_MOST_REASON]}"
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _open(url: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it."""
     import fsspec
 
@@ -208,13 +208,13 @@ _fetched: dict[tuple[int, str], Path] = {}
 _lock = threading.Lock()
 
 
-def is_elsewhere(initial: str) -> bool:
+def is_remote(initial: str) -> bool:
     """Whether reading a plan's file of version 0 dials another machine."""
     # Windows logs in to whichever server a path names: //SERVER/SHARE/FILE is as good as a URL.
     return is_url(initial) or PureWindowsPath(initial).drive.startswith("\\\\")
 
 
-def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
+def pin_initial(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
     """Where a plan's file of version 0 is, as all parties are told, and its hex digest.
 
     Args:
@@ -226,14 +226,14 @@ def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
         ConfigError: it is too long, or what opens its store is not installed.
         DiskFailed: the store refuses, or cannot be reached; it may work again.
     """
-    if is_url(initial) and shown(initial) != initial:
+    if is_url(initial) and redact(initial) != initial:
         # A plan's text goes to all parties, and into checkpoints.
         raise PlanRefused(
-            f"initial: {shown(initial)}: a plan is told to all parties, and a URL with a user, "
+            f"initial: {redact(initial)}: a plan is told to all parties, and a URL with a user, "
             "a password or a query opens the store to them: name it without, and give keys "
             "where its library looks for them"
         )
-    if not fetch and is_elsewhere(initial):
+    if not fetch and is_remote(initial):
         return initial, ""
     place = initial
     if not is_url(initial):
@@ -250,7 +250,7 @@ def pinned(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
 def initial_path(place: str) -> Path:
     """The file of this machine that a path names, or that was fetched from a URL.
 
-    DamagedStore if there is no object of that URL; ConfigError and DiskFailed as `pinned`.
+    DamagedStore if there is no object of that URL; ConfigError and DiskFailed as `pin_initial`.
     """
     if not is_url(place):
         return Path(place)
@@ -264,15 +264,15 @@ def initial_path(place: str) -> Path:
 def _fetch(url: str) -> Path:
     place, _, name = url.rpartition("/")
     if not is_url(place) or not name:
-        raise ConfigError(f"{shown(url)}: no URL of a file, as s3://BUCKET/model.safetensors")
+        raise ConfigError(f"{redact(url)}: no URL of a file, as s3://BUCKET/model.safetensors")
     store = ObjectStore(place)
     try:
         folder = Path(tempfile.mkdtemp(prefix="secureps-"))
     except OSError as error:
-        raise DiskFailed(f"no temporary folder for {shown(url)}: {error}") from None
+        raise DiskFailed(f"no temporary folder for {redact(url)}: {error}") from None
     try:
         path = folder / "initial.safetensors"
-        store.bring(name, path, MOST_BYTES)
+        store.download(name, path, MOST_BYTES)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

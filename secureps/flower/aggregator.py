@@ -77,7 +77,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
-from secureps.service.process import KitWatch, authenticator, link_of, settled
+from secureps.service.process import KitWatch, authenticator, choose_address, make_link
 from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import own, replace_text
@@ -133,7 +133,7 @@ class Aggregator:
         self._closing = ExitStack()
         state = self._state(COORDINATOR)
         own(state)
-        held = settled(state, listen) if listen else nullcontext("")
+        held = choose_address(state, listen) if listen else nullcontext("")
         self.address = self._closing.enter_context(held)
         self._welcome: Welcome | None = None
         self._blocks: dict[tuple[str, int, int], Payload] = {}
@@ -298,7 +298,7 @@ class Aggregator:
 
         self._closing.callback(stop)
         if name == COORDINATOR and self.plan.holders and self.address:
-            link = link_of(self._kit, name, self.kit.ca, insecure=False)
+            link = make_link(self._kit, name, self.kit.ca, insecure=False)
             check = authenticator(lambda: self.roster)
             server = CoordinatorServer(link, executor, self.address, check)
             server.start()

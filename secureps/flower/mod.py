@@ -61,7 +61,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
 from secureps.service.malloc import keep_whole
-from secureps.service.one_wave import asked, play_wave
+from secureps.service.one_wave import ask_party, play_wave
 from secureps.service.process import Party
 from secureps.store import durability
 from secureps.store.atomic_file import own
@@ -145,7 +145,7 @@ def _seal(
     parcel = post.unpacked(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
         # The key holder is a process of its own, and this app reads nothing of it.
-        return post.Parcel({"wave": 1}, asked(Path(str(holder)), parcel.batch))
+        return post.Parcel({"wave": 1}, ask_party(Path(str(holder)), parcel.batch))
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()

@@ -27,7 +27,7 @@ from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
-from secureps.files.objects import pinned
+from secureps.files.objects import pin_initial
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.run import Schema
@@ -600,7 +600,7 @@ def load_plan(
         if section.initial is None:
             return Plan(section)
         place = own_initial or section.initial
-        initial, digest = pinned(place, base or path.parent, fetch)
+        initial, digest = pin_initial(place, base or path.parent, fetch)
         return Plan(section.model_copy(update={"initial": initial}), digest)
 
 

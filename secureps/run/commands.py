@@ -233,7 +233,7 @@ def export(
     store, as s3://BUCKET/RUN; there no other file is written over.
     """
     from secureps.crypto.sampling import NO_PRIVACY
-    from secureps.files.objects import shown
+    from secureps.files.objects import redact
     from secureps.run.export import export as write
 
     model = write(run, out, best)
@@ -249,7 +249,7 @@ def export(
         text = f"{frozen[0].name} and {len(frozen) - 1} more" if len(frozen) > 1 else frozen[0].name
         typer.echo(f"frozen and not in it: {text}; load it over the base (strict=False)")
     typer.echo(
-        f"wrote {len(model.tensors)} tensors to {shown(out)}: checkpoint {model.number}, "
+        f"wrote {len(model.tensors)} tensors to {redact(out)}: checkpoint {model.number}, "
         f"version {model.version}"
     )
 

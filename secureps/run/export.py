@@ -135,7 +135,7 @@ def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
         try:
             model = read(copied)
         except DamagedStore as damage:
-            raise DamagedStore(copied.told(str(damage))) from None
+            raise DamagedStore(copied.name_urls(str(damage))) from None
     return replace(model, complaints=tuple(map(copied.told, model.complaints)))
 
 

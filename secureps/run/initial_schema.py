@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from secureps.client.initial_model import digests_of, read_initial, schema_of
 from secureps.errors import ConfigError, WrongShape
-from secureps.files.objects import initial_path, shown
+from secureps.files.objects import initial_path, redact
 from secureps.messages.run import Schema, TensorSpec
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
@@ -30,8 +30,8 @@ def settle_schema(plan: Plan, made: Schema) -> Schema:
     of_file = found.untied.telling({})
     if of_file != made.untied:
         raise ConfigError(
-            f"initial: {shown(plan.section.initial or '')}: it has not the tensors of the script's "
-            f"model: {of_file.difference(made)}"
+            f"initial: {redact(plan.section.initial or '')}: it has not the tensors of the "
+            f"script's model: {of_file.difference(made)}"
         )
     return found
 
@@ -44,10 +44,10 @@ def read_initial_schema(plan: Plan) -> Schema | None:
     """
     if plan.section.initial is None:
         return None
-    tensors, ties = read_initial(shown(plan.section.initial), initial_path(plan.section.initial))
+    tensors, ties = read_initial(redact(plan.section.initial), initial_path(plan.section.initial))
     schema = schema_of(tensors, ties)
     layout = plan.layout(schema)
-    _refuse_unusable(shown(plan.section.initial), layout, tensors)
+    _refuse_unusable(redact(plan.section.initial), layout, tensors)
     frozen = layout.frozen if plan.section.frozen else None
     return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
 

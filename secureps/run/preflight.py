@@ -27,7 +27,7 @@ from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
 from secureps.messages.run import COORDINATOR, each_address, on_loopback
 from secureps.run.status_client import StatusClient
-from secureps.service.process import link_of
+from secureps.service.process import make_link
 from secureps.store.keyring import (
     PublicKit,
     certificate_end,
@@ -289,7 +289,7 @@ def health(config: Path) -> bool:
     if public.roster.find(section.name).role == "holder":
         return _READY in _fetch_metrics(section, state)
     address = dialable(read_address(state / "address"))
-    link = link_of(kit, section.name, public.ca, section.insecure)
+    link = make_link(kit, section.name, public.ca, section.insecure)
     with link.channel(section.name, address, ()) as channel:
         try:
             return ask(channel, PATIENCE)
@@ -344,7 +344,7 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
     public, passphrases = load_public(kit, section.ca_fingerprint), Passphrases(passphrase_fd)
     identity = load_private(kit, section.name, passphrases)
     transport = GrpcTransport(
-        link_of(kit, section.name, public.ca, section.insecure, passphrases),
+        make_link(kit, section.name, public.ca, section.insecure, passphrases),
         section.name,
         lambda request: identity.sign(REQUEST_DOMAIN, request),
         {COORDINATOR: dialable(read_address(state / "address"))},

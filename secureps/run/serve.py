@@ -29,9 +29,9 @@ from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
-from secureps.service.one_wave import answering, play_wave
+from secureps.service.one_wave import answer_batches, play_wave
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, Serve, await_certificates, run_process, settled
+from secureps.service.process import Party, Serve, await_certificates, choose_address, run_process
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shutdown import Shutdown
 from secureps.store import keyring
@@ -275,7 +275,7 @@ def _lead(serving: Serving) -> bool:
     founding = (plan, read_initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     try:
-        with settled(serving.state, serving.section.listen) as listen:
+        with choose_address(serving.state, serving.section.listen) as listen:
             while True:
                 kit = _load_kit(serving.path("kit"), serving.section, serving.where)
                 serving = replace(serving, kit=kit)
@@ -312,7 +312,7 @@ def _follow(serving: Serving) -> bool:
         return assemble.make_standby(kit, plan, folder_number(stores.folder), stores, around)
 
     private = serving.path("kit") / "private" / party.name
-    with settled(serving.state, serving.section.listen) as listen:
+    with choose_address(serving.state, serving.section.listen) as listen:
         while True:
             if has_copy(serving.state):
                 rows = begin_from_copy(serving.state, private)
@@ -353,7 +353,7 @@ def _serve_shard(serving: Serving) -> None:
         limits = (IN_FLIGHT_BYTES, MOST_BLOCK_BYTES)
         return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
-    with settled(serving.state, serving.section.listen) as listen:
+    with choose_address(serving.state, serving.section.listen) as listen:
         address = ShardAddress(name, _choose_advertised(serving, listen), section.weight)
         own = (serving.kit, address, serving.seed(), _open_shard_folders(serving))
         memory = None if section.memory is None else memory_bytes(section.memory)
@@ -396,7 +396,7 @@ def _hear_waves(
         return play_wave(party, batch, {}, make)[0]
 
     test = serving.section.insecure_for_tests
-    with Shutdown() as shutdown, answering(party.name, path, answer, test):
+    with Shutdown() as shutdown, answer_batches(party.name, path, answer, test):
         tell(party.name, "Listening", f"hears waves at {path}")
         shutdown.wait()
 

@@ -70,13 +70,13 @@ class CheckpointCopies(Meter):
         self._trouble = trouble
         self._thread.start()
 
-    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         if isinstance(task, WriteCheckpoint | WriteManifest):
             self._due.set()
 
     def uncopied(self) -> tuple[int, ...]:
         """The checkpoints that must not be deleted yet; thread-safe."""
-        return tuple(int(each.name) for each in self._left()[:MOST_UNCOPIED])
+        return tuple(int(each.name) for each in self._find_uncopied()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
         """Copies what is left, for a short-lived process; returns what is in the way."""
@@ -88,7 +88,7 @@ class CheckpointCopies(Meter):
         self._due.set()
         if self._thread.is_alive():
             self._thread.join(LAST_WAIT)
-        if left := self._left():
+        if left := self._find_uncopied():
             text = (
                 f"{len(left)} checkpoints are not at {self._store.name}: this server copies them "
                 "when it is started again"
@@ -121,7 +121,7 @@ class CheckpointCopies(Meter):
             tell(self._party, "TroubleOver", f"copies checkpoints to {self._store.name} again")
         self._trouble(text)
 
-    def _left(self) -> list[Path]:
+    def _find_uncopied(self) -> list[Path]:
         over = {*(self._done or ()), *self._refused}
         found = (
             each for each in checkpoint_directories(self._checkpoints) if each.name not in over
@@ -133,8 +133,8 @@ class CheckpointCopies(Meter):
         awaited = []
         try:
             if self._done is None:
-                self._done = self._copied_before()
-            for directory in self._left():
+                self._done = self._find_copied()
+            for directory in self._find_uncopied():
                 if self._ended.is_set():
                     break
                 try:
@@ -153,9 +153,9 @@ class CheckpointCopies(Meter):
             return [str(error)], awaited
         return [], awaited
 
-    def _copied_before(self) -> set[str]:
+    def _find_copied(self) -> set[str]:
         """What an earlier process copied, but for the newest, which is compared byte by byte."""
-        sizes, left = self._store.sizes(), self._left()
+        sizes, left = self._store.sizes(), self._find_uncopied()
         return {
             each.name
             for each in left[1:]
@@ -192,23 +192,23 @@ class CopiedCheckpoints:
         if not sizes:
             self._store.demand_bucket()
         for number in _numbers(sizes):
-            yield self._brought(number, sizes)
+            yield self._download(number, sizes)
 
-    def told(self, text: str) -> str:
+    def name_urls(self, text: str) -> str:
         """A text about files that were brought, with URLs in place of paths."""
         return text.replace(str(self._folder), self._store.name)
 
-    def _brought(self, number: str, sizes: dict[str, int]) -> Path:
+    def _download(self, number: str, sizes: dict[str, int]) -> Path:
         directory = self._folder / number
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:
             return directory
         # whoever loads it says what is wrong; a store may send more than it says
         with suppress(DamagedStore, ConfigError):
-            self._store.bring(f"{number}/{MANIFEST}", directory / MANIFEST, MANIFEST_LIMIT)
+            self._store.download(f"{number}/{MANIFEST}", directory / MANIFEST, MANIFEST_LIMIT)
             for part in read_manifest(directory).files:
                 if sizes.get(f"{number}/{part.file}") == part.size:
-                    self._store.bring(f"{number}/{part.file}", directory / part.file, part.size)
+                    self._store.download(f"{number}/{part.file}", directory / part.file, part.size)
         return directory
 
 
@@ -221,7 +221,7 @@ def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
                 path = Path(folder) / number / file
                 path.parent.mkdir()
                 with suppress(ConfigError):  # it is longer than the store said: damaged
-                    store.bring(f"{number}/{file}", path, sizes[f"{number}/{file}"])
+                    store.download(f"{number}/{file}", path, sizes[f"{number}/{file}"])
                 yield path
                 path.unlink()
 

@@ -27,25 +27,25 @@ class Meter:
     from the loop.
     """
 
-    def asked(self, message: Request, answer: Future[Reply]) -> None: ...
+    def on_request(self, message: Request, answer: Future[Reply]) -> None: ...
 
-    def called(self, message: Request, answer: Future[Reply]) -> None: ...
+    def on_call(self, message: Request, answer: Future[Reply]) -> None: ...
 
-    def retried(self, to: str) -> None:
+    def on_retry(self, to: str) -> None:
         """Hears that a call to this server failed and is tried again later."""
 
-    def replayed(self, record: Record) -> None:
+    def on_replay(self, record: Record) -> None:
         """Hears of a record of an earlier start."""
 
-    def journalled(self, records: Sequence[Record]) -> None: ...
+    def on_records(self, records: Sequence[Record]) -> None: ...
 
-    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """Hears that the worker ended a task, or failed at it."""
 
-    def stands(self, machine: Machine, now: float) -> None:
+    def on_state(self, machine: Machine, now: float) -> None:
         """Hears that events were handled and journalled: the machine may be read only now."""
 
-    def hangs(self, hangs: bool) -> None:
+    def on_hang(self, hangs: bool) -> None:
         """Hears from the main thread that the party hangs (`service.process`), or goes on."""
 
 

@@ -68,7 +68,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.permissions import check_answer
 from secureps.service.environment import Environment, Worker
-from secureps.service.log_lines import LogLines, facts
+from secureps.service.log_lines import LogLines, log_fields
 from secureps.service.logs import complain, tell
 from secureps.store.journal import Journal
 from secureps.tracebacks import describe_error, find_place
@@ -98,7 +98,7 @@ Of each server it also logs the first wait of more than LONGEST_BACKOFF.
 
 
 @dataclasses.dataclass(eq=False, slots=True)
-class _Open:
+class _Unanswered:
     """An unanswered call: how often and when it was tried."""
 
     call: Call
@@ -118,31 +118,31 @@ class Calls:
         self._party = party
         self._around = around
         self._caller = caller
-        self._open: dict[_Open, None] = {}
-        self._queue: deque[_Open] = deque()
-        self._flying = self._bytes = 0
+        self._unanswered: dict[_Unanswered, None] = {}
+        self._queue: deque[_Unanswered] = deque()
+        self._sending = self._bytes = 0
         self._lost: set[str] = set()
         self._slow: set[str] = set()
 
     def begin(self, call: Call) -> None:
         """Sends a request, with the payload under its key `attach` if there is one."""
-        self._open[each := _Open(call)] = None
+        self._unanswered[each := _Unanswered(call)] = None
         self._try(each)
 
     def call_off(self, to: str) -> None:
         """Forgets the requests to a server, or sends them to the others that can answer."""
-        for each in list(self._open):
+        for each in list(self._unanswered):
             call = each.call
             rest = tuple(other for other in call.others if other != to)
             if call.to != to:
                 each.call = dataclasses.replace(call, others=rest)
                 continue
-            del self._open[each]
+            del self._unanswered[each]
             if rest:
                 self.begin(dataclasses.replace(call, to=rest[0], others=rest[1:]))
 
-    def _try(self, each: _Open) -> None:
-        if each not in self._open:  # it was called off
+    def _try(self, each: _Unanswered) -> None:
+        if each not in self._unanswered:  # it was called off
             return
         if each.call.attach is None:
             self._dial(each, each.call.message)
@@ -153,24 +153,24 @@ class Calls:
     def _pump(self) -> None:
         while self._queue and self._has_room(self._queue[0].call):
             each = self._queue.popleft()
-            if each in self._open and each.call.attach is not None:
-                self._flying += 1
+            if each in self._unanswered and each.call.attach is not None:
+                self._sending += 1
                 self._bytes += _header(each.call).length
                 self._send_payload(each, each.call.attach)
 
     def _has_room(self, call: Call) -> bool:
         header = _header(call)
         small = header.author != self._party and self._bytes + header.length <= SMALL_BYTES
-        return self._flying < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
+        return self._sending < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
 
     def _free_room(self, call: Call) -> None:
-        self._flying -= 1
+        self._sending -= 1
         self._bytes -= _header(call).length
         self._pump()
 
-    def _send_payload(self, each: _Open, key: str) -> None:
+    def _send_payload(self, each: _Unanswered, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
-            if each not in self._open:
+            if each not in self._unanswered:
                 self._free_room(each.call)
                 return
             message, error = each.call.message, fetched.exception()
@@ -180,46 +180,46 @@ class Calls:
                 return
             if isinstance(error, KeyError):  # settled while it waited, or lost
                 self._free_room(each.call)
-                self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
+                self._report_failure(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
             assert isinstance(message, PutBlock)
             self._dial(each, dataclasses.replace(message, payload=fetched.result()))
 
-        self._then(self._caller.fetched(key), dial)
+        self._when_done(self._caller.fetch(key), dial)
 
-    def _dial(self, each: _Open, message: Request) -> None:
+    def _dial(self, each: _Unanswered, message: Request) -> None:
         each.dialled = self._around.loop.now()
         answer = self._around.transport.call(each.call.to, message)
-        self._around.meter.called(message, answer)
-        self._then(answer, partial(self._came_back, each))
+        self._around.meter.on_call(message, answer)
+        self._when_done(answer, partial(self._finish, each))
 
-    def _came_back(self, each: _Open, future: Future[Reply]) -> None:
+    def _finish(self, each: _Unanswered, future: Future[Reply]) -> None:
         call = each.call
         if call.attach is not None:
             self._free_room(call)
         error = future.exception()
         if error is not None and not isinstance(error, SecurepsError):
             raise error
-        if each not in self._open:
+        if each not in self._unanswered:
             return
         if isinstance(error, PeerError) and error.retry_after is not None:
-            self._again(each, error, error.retry_after)
+            self._retry(each, error, error.retry_after)
             return
         if isinstance(error, UnknownParty) and call.to != COORDINATOR and call.attach is None:
             # It may follow an older roster: whether this party has left, the coordinator says. Of a
             # block the author may be meant, who was revoked.
-            self._again(each, error, AGAIN_SECONDS)
+            self._retry(each, error, AGAIN_SECONDS)
             return
         self._note_recovery(call.to)
         if error is not None:
-            self._ended(each, Failed(call.message, error))
+            self._report_failure(each, Failed(call.message, error))
         else:
-            del self._open[each]
-            self._take_in(call.to, call.message, future.result())
+            del self._unanswered[each]
+            self._accept_reply(call.to, call.message, future.result())
 
-    def _again(self, each: _Open, error: PeerError | UnknownParty, seconds: float) -> None:
+    def _retry(self, each: _Unanswered, error: PeerError | UnknownParty, seconds: float) -> None:
         call, tried = each.call, each.tried
-        self._around.meter.retried(call.to)
+        self._around.meter.on_retry(call.to)
         waited = self._around.loop.now() - each.dialled
         long = max(seconds, waited) > LONGEST_BACKOFF and call.to not in self._slow
         if tried in NOTICES or long:
@@ -234,11 +234,11 @@ class Calls:
         each.tried += 1
         self._caller.later(partial(self._try, each), delay * self._around.jitter())
 
-    def _ended(self, each: _Open, event: Failed) -> None:
-        del self._open[each]
-        self._caller.heard(each.call.to, event)
+    def _report_failure(self, each: _Unanswered, event: Failed) -> None:
+        del self._unanswered[each]
+        self._caller.post(each.call.to, event)
 
-    def _then(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
+    def _when_done(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
         """Runs an action on the party's thread when a future ends, to which it must not refer.
 
         A future keeps its callbacks: in a circle its payload would stay until a garbage collection.
@@ -256,37 +256,37 @@ class Calls:
             self._lost.discard(to)
             tell(self._party, "BackAgain", f"{to} answers again", logging.INFO, {"peer": to})
 
-    def _take_in(self, to: str, request: Request, reply: Reply) -> None:
+    def _accept_reply(self, to: str, request: Request, reply: Reply) -> None:
         try:
             check_answer(to, request, reply)  # a server may send anything, also other messages
         except Malformed as error:
-            self._caller.heard(to, Failed(request, error))
+            self._caller.post(to, Failed(request, error))
             return
         if not isinstance(reply, Payload):
-            self._caller.heard(to, Answered(request, reply))
+            self._caller.post(to, Answered(request, reply))
             return
         # Damage on the way is told from a wrong answer, which the machine compares with records.
         if payload_digest(reply.payload) != reply.digest:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
-            self._caller.heard(to, Failed(request, damaged))
+            self._caller.post(to, Failed(request, damaged))
             return
-        kept = self._caller.kept(request, reply.payload, reply.digest)
+        kept = self._caller.store(request, reply.payload, reply.digest)
         length = len(reply.payload)
 
         def finish(kept: Future[bytes | None]) -> None:
             error = kept.exception()
             if is_disk_fault(error):  # our own disk: it is kept when the disk works again
-                again = partial(self._take_in, to, request, reply)
+                again = partial(self._accept_reply, to, request, reply)
                 self._caller.later(again, AGAIN_SECONDS)
             elif isinstance(error, SecurepsError):
-                self._caller.heard(to, Failed(request, error))
+                self._caller.post(to, Failed(request, error))
             elif error is not None:
                 raise error
             else:
                 bare = Payload(kept.result() or reply.digest)
-                self._caller.heard(to, Answered(request, bare, length))
+                self._caller.post(to, Answered(request, bare, length))
 
-        self._then(kept, finish)
+        self._when_done(kept, finish)
 
 
 def _header(call: Call) -> BlockHeader:
@@ -294,7 +294,7 @@ def _header(call: Call) -> BlockHeader:
     return call.message.header
 
 
-def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
+def replay(machine: Machine, journal: Journal) -> Iterator[Record]:
     """Takes a machine to where its journal ends; yields each record that it has applied."""
     fold = journal.fold
     if fold is not None:
@@ -377,7 +377,7 @@ class OpenRequests:
         self._waiting: set[Future[Reply]] = set()
         self._deferred: dict[str, list[Reception]] = {}
 
-    def gone(self) -> Unreachable:
+    def stopping_error(self) -> Unreachable:
         return Unreachable(f"{self._party} is stopping")
 
     def begin(self, answer: Future[Reply]) -> bool:
@@ -386,7 +386,7 @@ class OpenRequests:
             if not self._stopped:
                 self._waiting.add(answer)
                 return True
-        answer.set_exception(self.gone())
+        answer.set_exception(self.stopping_error())
         return False
 
     def settle(self, answer: Reception, result: Reply | SecurepsError) -> None:
@@ -408,7 +408,7 @@ class OpenRequests:
             self._stopped = True
             waiting, self._waiting = self._waiting, set()
         for answer in waiting:
-            answer.set_exception(self.gone())
+            answer.set_exception(self.stopping_error())
 
 
 class DiskFaults:
@@ -495,10 +495,10 @@ class Executor:
         self.later(self._start)
 
     def _start(self) -> None:
-        for record in replayed(self.machine, self._journal):
+        for record in replay(self.machine, self._journal):
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
-            self._meter.replayed(record)
+            self._meter.on_replay(record)
             self.hear(record)
         self.begun = True
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
@@ -532,7 +532,7 @@ class Executor:
         with suppress(InvalidStateError):
             self.halted.set_exception(error)
 
-    def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
+    def _guard(self, action: Callable[[], None]) -> Callable[[], None]:
         """Wraps an action on the loop: a halt skips it, and its error ends the party."""
 
         def guarded() -> None:
@@ -549,7 +549,7 @@ class Executor:
 
     def request(self, sender: str, message: Request) -> Future[Reply]:
         answer: Future[Reply] = Future()
-        self._meter.asked(message, answer)
+        self._meter.on_request(message, answer)
         if self._requests.begin(answer):
             self.later(partial(self._admit, sender, message, answer))
         return answer
@@ -581,24 +581,24 @@ class Executor:
             return
 
         def kept(done: Future[Any]) -> None:
-            self.later(partial(self._kept, event, done))
+            self.later(partial(self._finish_storing, event, done))
 
         def taken(done: Future[Callable[[], None]]) -> None:
             if done.cancelled() or done.exception() is not None:
                 kept(done)
             else:
-                self._loop.write(self._alive(done.result())).add_done_callback(kept)
+                self._loop.write(self._unless_halted(done.result())).add_done_callback(kept)
 
         # In its turn behind works that delete what is known no more: it may be the same block.
-        self._beside(partial(self.worker.take, bare, message.payload)).add_done_callback(taken)
+        self._offload(partial(self.worker.take, bare, message.payload)).add_done_callback(taken)
 
-    def _kept(self, event: _Event, done: Future[Any]) -> None:
+    def _finish_storing(self, event: _Event, done: Future[Any]) -> None:
         error = done.exception()
-        self._disk("payloads", error)
+        self._note_disk("payloads", error)
         if error is None:
             self._post(event)
         elif is_disk_fault(error):  # not the sender's fault, and not the end of what it sends
-            self._settle(event.answer, self._waits(error))
+            self._settle(event.answer, self._not_ready(error))
         elif isinstance(error, SecurepsError):
             self._settle(event.answer, error)
         else:
@@ -606,10 +606,10 @@ class Executor:
 
     # --- the party's own disk -----------------------------------------------------
 
-    def _waits(self, error: BaseException | None) -> NotReady:
+    def _not_ready(self, error: BaseException | None) -> NotReady:
         return NotReady(f"{self._party} waits for its own disk: {error}", AGAIN_SECONDS)
 
-    def _disk(self, what: str, error: BaseException | None) -> None:
+    def _note_disk(self, what: str, error: BaseException | None) -> None:
         """Notes that the disk failed or worked; exhausted limits of the process end it."""
         if error is not None and name_limit(error):
             raise error
@@ -623,7 +623,7 @@ class Executor:
 
     def hangs(self, text: str) -> None:
         """Takes the main thread's word that this party hangs, or ("") goes on."""
-        self._meter.hangs(bool(text))
+        self._meter.on_hang(bool(text))
         self._troubles.hangs = text
         self.later(self._say_troubles)
 
@@ -635,11 +635,11 @@ class Executor:
 
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
         """Runs an action on the loop, guarded; may be called from any thread."""
-        self._loop.call_later(delay, self._guarded(action))
+        self._loop.call_later(delay, self._guard(action))
 
-    def fetched(self, key: str) -> Future[bytes | memoryview]:
+    def fetch(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log say so while the disk refuses."""
-        payload = self._beside(partial(self.worker.fetch, key))
+        payload = self._offload(partial(self.worker.fetch, key))
         payload.add_done_callback(self._read)
         return payload
 
@@ -647,19 +647,19 @@ class Executor:
         error = None if done.cancelled() else done.exception()
         if is_disk_fault(error) or self._unread:
             self._unread = is_disk_fault(error)
-            self.later(partial(self._disk, "reads", error))
+            self.later(partial(self._note_disk, "reads", error))
 
-    def kept(
+    def store(
         self, request: Request, payload: bytes | memoryview, digest: bytes
     ) -> Future[bytes | None]:
-        return self._beside(partial(self.worker.keep, request, payload, digest))
+        return self._offload(partial(self.worker.keep, request, payload, digest))
 
-    def heard(self, sender: str, event: Event) -> None:
+    def post(self, sender: str, event: Event) -> None:
         self._post(_Event(sender, event))
 
     # --- events -------------------------------------------------------------------
 
-    def _meanwhile(self, event: _Event) -> Reply | SecurepsError:
+    def _answer_while_full(self, event: _Event) -> Reply | SecurepsError:
         """Answers a request while nothing can be journalled: by a view, or by asking to wait."""
         try:
             seen = None
@@ -667,11 +667,11 @@ class Executor:
                 seen = self.machine.view(self._loop.now(), event.sender, event.event)
         except SecurepsError as error:
             return error
-        return self._waits(self._full) if seen is None else seen
+        return self._not_ready(self._full) if seen is None else seen
 
     def _post(self, event: _Event) -> None:
         if self._full is not None and event.answer is not None:
-            self._settle(event.answer, self._meanwhile(event))
+            self._settle(event.answer, self._answer_while_full(event))
             return
         self._inbox.append(event)
         if not self._draining:
@@ -714,19 +714,19 @@ class Executor:
             except DiskFailed as error:
                 self._draining = True  # no effect before it is durable, and no later event first
                 self._full = error
-                self._disk("journal", error)
+                self._note_disk("journal", error)
                 for item in (*(item for item, _ in handled), *self._inbox):
-                    self._settle(item.answer, self._waits(error))
-                self.later(partial(self._commit_again, handled), AGAIN_SECONDS)
+                    self._settle(item.answer, self._not_ready(error))
+                self.later(partial(self._retry_commit, handled), AGAIN_SECONDS)
                 return
             self._full = None
-            self._disk("journal", None)
-            self._meter.journalled(records)
+            self._note_disk("journal", None)
+            self._meter.on_records(records)
             for record in records:
                 self.hear(record)
-                if (line := self._log_lines.told(record)) is not None:
-                    tell(self._party, type(record).__name__, line, fields=facts(record))
-        self._meter.stands(self.machine, self._loop.now())
+                if (line := self._log_lines.line(record)) is not None:
+                    tell(self._party, type(record).__name__, line, fields=log_fields(record))
+        self._meter.on_state(self.machine, self._loop.now())
         self._act(handled)
         self._schedule_tick()
         self._compact()
@@ -738,11 +738,11 @@ class Executor:
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
-            if not any(_replies(effect) for effect in step.effects):
+            if not any(_settles_request(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
 
-    def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
+    def _retry_commit(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False
         self._commit(handled)
         if self._inbox and not self._draining:
@@ -776,8 +776,8 @@ class Executor:
             case CallOff(to):
                 self._calls.call_off(to)
             case Work(task):
-                done = self._beside(partial(self._work, task), self.worker.seconds(task))
-                done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))
+                done = self._offload(partial(self._work, task), self.worker.seconds(task))
+                done.add_done_callback(lambda f: self.later(partial(self._finish_work, task, f)))
             case Locate(party, address):
                 self._around.transport.locate(party, address)
             case Watch():
@@ -807,22 +807,22 @@ class Executor:
                 complain(self._party, item.event, error)
                 self._settle(answer, error)
             elif is_disk_fault(error):
-                self._settle(answer, self._waits(error))
+                self._settle(answer, self._not_ready(error))
             else:
                 self._settle(answer, InternalError("a stored payload cannot be read"))
                 self.later(partial(self.fail, error))
 
-        self.fetched(attach).add_done_callback(finish)
+        self.fetch(attach).add_done_callback(finish)
 
-    def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
-        return self._loop.offload(self._alive(action), seconds)
+    def _offload(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
+        return self._loop.offload(self._unless_halted(action), seconds)
 
-    def _alive(self, action: Callable[[], T]) -> Callable[[], T]:
+    def _unless_halted(self, action: Callable[[], T]) -> Callable[[], T]:
         """Wraps an action beside the loop: nothing is begun for a party that has ended."""
 
         def begin() -> T:
             if self.halted.done():
-                raise self._requests.gone()
+                raise self._requests.stopping_error()
             return action()
 
         return begin
@@ -832,11 +832,11 @@ class Executor:
         try:
             return (result := self.worker.work(task))
         finally:
-            self._meter.worked(task, self._loop.now() - began, result)
+            self._meter.on_work(task, self._loop.now() - began, result)
 
-    def _worked(self, task: Task, done: Future[TaskResult | None]) -> None:
+    def _finish_work(self, task: Task, done: Future[TaskResult | None]) -> None:
         error = done.exception()
-        self._disk(type(task).__name__, error)
+        self._note_disk(type(task).__name__, error)
         if is_disk_fault(error):
             again = partial(self._perform, _Event(self._party, Tick()), Work(task))
             self.later(again, AGAIN_SECONDS)
@@ -879,5 +879,5 @@ class Executor:
             self._say_troubles()
 
 
-def _replies(effect: Effect) -> bool:
+def _settles_request(effect: Effect) -> bool:
     return isinstance(effect, Defer) or (isinstance(effect, Answer) and not effect.ticket)

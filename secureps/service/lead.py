@@ -32,7 +32,7 @@ from secureps.roles.coordinator.reign import RowsKept
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Done, Halt, Machine, Record, Step
 from secureps.service.environment import Environment, Worker
-from secureps.service.executor import Executor, compact_if_due, replayed
+from secureps.service.executor import Executor, compact_if_due, replay
 from secureps.store.backup import CopyParts
 from secureps.store.checkpoint import (
     Manifest,
@@ -154,7 +154,7 @@ class Lead(Executor):
             self._answer_rows(answer)
         else:
             self.later(partial(self._answer_rows, answer), PAUSE)
-            self._caught_up()
+            self._note_caught_up()
         self._release()
 
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
@@ -164,20 +164,20 @@ class Lead(Executor):
         there too, or of a new one, which is made beside the loop.
         """
         copy = self._copy
-        if copy is not None and (copy.digest == message.copy or self._serves(copy, message)):
+        if copy is not None and (copy.digest == message.copy or self._is_usable(copy, message)):
             self._settle(answer, Rows((), _part(copy, message)))
-            self.later(self._let_go, AWAY)
+            self.later(self._drop_copy, AWAY)
             return
 
         def made(done: Future[Copy]) -> None:
-            self.later(partial(self._copied, message, answer, done))
+            self.later(partial(self._finish_copy, message, answer, done))
 
         if self._copying is None:
             self._copy = None  # either may be large
-            self._copying = self._beside(partial(self._copy_journal, self._rows.mark))
+            self._copying = self._offload(partial(self._copy_journal, self._rows.mark))
         self._copying.add_done_callback(made)
 
-    def _serves(self, copy: Copy, message: Follow) -> bool:
+    def _is_usable(self, copy: Copy, message: Follow) -> bool:
         if message.have:
             return False
         try:
@@ -190,19 +190,19 @@ class Lead(Executor):
         whole = self._rows.copied()
         return Copy(row, payload_digest(whole), whole)
 
-    def _copied(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
+    def _finish_copy(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
         self._heard, error = self._loop.now(), done.exception()
         if self._copying is done:  # the first of those who asked for it
             self._copying, self._copy = None, done.result() if error is None else None
         if error is None:
             self._settle(answer, Rows((), _part(done.result(), message)))
-            self.later(self._let_go, AWAY)
+            self.later(self._drop_copy, AWAY)
         elif name_limit(error):
             raise error
         else:
             self._settle(answer, told(error))  # the run goes on without a standby
 
-    def _let_go(self) -> None:
+    def _drop_copy(self) -> None:
         """Drops a copy, which may be large, if its standby is away."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
@@ -218,22 +218,22 @@ class Lead(Executor):
         super().hear(record)
         self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft | StandbyFollows)
 
-    def _caught_up(self) -> None:
+    def _note_caught_up(self) -> None:
         if self._follows and not self._unconfirmed:
             return
         if not self._follows:
             self._follows = True
-            self._look()
+            self._watch_standby()
         self._unconfirmed = False
-        self.heard(WORKER, StandbyFollows(self._standby))
+        self.post(WORKER, StandbyFollows(self._standby))
 
-    def _look(self) -> None:
+    def _watch_standby(self) -> None:
         """Ends this process's rule if its standby is away; looks again later."""
         left = self._heard + AWAY - self._loop.now()
         if left <= 0:
             self._halt(Halt(ALONE))
         else:
-            self.later(self._look, left)
+            self.later(self._watch_standby, left)
 
 
 def _part(copy: Copy, message: Follow) -> CopyPart:
@@ -328,7 +328,7 @@ class StandbyWorker(Worker):
     def _compact(self) -> None:
         """Takes the copy to the journal's end; compacts the journal if it is time."""
         if self._behind is None:
-            for _ in replayed(self._copy, self._journal):
+            for _ in replay(self._copy, self._journal):
                 pass
         else:
             for at, record in self._behind:

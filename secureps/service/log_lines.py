@@ -45,7 +45,7 @@ class LogLines:
     def _trails(self, group: str) -> bool:
         return self._plan is not None and self._plan.trails(group)
 
-    def told(self, record: Record) -> str | None:
+    def line(self, record: Record) -> str | None:
         """The line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
@@ -154,7 +154,7 @@ class LogLines:
         return None
 
 
-def facts(record: Record) -> dict[str, str | int]:
+def log_fields(record: Record) -> dict[str, str | int]:
     """The fields of a record for programs."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):

@@ -158,7 +158,7 @@ class Metrics(Meter, Collector):
 
     # --- Meter --------------------------------------------------------------------
 
-    def asked(self, message: Request, answer: Future[Reply]) -> None:
+    def on_request(self, message: Request, answer: Future[Reply]) -> None:
         kind, began = type(message).__name__, time.perf_counter()
         self._count_payload(message, IN)
 
@@ -168,7 +168,7 @@ class Metrics(Meter, Collector):
 
         answer.add_done_callback(answered)
 
-    def called(self, message: Request, answer: Future[Reply]) -> None:
+    def on_call(self, message: Request, answer: Future[Reply]) -> None:
         kind = type(message).__name__
         self._count_payload(message, OUT)
 
@@ -177,18 +177,18 @@ class Metrics(Meter, Collector):
 
         answer.add_done_callback(came_back)
 
-    def retried(self, to: str) -> None:
+    def on_retry(self, to: str) -> None:
         self._retries.labels(to).inc()
 
-    def journalled(self, records: Sequence[Record]) -> None:
+    def on_records(self, records: Sequence[Record]) -> None:
         for record in records:
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
-    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         self._works.labels(type(task).__name__).observe(seconds)
 
-    def stands(self, machine: Machine, now: float) -> None:
+    def on_state(self, machine: Machine, now: float) -> None:
         was_ready, self._ready = self.ready, _is_ready(machine)
         if isinstance(machine, Coordinator):
             federation = machine.federation
@@ -202,7 +202,7 @@ class Metrics(Meter, Collector):
             with self._ready_lock:
                 self._tell_ready(self.ready)
 
-    def hangs(self, hangs: bool) -> None:
+    def on_hang(self, hangs: bool) -> None:
         with self._ready_lock:
             self._hangs = hangs
             self._tell_ready(self.ready)

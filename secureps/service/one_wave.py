@@ -42,7 +42,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.roles.machine import Call, Fold, Halt
 from secureps.service.environment import Environment, Stores
-from secureps.service.executor import Executor, replayed
+from secureps.service.executor import Executor, replay
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
 from secureps.service.process import ActWatch, KitWatch, Party
@@ -76,7 +76,7 @@ _PEER = struct.Struct("3i")
 
 
 @contextmanager
-def answering(
+def answer_batches(
     party: str, path: Path, answer: Callable[[bytes], bytes], test: bool = False
 ) -> Iterator[None]:
     """Listens on a socket, and answers one batch after another, while the context is open.
@@ -93,7 +93,7 @@ def answering(
 
         def handle(self) -> None:
             try:
-                kind, batch = _frame(self.rfile)
+                kind, batch = _read_frame(self.rfile)
                 if kind != _BATCH:
                     raise Malformed("a party is sent batches")
                 if not test:
@@ -140,7 +140,7 @@ def refuse_reader(line: socket.socket) -> None:
         )
 
 
-def asked(path: Path, batch: bytes) -> bytes:
+def ask_party(path: Path, batch: bytes) -> bytes:
     """Asks the party at a socket; Unreachable if nobody answers, NotReady if it refuses."""
     try:
         with socket.socket(socket.AF_UNIX) as line:
@@ -148,7 +148,7 @@ def asked(path: Path, batch: bytes) -> bytes:
             line.connect(str(path))
             line.sendall(_HEAD.pack(_BATCH, len(batch)) + batch)
             with line.makefile("rb") as file:
-                kind, data = _frame(file)
+                kind, data = _read_frame(file)
     except OSError as error:
         raise Unreachable(f"nobody answers at {path}: {error}; is the key holder up?") from None
     if kind == _ERROR:
@@ -156,14 +156,14 @@ def asked(path: Path, batch: bytes) -> bytes:
     return data
 
 
-def _frame(file: BufferedIOBase) -> tuple[int, bytes]:
-    kind, length = _HEAD.unpack(_exactly(file, _HEAD.size))
+def _read_frame(file: BufferedIOBase) -> tuple[int, bytes]:
+    kind, length = _HEAD.unpack(_read_exactly(file, _HEAD.size))
     if length > MOST:
         raise Oversized(f"a batch of {length} bytes; at most {MOST} are allowed")
-    return kind, _exactly(file, length)
+    return kind, _read_exactly(file, length)
 
 
-def _exactly(file: BufferedIOBase, length: int) -> bytes:
+def _read_exactly(file: BufferedIOBase, length: int) -> bytes:
     data = file.read(length)
     if len(data) < length:
         raise ConnectionError("the connection ended in the middle of a batch")
@@ -177,7 +177,7 @@ Make = Callable[[Stores, Environment], Executor]
 LEAST = 256 << 10
 """Bytes of rows before which the journal is not compacted: every wave reads them all."""
 
-TOLD = (WrongRun, KitError)
+SHARED = (WrongRun, KitError)
 """Errors whose words the server hears. Words of others may tell of records, or of what a site keeps
 to itself, so the server hears only their class."""
 
@@ -203,7 +203,7 @@ def play_wave(
     if batch.sender != COORDINATOR or batch.to not in ("", party.name):
         raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {party.name}")
     ended = ""
-    with one_at_a_time(party.state / "wave"), closing(_journal_of(party)) as journal:
+    with one_at_a_time(party.state / "wave"), closing(_open_journal(party)) as journal:
         demand_owner(party.state, party.role, party.name)
         kept = _ReadOnce(journal)
         ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
@@ -226,7 +226,7 @@ def play_wave(
                 raise halt.error(halt.reason)  # it may train the next time, and told more than we
             ended = explain_end(party.name, halt)
         else:
-            first = tuple(_first(make(stores, around), kept, loop.now()))
+            first = tuple(_first_requests(make(stores, around), kept, loop.now()))
             said = (*_drop_repeated(said, first), *first)
         executor.stop()
     answer = Batch(party.name, COORDINATOR, executor.run, batch.challenge, said)
@@ -237,7 +237,7 @@ def _verify(roster: Roster, sender: str, data: bytes, signature: bytes) -> None:
     roster.identity(sender).verify(WAVE_DOMAIN, data, signature)
 
 
-def _journal_of(party: Party) -> DatedJournal:
+def _open_journal(party: Party) -> DatedJournal:
     rows = SqliteJournal(party.state / "journal.db", least=LEAST)
     return DatedJournal(rows, party.name, party.role, time.time)
 
@@ -247,7 +247,7 @@ def explain_end(name: str, halt: Halt) -> str:
     if halt.error is None:
         return halt.reason
     tell(name, "Ended", halt.reason, logging.ERROR)
-    if issubclass(halt.error, TOLD):
+    if issubclass(halt.error, SHARED):
         return halt.reason
     return f"{halt.error.__name__}; the node's log says why"
 
@@ -282,10 +282,10 @@ class _ReadOnce(WrappedJournal):
         self._rows = []
 
 
-def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
+def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
     """The requests that a party's next process makes before it hears anything, by its journal."""
     machine = executor.machine
-    for _ in replayed(machine, journal):
+    for _ in replay(machine, journal):
         pass
     for effect in machine.resume(now).effects:
         if isinstance(effect, Call):

@@ -187,7 +187,7 @@ class Party:
         return self.identity.sign(REQUEST_DOMAIN, request)
 
 
-def link_of(
+def make_link(
     kit: Path,
     name: str,
     ca: PublicIdentity,
@@ -266,7 +266,7 @@ def run_process(
     Args:
         addresses: of the servers that it knows from the start, by name.
         serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
-            `settled`), and `STATE/address` says so once it answers.
+            `choose_address`), and `STATE/address` says so once it answers.
 
     Raises:
         SecurepsError: the machine's error, or whatever else ended it.
@@ -336,7 +336,7 @@ def _run(
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)
         before = threading.excepthook
-        threading.excepthook = partial(_hear, executor, before)
+        threading.excepthook = partial(_fail_on_limit, executor, before)
         try:
             (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
             executor.start()
@@ -365,7 +365,7 @@ def _run(
             if number is not None:
                 known = {"signal": number.name}
                 tell(party.name, "Signal", f"ends on {number.name}", fields=known)
-                _end_in_any_case(closed)
+                _force_exit(closed)
             else:
                 executor.halted.result()
         except Exception as error:
@@ -388,7 +388,7 @@ def _run(
     return executor.halted.result()
 
 
-def _hear(
+def _fail_on_limit(
     executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
 ) -> None:
     """Ends the process with a thread, even one of gRPC, that met a limit: its work is missing."""
@@ -399,7 +399,7 @@ def _hear(
 
 
 @contextmanager
-def settled(state: Path, listen: str) -> Iterator[str]:
+def choose_address(state: Path, listen: str) -> Iterator[str]:
     """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
 
     No other process is given the port while the `with` lasts, unless it names it. gRPC's server
@@ -427,7 +427,7 @@ def settled(state: Path, listen: str) -> Iterator[str]:
         yield f"{host}:{port}"
 
 
-def _end_in_any_case(closed: threading.Event) -> None:
+def _force_exit(closed: threading.Event) -> None:
     """Ends the process, with status 0, if closing takes it more than LAST_RESORT seconds.
 
     A fit, or a sum of large blocks, cannot be interrupted, and the interpreter would wait for its
@@ -486,7 +486,7 @@ class KitWatch(_Watch):
         self._told = ""
 
     def _look(self) -> None:
-        self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
+        self._executor.post(WORKER, KitRead(time.time(), *self._changed()))
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
         """The roster's text and holders' keys if a file of theirs changed; else empty."""
@@ -520,7 +520,7 @@ class ActWatch(_Watch):
             return
         try:
             for line in self._changed():
-                self._executor.heard(WORKER, own_act(line))
+                self._executor.post(WORKER, own_act(line))
         except (OSError, SecurepsError, ValueError) as error:
             text = f"does nothing of what its data holder wants: {error}"
             tell(self._party, "OwnAct", text, logging.WARNING)

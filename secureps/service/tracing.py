@@ -123,38 +123,38 @@ class Tracing(Meter):
 
     # --- Meter --------------------------------------------------------------------
 
-    def replayed(self, record: Record) -> None:
+    def on_replay(self, record: Record) -> None:
         match record:
             case RunPinned(run):
                 self._run = run.id
             case records.CohortClosed(cohort) | CohortReleased(cohort):
                 self._cohorts[cohort.group] = cohort
 
-    def journalled(self, written: Sequence[Record]) -> None:
+    def on_records(self, written: Sequence[Record]) -> None:
         for record in written:
-            self.replayed(record)
+            self.on_replay(record)
             self._step(record, self._clock())
 
-    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+    def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         end = self._clock()
         begin = end - int(seconds * SECOND)
         match task:
             case SumCohort(cohort):
-                self._of_cohort("add", cohort, "hold", begin, end)
+                self._add_for_cohort("add", cohort, "hold", begin, end)
             case StepState(cohort):
-                self._of_cohort("step", cohort, "prepare", begin, end)
+                self._add_for_cohort("step", cohort, "prepare", begin, end)
             case Open(cohort=cohort):
-                self._of_cohort("share", cohort, "open", begin, end)
+                self._add_for_cohort("share", cohort, "open", begin, end)
             case OpenSum(group, number):
                 known = self._cohorts.get(group)
                 if known is not None and known.number == number:
-                    self._of_cohort("decrypt", known, "open", begin, end)
+                    self._add_for_cohort("decrypt", known, "open", begin, end)
             case MakeState(group):
                 self._add("make", group, 0, begin, end)
             case Examine(receipt=receipt):
                 self._add("examine", receipt.id.group, receipt.version + 1, begin, end)
             case Contribute() | SealOn():
-                self._trained(task, begin, end, result)
+                self._add_training(task, begin, end, result)
             case Offer(group):
                 self._add("seal", group, 0, begin, end)
             case Reseal(receipt):
@@ -167,7 +167,7 @@ class Tracing(Meter):
                     told = {"checkpoint": number}
                     self._add("checkpoint", at.group, at.version, begin, end, told)
 
-    def called(self, message: Request, answer: Future[Reply]) -> None:
+    def on_call(self, message: Request, answer: Future[Reply]) -> None:
         begin = self._clock()
         match message:
             case Submit(receipt):
@@ -181,9 +181,9 @@ class Tracing(Meter):
             case GetBlock(group=group, version=version):
                 with self._lock:
                     self._pulls.setdefault((group, version), [begin, 0])[1] += 1
-                answer.add_done_callback(lambda _: self._pulled(group, version))
+                answer.add_done_callback(lambda _: self._end_pull(group, version))
 
-    def _pulled(self, group: str, version: int) -> None:
+    def _end_pull(self, group: str, version: int) -> None:
         """A block of a version came, or did not: the last of them ends its pull."""
         with self._lock:
             pull = self._pulls[group, version]
@@ -195,7 +195,7 @@ class Tracing(Meter):
 
     # --- a client's training ------------------------------------------------------
 
-    def _trained(
+    def _add_training(
         self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
     ) -> None:
         if isinstance(task, Contribute):
@@ -216,56 +216,56 @@ class Tracing(Meter):
     def _step(self, record: Record, now: int) -> None:
         match record:
             case records.RoundOpened(group=group):
-                self._of(group, now)
+                self._times_of(group, now)
             case Submit(receipt):
-                self._of(receipt.id.group, now)
+                self._times_of(receipt.id.group, now)
             case Sealed(receipt):
                 self._sealed[receipt.id.group, receipt.id.sequence] = now
             case records.CohortClosed(cohort):
-                times = self._of(cohort.group)
+                times = self._times_of(cohort.group)
                 times.closed = times.held = now
-                self._closed("close", cohort, times.since, now)
+                self._add_step("close", cohort, times.since, now)
             case Held(group=group):
-                self._of(group).held = now
+                self._times_of(group).held = now
             case records.CohortReopened(group=group):
-                self._came_to_nothing("hold", group, now, "reopened")
+                self._fail_step("hold", group, now, "reopened")
             case records.CohortBurnt(group=group, spoilt=spoilt):
-                self._held(group)
-                self._came_to_nothing("open", group, now, "spoilt" if spoilt else "burnt")
+                self._close_hold(group)
+                self._fail_step("open", group, now, "spoilt" if spoilt else "burnt")
             case records.CohortOpened(group=group):
-                self._held(group)
-                times = self._of(group)
+                self._close_hold(group)
+                times = self._times_of(group)
                 times.opened = times.prepared = now
-                self._closed("open", self._cohorts[group], times.held or self._born, now)
+                self._add_step("open", self._cohorts[group], times.held or self._born, now)
             case Prepared(group=group):
-                self._of(group).prepared = now
+                self._times_of(group).prepared = now
             case records.VersionCommitted(group, version):
-                self._committed(group, version, now)
+                self._add_version(group, version, now)
 
-    def _of(self, group: str, now: int = 0) -> _Times:
+    def _times_of(self, group: str, now: int = 0) -> _Times:
         """The times of the version that a group makes; it begins `now` if nothing was heard yet."""
         if group not in self._times:
             self._times[group] = _Times(now or self._born)
         return self._times[group]
 
-    def _held(self, group: str) -> None:
+    def _close_hold(self, group: str) -> None:
         """A cohort's last shard holds it: this shows when the cohort is opened or burnt."""
-        times = self._of(group)
+        times = self._times_of(group)
         if (cohort := self._cohorts.get(group)) is not None:
-            self._closed("hold", cohort, times.closed or self._born, times.held or self._born)
+            self._add_step("hold", cohort, times.closed or self._born, times.held or self._born)
 
-    def _came_to_nothing(self, step: str, group: str, now: int, how: str) -> None:
-        times, cohort = self._of(group), self._cohorts.get(group)
+    def _fail_step(self, step: str, group: str, now: int, how: str) -> None:
+        times, cohort = self._times_of(group), self._cohorts.get(group)
         began = times.closed if step == "hold" else times.held
         if cohort is not None:
-            self._closed(step, cohort, began or self._born, now, how)
+            self._add_step(step, cohort, began or self._born, now, how)
 
-    def _committed(self, group: str, version: int, now: int) -> None:
-        times, cohort = self._of(group), self._cohorts.get(group)
+    def _add_version(self, group: str, version: int, now: int) -> None:
+        times, cohort = self._times_of(group), self._cohorts.get(group)
         if cohort is not None and cohort.version == version:
-            self._closed("prepare", cohort, times.opened or self._born, times.prepared or now)
-            self._closed("commit", cohort, times.prepared or now, now)
-            self._closed("publish", cohort, now, now)
+            self._add_step("prepare", cohort, times.opened or self._born, times.prepared or now)
+            self._add_step("commit", cohort, times.prepared or now, now)
+            self._add_step("publish", cohort, now, now)
         trace = trace_of(self._run, group, version)
         others = {} if cohort is None else {each.version + 1 for each in cohort.members}
         links = tuple(trace_of(self._run, group, each) for each in sorted({*others} - {version}))
@@ -275,14 +275,14 @@ class Tracing(Meter):
 
     # --- spans --------------------------------------------------------------------
 
-    def _closed(self, step: str, cohort: Cohort, begin: int, end: int, failed: str = "") -> None:
+    def _add_step(self, step: str, cohort: Cohort, begin: int, end: int, failed: str = "") -> None:
         trace = trace_of(self._run, cohort.group, cohort.version)
         facts = self._facts(cohort.group, cohort.version)
         facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
         own, whole = span_of(trace, step, cohort.number), span_of(trace, VERSION)
         self._spans.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
 
-    def _of_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
+    def _add_for_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
         more = {"cohort": cohort.number}
         self._add(name, cohort.group, cohort.version, begin, end, more, step, cohort.number)
 

@@ -48,7 +48,7 @@ class DataHolders:
         if fault.kind != RESTS:
             self.gone.add(name)
         if fault.kind == STOPS:
-            executor.heard(WORKER, Leave("whoever runs this client has stopped it"))
+            executor.post(WORKER, Leave("whoever runs this client has stopped it"))
             return
         self._note(name, DEEDS[fault.kind], fault.seconds if fault.kind == LOWERS else None)
         if fault.kind == RESTS:

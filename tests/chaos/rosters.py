@@ -37,7 +37,7 @@ def happen(world: World, fault: Fault) -> None:
         case "renewed":
             told = world.issuer.expire()
             for name in [n for n in world.parties if n not in world.down]:
-                world.parties[name].heard(WORKER, told)
+                world.parties[name].post(WORKER, told)
             world.loop.call_later(fault.seconds, partial(_renew, world))
         case "comes":
             world.loop.call_later(fault.seconds, partial(_admit, world, fault.who))
@@ -69,7 +69,7 @@ def _renew(world: World) -> None:
 def tell(world: World) -> None:
     """The coordinator looks at its kit, and so does a standby whose coordinator is gone."""
     for place in {COORDINATOR, world.ruler} - world.down - world.gone:
-        world.parties[place].heard(WORKER, world.issuer.told)
+        world.parties[place].post(WORKER, world.issuer.told)
     takeover.brought(world)
 
 

@@ -78,7 +78,7 @@ def test_one_holder_that_finds_flaws_everywhere_ends_no_run_and_is_named(
     line = "not believed: holder-1 finds flaws in what 6 clients sent, and too few others do"
     assert noted[-1].reason == line
     said = f"{noted[-1].id}: holder-1 found a flaw, {line}: it does not open"
-    assert LogLines().told(noted[-1]) == said
+    assert LogLines().line(noted[-1]) == said
     assert len({(r.id, r.holder) for r in noted}) == len(noted)
     servers = simulation.coordinator.servers
     assert {s.name: s.accuses for s in servers if s.accuses} == {"holder-1": 6}

@@ -123,7 +123,7 @@ def act(play: Simulation, number: int, what: str, budget: float | None = None) -
     ledger = play._ledgers[NAME]
     if budget is not None and budget < (ledger.limit or math.inf):
         ledger.lower(budget)
-    play.parties[NAME].heard(WORKER, OwnAct(number, what, budget))
+    play.parties[NAME].post(WORKER, OwnAct(number, what, budget))
 
 
 def until_version(play: Simulation, version: int) -> None:

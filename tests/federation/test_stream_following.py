@@ -285,7 +285,7 @@ def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind() -> No
         assert weights == dict.fromkeys(FAST, 2) | dict.fromkeys(SLOW, 1)
     assert back.clients == SLOW
     assert back.reason == "no other set of clients may make this version"
-    assert LogLines().told(back) == f"all: c3, c4, c5 return: {back.reason}"
+    assert LogLines().line(back) == f"all: c3, c4, c5 return: {back.reason}"
     play(world, *SLOW)
     world.wait(50.0)
     play(world)

@@ -118,7 +118,7 @@ def test_who_keeps_its_lease_and_sends_nothing_is_waited_for_until_the_deadline(
     assert all("c4" not in {m.id.client for m in cohort.members} for cohort in world.made)
     (passed,) = world.journalled(coordinator_records.MemberPassed)
     assert passed.reason == "c4 passed over after 50 s: not waited for until another update comes"
-    assert LogLines().told(passed) == f"all: c4 is not waited for: {passed.reason}"
+    assert LogLines().line(passed) == f"all: c4 is not waited for: {passed.reason}"
     world.replayed()
     world.leave("c4")
     world.join("c4")

@@ -38,7 +38,7 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
     assert record == Withdraw("c1", first, 0, 0, "no room")
-    assert LogLines().told(record) == "c1/all/0 never comes: no room"
+    assert LogLines().line(record) == "c1/all/0 never comes: no room"
     assert asked == coordinator_records.MemberAsked("all", "c1", 0, 0)
     assert withdraw(world, first) == [], "it was told before"
     second = world.train("c1")

@@ -58,7 +58,7 @@ def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path)
     assert {m.name for m in shown.members if m.state == "trains"} == training
     assert {m.state for m in shown.members} <= {"trains", "waits"}
     metrics = Metrics()
-    metrics.stands(machine, now)
+    metrics.on_state(machine, now)
     why = unnamed(group.reason, machine.federation.members)
     assert "client-0" not in why
     labels = {"group": "all", "why": why}

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
 from secureps.files import objects
-from secureps.files.objects import ObjectStore, initial_path, pinned
+from secureps.files.objects import ObjectStore, initial_path, pin_initial
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import Permit, check
@@ -77,7 +77,7 @@ def test_it_is_fetched_once(tmp_path: Path, url: str) -> None:
     assert path.read_bytes() == MODEL
     replace(url, b"another")
     assert initial_path(url) == path
-    assert pinned(url, tmp_path) == (url, file_digest(MODEL).hex())
+    assert pin_initial(url, tmp_path) == (url, file_digest(MODEL).hex())
     assert path.read_bytes() == MODEL
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, OperatorError
 from secureps.files import objects
-from secureps.files.objects import ObjectStore, is_url, shown
+from secureps.files.objects import ObjectStore, is_url, redact
 from secureps.run.export import export
 from tests.kits.object_stores import STORES, content, empty_place, s3_bucket
 
@@ -112,14 +112,14 @@ def test_a_store_that_cannot_be_reached_is_told_and_may_work_again(
     ],
 )
 def test_a_url_is_shown_without_what_opens_it(url: str, said: str) -> None:
-    assert shown(url) == said
+    assert redact(url) == said
 
 
 def test_no_error_has_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(url: str) -> tuple[object, str]:
         raise OSError(f"{PASSWORD}, abcd, s3cr3t%2Fwith%2Bslash: refused at {url}")
 
-    monkeypatch.setattr(objects, "_opened", opened)
+    monkeypatch.setattr(objects, "_open", opened)
     with pytest.raises(ConfigError) as failed:
         ObjectStore("ftp://me:s3cr3t%2Fwith%2Bslash@host/run?token=abcd")
     assert "ftp://***@host/run?***: OSError: ***, " in str(failed.value)

@@ -122,7 +122,7 @@ class ChangingRoster:
         read = read if text else KitRead(0.0)
         for name in names or (COORDINATOR,):
             heard = replace(read, unix=self.issuer.unix if at is None else at)
-            self.play.parties[name].heard(WORKER, heard)
+            self.play.parties[name].post(WORKER, heard)
 
     def admit(self, name: str, *told: str) -> None:
         """A client comes: it is on the next roster, of which these hear, and starts."""

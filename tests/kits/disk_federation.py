@@ -11,7 +11,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
-from secureps.service.process import link_of
+from secureps.service.process import make_link
 from secureps.store.envelope_keys import load_keys
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import load_private, load_public
@@ -43,7 +43,7 @@ class DiskFederation(OneProcess):
         self.kit = MemoryKit(public, identities, secrets)
 
     def link(self, name: str) -> Link:
-        return link_of(self.directory, name, self.kit.public.ca, insecure=False)
+        return make_link(self.directory, name, self.kit.public.ca, insecure=False)
 
     @property
     def server(self) -> str:

@@ -59,7 +59,7 @@ def received(simulation: Simulation) -> list[Receipt]:
 def calendar(simulation: Simulation, unix: float, holders: tuple[str, ...] = HOLDERS) -> None:
     """What the calendar says, to holders that are there."""
     for holder in holders:
-        simulation.parties[holder].heard(WORKER, KitRead(unix))
+        simulation.parties[holder].post(WORKER, KitRead(unix))
 
 
 def stop_in_a_full_round(simulation: Simulation, version: int) -> None:

@@ -18,7 +18,7 @@ from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.pinned_run import PinnedRun
 from secureps.run.journal_status import journal_status
-from secureps.service.executor import replayed
+from secureps.service.executor import replay
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.keyring import load_public
 from tests.kits.audited import begin, play
@@ -67,7 +67,7 @@ def test_a_compacted_journal_tells_the_same(played: tuple[Path, Status], tmp_pat
     path = copy / "state" / "coordinator" / "journal.db"
     writer = (COORDINATOR, "coordinator", time.time)
     with closing(DatedJournal(SqliteJournal(path), *writer)) as journal:
-        assert [*replayed(machine, journal)]
+        assert [*replay(machine, journal)]
         journal.compact(machine.make_fold())
         machine.apply(9e6, again := Incarnated(7))
         journal.append(9e6, [again])

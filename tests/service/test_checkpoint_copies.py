@@ -94,7 +94,7 @@ def test_what_was_there_and_what_is_made_is_copied_parts_first(tmp_path: Path) -
             for file in ("shard-0.safetensors", "shard-1.safetensors", "manifest.json")
         ], "the newest first"
         made = write(tmp_path, 8)
-        copying.copies.worked(WriteManifest(8, (), Placement(1, (), ()), ()), 0.1)
+        copying.copies.on_work(WriteManifest(8, (), Placement(1, (), ()), ()), 0.1)
         until(lambda: whole(store, 8))
         assert copying.told == []
     assert copied_model(store.name).tensors.keys() == tensors.keys()
@@ -170,7 +170,7 @@ def test_another_runs_checkpoints_are_left_alone_and_it_is_told(tmp_path: Path) 
         said = copying.until_told(1)
         assert "000000/manifest.json is there, and is another: nothing is written over it" in said
         write(tmp_path / "two", 1)
-        copying.copies.worked(WriteManifest(1, (), Placement(1, (), ()), ()), 0.1)
+        copying.copies.on_work(WriteManifest(1, (), Placement(1, (), ()), ()), 0.1)
         until(lambda: whole(store, 1))
     assert content(store, "000000/manifest.json") == before
 
@@ -192,7 +192,7 @@ def test_servers_without_a_shared_folder_copy_their_own_parts(tmp_path: Path) ->
             until(lambda: whole(store, 4))
             assert store.order[-1] == "000004/manifest.json"
             write(tmp_path / "shard-1", 5)
-            shard.copies.worked(WriteCheckpoint(1, 5, ()), 0.1)
+            shard.copies.on_work(WriteCheckpoint(1, 5, ()), 0.1)
             until(lambda: "000005/shard-1.safetensors" in store.order)
         assert coordinator.until_told(2) == ""
     assert copied_model(store.name).number == 4

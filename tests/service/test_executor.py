@@ -65,7 +65,7 @@ from secureps.service.executor import (
     Executor,
     Watchers,
     compact_if_due,
-    replayed,
+    replay,
 )
 from secureps.service.loop import RealLoop
 from secureps.store import journal_rows
@@ -136,8 +136,8 @@ def test_what_comes_while_the_disk_is_full_is_journalled_after_what_it_refused()
             super().append(at, records)
 
     executor = stage.build(Full(stage.log))
-    executor.heard("1", Tick())
-    stage.loop.call_later(AGAIN_SECONDS / 2, lambda: executor.heard("2", Tick()))
+    executor.post("1", Tick())
+    stage.loop.call_later(AGAIN_SECONDS / 2, lambda: executor.post("2", Tick()))
     stage.play()
     assert stage.log == [("journal", (1,)), ("journal", (2,))]
 
@@ -528,13 +528,13 @@ def silent(sender: str, event: Any) -> Step:
 def test_a_start_begins_with_the_fold_and_applies_the_rows_after_it() -> None:
     journal, machine = Compacted(FOLD), Counting(silent)
     journal.append(3.0, [Incarnated(3), Incarnated(4)])
-    assert list(replayed(machine, journal)) == [*FOLD.records, Incarnated(3), Incarnated(4)]
+    assert list(replay(machine, journal)) == [*FOLD.records, Incarnated(3), Incarnated(4)]
     assert [record.number for record in machine.applied] == [1, 2, 3, 4]
 
 
 def test_a_machine_that_folds_nothing_takes_up_no_fold() -> None:
     with pytest.raises(DamagedStore, match="was compacted, and this party compacts none"):
-        list(replayed(Puppet(silent), Compacted(FOLD)))
+        list(replay(Puppet(silent), Compacted(FOLD)))
 
 
 def test_it_is_compacted_when_it_is_due() -> None:

@@ -310,7 +310,7 @@ def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
     first = [scene.say(Follow(ONE, 0, b""), COORDINATOR) for _ in range(2)]
     old, new = (module.Copy(Mark(1, b""), each, each) for each in (b"old", b"new"))
     made[0].set_result(old)
-    scene.lead._copied(Follow(ONE, 0, b""), Future(), made[0])
+    scene.lead._finish_copy(Follow(ONE, 0, b""), Future(), made[0])
     assert scene.lead._copying is None
     later = scene.say(Follow(ONE, 0, b"", b"another", 8), COORDINATOR)
     scene.play()

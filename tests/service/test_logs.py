@@ -18,7 +18,7 @@ import pytest
 
 from secureps.messages.coordinator_records import CohortClosed, MemberJoined, VersionCommitted
 from secureps.messages.submission import Cohort
-from secureps.service.log_lines import facts
+from secureps.service.log_lines import log_fields
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
@@ -27,10 +27,10 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def test_facts_of_records_are_plain_and_few() -> None:
-    assert facts(VersionCommitted("all", 3)) == {"group": "all", "version": 3}
-    assert facts(MemberJoined("client-00")) == {"client": "client-00"}
+    assert log_fields(VersionCommitted("all", 3)) == {"group": "all", "version": 3}
+    assert log_fields(MemberJoined("client-00")) == {"client": "client-00"}
     closed = CohortClosed(Cohort("all", 7, 3, 1, ()), "all arrived")
-    assert facts(closed) == {"group": "all", "version": 3, "cohort": 7, "members": 0}
+    assert log_fields(closed) == {"group": "all", "version": 3, "cohort": 7, "members": 0}
 
 
 CODE = """

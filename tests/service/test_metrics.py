@@ -68,10 +68,10 @@ def ended(result: Any) -> Future[Any]:
 def test_requests_are_counted_when_they_are_answered_by_what_came_of_them(metrics: Metrics) -> None:
     meter: Meter = metrics
     waiting: Future[Any] = Future()
-    meter.asked(Heartbeat("hospital-1"), waiting)
+    meter.on_request(Heartbeat("hospital-1"), waiting)
     assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome="ok") is None
     waiting.set_result(Noted())
-    meter.asked(Heartbeat("hospital-1"), ended(WrongVersion("hospital-1 is late")))
+    meter.on_request(Heartbeat("hospital-1"), ended(WrongVersion("hospital-1 is late")))
     assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome="ok") == 1
     outcome = "WrongVersion"
     assert value(metrics, "secureps_requests_total", kind="Heartbeat", outcome=outcome) == 1
@@ -80,21 +80,21 @@ def test_requests_are_counted_when_they_are_answered_by_what_came_of_them(metric
 
 
 def test_payload_bytes_go_in_and_out_on_both_sides(metrics: Metrics) -> None:
-    metrics.asked(PutBlock(HEADER, b"abc"), ended(Noted()))
-    metrics.asked(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12345")))
+    metrics.on_request(PutBlock(HEADER, b"abc"), ended(Noted()))
+    metrics.on_request(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12345")))
     assert value(metrics, "secureps_payload_bytes_total", direction="in") == 3
     assert value(metrics, "secureps_payload_bytes_total", direction="out") == 5
-    metrics.called(PutBlock(HEADER, b"abcd"), ended(Busy("full")))
-    metrics.called(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12")))
+    metrics.on_call(PutBlock(HEADER, b"abcd"), ended(Busy("full")))
+    metrics.on_call(GetBlock(b"r", "g", 1, 0), ended(Payload(b"d", b"12")))
     assert value(metrics, "secureps_payload_bytes_total", direction="in") == 5
     assert value(metrics, "secureps_payload_bytes_total", direction="out") == 9
     assert value(metrics, "secureps_calls_total", kind="PutBlock", outcome="Busy") == 1
 
 
 def test_retries_records_and_works(metrics: Metrics) -> None:
-    metrics.retried("shard-0")
-    metrics.journalled([Incarnated(1), VersionCommitted("g", 0), VersionCommitted("g", 1)])
-    metrics.worked(WriteManifest(0, (), Placement(1, (), ()), ()), 2.0)
+    metrics.on_retry("shard-0")
+    metrics.on_records([Incarnated(1), VersionCommitted("g", 0), VersionCommitted("g", 1)])
+    metrics.on_work(WriteManifest(0, (), Placement(1, (), ()), ()), 2.0)
     assert value(metrics, "secureps_call_retries_total", peer="shard-0") == 1
     assert value(metrics, "secureps_records_journalled_total", kind="VersionCommitted") == 2
     assert value(metrics, "secureps_work_seconds_sum", task="WriteManifest") == 2.0
@@ -130,7 +130,7 @@ def coordinator_after(tmp_path: Path, version: int) -> tuple[Simulation, Metrics
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path)
     simulation.run(lambda: simulation.versions()["all"] >= version)
     metrics = Metrics()
-    metrics.stands(simulation.coordinator, simulation.loop.now())
+    metrics.on_state(simulation.coordinator, simulation.loop.now())
     return simulation, metrics
 
 
@@ -162,11 +162,11 @@ def test_whether_a_standby_follows(tmp_path: Path) -> None:
     assert value(alone, "secureps_standby_follows") is None
     simulation, metrics = followed(tmp_path), Metrics()
     reach(simulation, 1)
-    metrics.stands(simulation.coordinator, simulation.loop.now())
+    metrics.on_state(simulation.coordinator, simulation.loop.now())
     assert value(metrics, "secureps_standby_follows") == 1
     lose(simulation, STANDBY)
     simulation.run(lambda: simulation.versions() == {"all": 2})
-    metrics.stands(simulation.coordinator, simulation.loop.now())
+    metrics.on_state(simulation.coordinator, simulation.loop.now())
     assert value(metrics, "secureps_standby_follows") == 0
 
 
@@ -175,7 +175,7 @@ def test_what_was_noted_does_not_move_with_the_machine(tmp_path: Path) -> None:
     simulation.run()
     assert value(metrics, "secureps_group_version", group="all") == 1
     assert value(metrics, "secureps_finished") == 0
-    metrics.stands(simulation.coordinator, simulation.loop.now())
+    metrics.on_state(simulation.coordinator, simulation.loop.now())
     assert value(metrics, "secureps_finished") == 1
 
 
@@ -183,15 +183,15 @@ def test_the_largest_epsilon_follows_the_ledger(tmp_path: Path) -> None:
     simulation, metrics = coordinator_after(tmp_path, 1)
     coordinator = simulation.coordinator
     coordinator.federation.unsafe.clear()
-    metrics.stands(coordinator, simulation.loop.now())
+    metrics.on_state(coordinator, simulation.loop.now())
     first = value(metrics, "secureps_largest_epsilon")
     charges = coordinator.federation.ledger.charges
     simulation.run(lambda: len(coordinator.federation.ledger.charges) > len(charges))
     coordinator.federation.unsafe.clear()
-    metrics.stands(coordinator, simulation.loop.now())
+    metrics.on_state(coordinator, simulation.loop.now())
     assert value(metrics, "secureps_largest_epsilon") == first, "nothing was journalled here"
-    metrics.journalled([coordinator.federation.ledger.charges[-1]])
-    metrics.stands(coordinator, simulation.loop.now())
+    metrics.on_records([coordinator.federation.ledger.charges[-1]])
+    metrics.on_state(coordinator, simulation.loop.now())
     after = value(metrics, "secureps_largest_epsilon")
     assert first is not None
     assert after is not None
@@ -204,10 +204,10 @@ def test_a_party_is_ready_once_it_stands(metrics: Metrics, tmp_path: Path) -> No
     assert value(metrics, "secureps_ready") == 0
     simulation = Simulation(small_plan(), Cast({"a": Walker(0)}, UnsafeSeed(3)), tmp_path)
     shard = simulation.parties["shard-0"].machine
-    metrics.stands(shard, 0.0)
+    metrics.on_state(shard, 0.0)
     assert (told, value(metrics, "secureps_ready")) == ([False], 0), "it belongs to no run yet"
-    metrics.stands(simulation.coordinator, 0.0)
-    metrics.stands(simulation.coordinator, 0.0)
+    metrics.on_state(simulation.coordinator, 0.0)
+    metrics.on_state(simulation.coordinator, 0.0)
     assert told == [False, True]
     assert value(metrics, "secureps_ready") == 1
 

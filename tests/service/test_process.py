@@ -24,7 +24,7 @@ from secureps.errors import ConfigError, DiskFailed, OperatorError
 from secureps.run.processes.supervisor import GRACE
 from secureps.service import process
 from secureps.service.loop import RealLoop
-from secureps.service.process import LAST_RESORT, Hangs, settled
+from secureps.service.process import LAST_RESORT, Hangs, choose_address
 from secureps.store.durability import waiting
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
@@ -208,21 +208,21 @@ def drawn(address: str) -> bool:
 
 
 def test_a_port_is_kept(tmp_path: Path) -> None:
-    with settled(tmp_path, "127.0.0.1:0") as first:
+    with choose_address(tmp_path, "127.0.0.1:0") as first:
         assert first.startswith("127.0.0.1:")
         assert not drawn(first)
     assert drawn(first)
     (tmp_path / "address").write_text(first + "\n")
-    with settled(tmp_path, "127.0.0.1:0") as again:
+    with choose_address(tmp_path, "127.0.0.1:0") as again:
         assert again == first
         assert not drawn(first)
-    with settled(tmp_path, "127.0.0.1:7") as given:
+    with choose_address(tmp_path, "127.0.0.1:7") as given:
         assert given == "127.0.0.1:7"
 
 
 def test_an_empty_note_of_the_last_port_is_none(tmp_path: Path) -> None:
     (tmp_path / "address").write_text("\n")
-    with settled(tmp_path, "127.0.0.1:0") as listen:
+    with choose_address(tmp_path, "127.0.0.1:0") as listen:
         assert int(listen.rpartition(":")[2]) > 0
 
 
@@ -230,14 +230,16 @@ def test_a_chosen_port_is_its_servers_alone_before_and_after_it_listens(tmp_path
     def server(listen: str) -> CoordinatorServer:
         return CoordinatorServer(PLAINTEXT, cast(Endpoint, None), listen, lambda *_: None)
 
-    with settled(tmp_path, "127.0.0.1:0") as listen:
+    with choose_address(tmp_path, "127.0.0.1:0") as listen:
         one = server(listen)
         one.start()
         assert not drawn(listen)
         with pytest.raises(OperatorError, match=f"cannot listen on {listen}: in use"):
             server(listen).start()
         (tmp_path / "address").write_text(listen + "\n")
-        with settled(tmp_path, "127.0.0.1:0") as taken:  # as a second process of this party would
+        with choose_address(
+            tmp_path, "127.0.0.1:0"
+        ) as taken:  # as a second process of this party would
             assert taken == listen
         one.stop(0.0)
         again = server(listen)  # as a coordinator that was alone, in the same process
@@ -247,7 +249,7 @@ def test_a_chosen_port_is_its_servers_alone_before_and_after_it_listens(tmp_path
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "here", ":80", "127.0.0.1:x", "203.0.113.1:0"])
 def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="listen: "), settled(tmp_path, listen):
+    with pytest.raises(ConfigError, match="listen: "), choose_address(tmp_path, listen):
         raise AssertionError
 
 
@@ -293,7 +295,9 @@ def test_a_thread_that_met_a_limit_ends_the_process(
     """Also one of gRPC's, which answers nothing from there on."""
     failed, passed = list[BaseException](), list[object]()
     executor: Any = SimpleNamespace(fail=failed.append)
-    monkeypatch.setattr(threading, "excepthook", partial(process._hear, executor, passed.append))
+    monkeypatch.setattr(
+        threading, "excepthook", partial(process._fail_on_limit, executor, passed.append)
+    )
 
     def fall() -> None:
         raise error

@@ -161,7 +161,7 @@ class Told:
 
     def say(self, *written: Any) -> None:
         self.now += 1
-        self.tracing.journalled(written)
+        self.tracing.on_records(written)
 
     def seconds(self, name: str) -> tuple[int, int]:
         (span,) = self.kept.named(name)
@@ -211,8 +211,8 @@ def test_a_coordinator_that_comes_back_knows_the_cohort_from_its_journal() -> No
     closed = records.CohortClosed(cohort(7, 3, 2), "")
     told.say(closed)
     told.now = 100
-    told.restarted().replayed(RunPinned(told.run, make_placement(make_plan()), ADDRESSES))
-    told.tracing.replayed(closed)
+    told.restarted().on_replay(RunPinned(told.run, make_placement(make_plan()), ADDRESSES))
+    told.tracing.on_replay(closed)
     told.say(records.CohortOpened("g", 7, ()))
     assert told.kept.named("open")[0].trace == trace_of(told.run.id, "g", 3)
     assert told.seconds("open") == (100, 101)
@@ -355,7 +355,7 @@ def test_a_pull_is_over_with_its_last_block() -> None:
     party = Tracing(kept, lambda: next(times))
     blocks: list[Future[Any]] = [Future() for _ in range(3)]
     for number, answer in enumerate(blocks):
-        party.called(GetBlock(b"r" * 32, "all", 4, number), answer)
+        party.on_call(GetBlock(b"r" * 32, "all", 4, number), answer)
     for answer in blocks[:2]:
         answer.set_result(None)
     assert kept.spans == []

@@ -14,7 +14,7 @@ import pytest
 
 from secureps.errors import NotReady, OperatorError, SecurepsError, Unreachable, Unsigned
 from secureps.service import one_wave
-from secureps.service.one_wave import answering, asked
+from secureps.service.one_wave import answer_batches, ask_party
 from tests.kits import key_search
 from tests.kits.users import playable
 
@@ -28,41 +28,41 @@ def doubled(batch: bytes) -> bytes:
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[Path]:
     """The socket of a key holder in a test."""
-    with answering("holder-0", tmp_path / "waves", doubled, test=True):
+    with answer_batches("holder-0", tmp_path / "waves", doubled, test=True):
         yield tmp_path / "waves"
     assert not (tmp_path / "waves").exists()
 
 
 def test_batches_go_there_and_back(holder: Path) -> None:
     for batch in (b"one", bytes(3 << 20)):
-        assert asked(holder, batch) == batch * 2
+        assert ask_party(holder, batch) == batch * 2
     assert stat.S_IMODE(holder.stat().st_mode) == 0o660
 
 
 def test_an_error_comes_back_in_words(holder: Path) -> None:
     with pytest.raises(NotReady, match="not the coordinator's bytes"):
-        asked(holder, b"stranger")
-    assert asked(holder, b"x") == b"xx"
+        ask_party(holder, b"stranger")
+    assert ask_party(holder, b"x") == b"xx"
 
 
 def test_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="is the key holder up"):
-        asked(tmp_path / "waves", b"x")
+        ask_party(tmp_path / "waves", b"x")
 
 
 def test_a_socket_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "waves"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with answering("holder-0", path, doubled, test=True):
-        assert asked(path, b"x") == b"xx"
+    with answer_batches("holder-0", path, doubled, test=True):
+        assert ask_party(path, b"x") == b"xx"
 
 
 def test_a_file_is_not(tmp_path: Path) -> None:
     (tmp_path / "waves").write_text("mine")
     with (
         pytest.raises(OperatorError, match="cannot listen"),
-        answering("h", tmp_path / "waves", doubled, test=True),
+        answer_batches("h", tmp_path / "waves", doubled, test=True),
     ):
         pass
     assert (tmp_path / "waves").read_text() == "mine"
@@ -71,11 +71,11 @@ def test_a_file_is_not(tmp_path: Path) -> None:
 def test_lengths_are_looked_at_first(holder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_wave, "MOST", 100)
     with pytest.raises(NotReady, match="at most 100"):
-        asked(holder, bytes(101))
+        ask_party(holder, bytes(101))
     with socket.socket(socket.AF_UNIX) as line:  # who goes away in the middle
         line.connect(str(holder))
         line.sendall(b"\0")
-    assert asked(holder, b"x") == b"xx"
+    assert ask_party(holder, b"x") == b"xx"
 
 
 def test_half_a_batch_is_answered_by_nobody(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_half_a_batch_is_answered_by_nobody(tmp_path: Path) -> None:
         heard.append(batch)
         return batch
 
-    with answering("holder-0", tmp_path / "waves", hears, test=True):
+    with answer_batches("holder-0", tmp_path / "waves", hears, test=True):
         for cut in (1, one_wave._HEAD.size, len(whole) - 1):
             with socket.socket(socket.AF_UNIX) as line:
                 line.connect(str(tmp_path / "waves"))
@@ -137,13 +137,13 @@ def as_user(user: int, group: int, action: Callable[[], str]) -> str:
 
 def test_an_app_of_the_same_user_is_refused_unless_it_is_a_test(folder: Path) -> None:
     path = folder / "waves"
-    with answering("holder-0", path, bytes.upper), pytest.raises(NotReady) as refused:
-        asked(path, b"x")
+    with answer_batches("holder-0", path, bytes.upper), pytest.raises(NotReady) as refused:
+        ask_party(path, b"x")
     assert f"runs as user {os.geteuid()} and this key holder as {os.geteuid()}" in str(
         refused.value
     )
-    with answering("holder-0", path, bytes.upper, test=True):
-        assert asked(path, b"x") == b"X"
+    with answer_batches("holder-0", path, bytes.upper, test=True):
+        assert ask_party(path, b"x") == b"X"
 
 
 @pytest.mark.slow
@@ -156,9 +156,9 @@ def test_of_two_users_the_app_is_answered(folder: Path) -> None:
     path = room / "waves"
 
     def ask() -> str:
-        return asked(path, b"x").decode()
+        return ask_party(path, b"x").decode()
 
-    with answering("holder-0", path, bytes.upper):
+    with answer_batches("holder-0", path, bytes.upper):
         assert as_user(APP, APP, ask) == "X"
         assert "nobody answers" in as_user(OTHER, OTHER, ask)
         assert "runs as user 0" in as_user(0, 0, ask)
@@ -173,7 +173,7 @@ def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
     ends, end = os.pipe()
 
     def hold() -> str:
-        with answering("holder-0", path, bytes.upper):
+        with answer_batches("holder-0", path, bytes.upper):
             os.write(begun, b"x")
             os.read(ends, 1)
         return ""
@@ -184,7 +184,7 @@ def test_root_may_not_ask_a_key_holder_of_another_user(folder: Path) -> None:
     os.read(began, 1)
     try:
         with pytest.raises(NotReady, match=f"runs as user 0 and this key holder as {HOLDER}"):
-            asked(path, b"x")
+            ask_party(path, b"x")
     finally:
         os.write(end, b"x")
         os.waitpid(child, 0)

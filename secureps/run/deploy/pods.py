@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from secureps.crypto.identity import Role
 from secureps.errors import MISCONFIGURED, ConfigError, naming
-from secureps.files.objects import ObjectStore, shown
+from secureps.files.objects import ObjectStore, redact
 from secureps.run.deploy.parties import PartyKit
 
 Manifest = dict[str, object]
@@ -531,9 +531,9 @@ def choose_store(
 
 def refuse_meaningless(key: str, url: str) -> None:
     """Refuses (ConfigError) a URL of `key` that a pod has no use for, or that tells a key."""
-    if shown(url) != url:
+    if redact(url) != url:
         raise ConfigError(
-            f"{key}: {shown(url)}: a user, a password or a query would be in a ConfigMap, for all "
+            f"{key}: {redact(url)}: a user, a password or a query would be in a ConfigMap, for all "
             "to read: name the URL without, and put keys into the Secret"
         )
     if url.partition("://")[0] in _OF_THIS_MACHINE:
@@ -552,9 +552,9 @@ def _refuse_endpoint(url: str) -> None:
         sound = place.scheme in ("http", "https") and place.hostname and place.port != 0
     except ValueError:
         sound = False
-    if not sound or shown(url) != url:
+    if not sound or redact(url) != url:
         raise ConfigError(
-            f"--store-endpoint {shown(url)}: no server's URL without user and query, as "
+            f"--store-endpoint {redact(url)}: no server's URL without user and query, as "
             "https://minio.example:9000"
         )
 

@@ -193,10 +193,10 @@ class CoordinatorWatch(Meter):
         self.changed = True
         self.requests = 0
 
-    def asked(self, message: Request, answer: Future[Reply]) -> None:
+    def on_request(self, message: Request, answer: Future[Reply]) -> None:
         self.requests += 1
 
-    def stands(self, machine: Machine, now: float) -> None:
+    def on_state(self, machine: Machine, now: float) -> None:
         self.changed = True
 
 

@@ -50,7 +50,7 @@ from secureps.run.up.folder import (
     write_coordinator,
     write_servers,
 )
-from secureps.service.process import settled
+from secureps.service.process import choose_address
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_public
 from secureps.wording import named, numberless
@@ -155,7 +155,7 @@ class Programs:
         names = (COORDINATOR, STANDBY) if self.order.standby else ()
         with ExitStack() as held:
             states = [self.folder.state(name) for name in names]
-            yield tuple(held.enter_context(settled(state, LISTEN)) for state in states)
+            yield tuple(held.enter_context(choose_address(state, LISTEN)) for state in states)
 
     def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
         """Starts all processes; returns the address of the coordinator, or of those of `pair`."""

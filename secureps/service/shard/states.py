@@ -88,7 +88,7 @@ def in_memory(values: int) -> Values:
     return np.empty(values, np.float32)
 
 
-def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
+def lay_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
     """Makes vectors of these sizes, one after another: of much memory pages are huge."""
     whole, made, start = allocate(sum(sizes.values())), dict[int, Values](), 0
     for block, size in sizes.items():
@@ -97,17 +97,17 @@ def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[i
     return made
 
 
-def published(values: Values) -> memoryview:
+def published_bytes(values: Values) -> memoryview:
     """The bytes of a block that clients pull, and that have its digest: float32 LE."""
     return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
 
 
-def digest_of(values: Values) -> bytes:
+def block_digest(values: Values) -> bytes:
     """The digest of a block as it is published."""
-    return payload_digest(published(values))
+    return payload_digest(published_bytes(values))
 
 
-def together(version: int, parts: Iterable[GroupValues]) -> GroupValues:
+def merge(version: int, parts: Iterable[GroupValues]) -> GroupValues:
     """Joins blocks of a version; of a block that is in several parts the last one counts."""
     every = tuple(parts)
     return GroupValues(
@@ -118,7 +118,7 @@ def together(version: int, parts: Iterable[GroupValues]) -> GroupValues:
     )
 
 
-def only(made: GroupValues, own: Iterable[int]) -> GroupValues:
+def select(made: GroupValues, own: Iterable[int]) -> GroupValues:
     """Takes these blocks, in their order."""
     blocks = tuple(own)
     return GroupValues(
@@ -215,7 +215,7 @@ class States:
         Those of a version that is not in memory are read alone. Raises DamagedStore if its file is
         gone or damaged, KeyError if there are none.
         """
-        with self.tiers.used():
+        with self.tiers.count_use():
             held = self._held.get(self._blocks(group), {}).get(version)
             if held is not None:
                 return held.codes[block].data
@@ -232,19 +232,19 @@ class States:
         A version that was mapped for a sum stays so for its step: its file is read once for its
         digest.
         """
-        with self.tiers.used():
+        with self.tiers.count_use():
             return self._values(group, version)
 
     def _values(self, group: str, version: int) -> GroupValues:
-        found = self._known(group, version)
+        found = self._loaded(group, version)
         if found is None or not found.optimizer:
-            found = self._found(group, version)
+            found = self._recover(group, version)
             self._hold(group, found)
             if found.mapped:
                 self._stay_mapped(group, found)
         return found
 
-    def _known(self, group: str, version: int) -> GroupValues | None:
+    def _loaded(self, group: str, version: int) -> GroupValues | None:
         """A version in memory, or mapped; one without optimizer state has one block alone."""
         if (held := self._held.get(self._blocks(group), {}).get(version)) is not None:
             return held
@@ -262,11 +262,11 @@ class States:
 
     def published(self, group: str, version: int, block: int) -> memoryview:
         """Reads what clients pull of a block; raises as `values`, or KeyError."""
-        with self.tiers.used():
-            made = self._known(group, version) or self._alone(group, version, block)
-            return published((made or self._values(group, version)).values[block])
+        with self.tiers.count_use():
+            made = self._loaded(group, version) or self._map_only_block(group, version, block)
+            return published_bytes((made or self._values(group, version)).values[block])
 
-    def _alone(self, group: str, version: int, block: int) -> GroupValues | None:
+    def _map_only_block(self, group: str, version: int, block: int) -> GroupValues | None:
         """Maps a block that is alone in its file, after reading it alone for its digest.
 
         The optimizer's vectors in the file would take the room of other blocks.
@@ -301,18 +301,18 @@ class States:
         order, own = task.order, task.blocks
         group, version = order.group, order.version
         if not task.epoch and not parts:
-            return Prepared(self._name, group, version, self._from_parts(order), order.state)
+            return Prepared(self._name, group, version, self._restore_ordered(order), order.state)
         text = f"{self._name}: version {version} of {group}"
         try:
             given = {name: each for part in parts for name, each in load(part).items()}
             found = from_tensors(version, given)
             if task.epoch and version in self._state.group(group).states:
-                found = together(version, (self.values(group, version), found))
-            made = only(found, own)
+                found = merge(version, (self.values(group, version), found))
+            made = select(found, own)
         except (SafetensorError, ValueError, KeyError, IndexError):
             what = "what other shards gave of it is damaged"
             raise DamagedStore(f"{text} is lost: {what}") from None
-        blocks = tuple(digest_of(values) for values in made.values.values())
+        blocks = tuple(block_digest(values) for values in made.values.values())
         path = self._folders.state(group, version, task.epoch or self._state.group(group).epoch)
         self._mapped.pop(path, None)  # it would be of the file that is replaced
         digest = write_state(path, to_tensors(group, made), {"version": str(version)})
@@ -323,20 +323,22 @@ class States:
             )
         return Prepared(self._name, group, version, blocks, digest, epoch=task.epoch)
 
-    def _from_parts(self, order: Commit) -> tuple[bytes, ...]:
+    def _restore_ordered(self, order: Commit) -> tuple[bytes, ...]:
         """Writes a state file of which only the digest is known; returns its blocks' digests.
 
         Raises DamagedStore, with advice, if no part here has that digest.
         """
         group, version = order.group, order.version
-        gone = self._not_here(group, version)
+        gone = self._explain_loss(group, version)
         everywhere = itertools.chain(self._parts(), self._folders.elsewhere())
-        whole = self._taken(group, {version: order.state}, everywhere, gone)
+        whole = self._restore(group, {version: order.state}, everywhere, gone)
         if whole is None:
             raise gone
-        return tuple(digest_of(values) for values in from_tensors(version, whole).values.values())
+        return tuple(
+            block_digest(values) for values in from_tensors(version, whole).values.values()
+        )
 
-    def _not_here(self, group: str, version: int) -> DamagedStore:
+    def _explain_loss(self, group: str, version: int) -> DamagedStore:
         found, whole = [], []
         for directory in checkpoint_directories(self._folders.checkpoints):
             part = self._part(directory)
@@ -414,7 +416,7 @@ class States:
 
     # --- when files are damaged ---------------------------------------------------
 
-    def _found(self, group: str, version: int) -> GroupValues:
+    def _recover(self, group: str, version: int) -> GroupValues:
         """Goes back to the newest version that is whole on disk, and recomputes from there."""
         tasks: list[MakeState | StepState] = []
         reasons: list[str] = []
@@ -422,13 +424,13 @@ class States:
         while found is None and not (tasks and isinstance(tasks[-1], MakeState)):
             at = version - len(tasks)
             try:
-                found = self._stored(group, at)
+                found = self._read(group, at)
             except DamagedStore as damage:
                 log.warning("%s: %s", self._name, damage)
                 reasons.append(str(damage))
                 task = self._state.work_of(group, at)
-                if task is None and self._brought(group, at, version, damage):
-                    return self._found(group, version)
+                if task is None and self._restore_older(group, at, version, damage):
+                    return self._recover(group, version)
                 if task is None:
                     older = f"; so is version {at}: {reasons[-1]}" if tasks else ""
                     raise DamagedStore(
@@ -438,16 +440,16 @@ class States:
                     ) from damage
                 tasks.append(task)
         for task in reversed(tasks):
-            found = self._made_again(group, task, found)
+            found = self._remake(group, task, found)
         assert found is not None
         return found
 
-    def _brought(self, group: str, oldest: int, newest: int, damage: DamagedStore) -> bool:
+    def _restore_older(self, group: str, oldest: int, newest: int, damage: DamagedStore) -> bool:
         known = self._state.group(group).states
         wanted = {at: known[at].state for at in range(oldest, newest + 1) if at in known}
-        return self._taken(group, wanted, self._folders.elsewhere(), damage) is not None
+        return self._restore(group, wanted, self._folders.elsewhere(), damage) is not None
 
-    def _stored(self, group: str, version: int) -> GroupValues:
+    def _read(self, group: str, version: int) -> GroupValues:
         """Reads a version from its state file, or restores that; DamagedStore if neither works."""
         record = self._state.group(group).states.get(version)
         if record is None:
@@ -460,13 +462,13 @@ class States:
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
             # Without the manifest, which may be elsewhere: the digest is the stronger proof.
-            restored = self._taken(group, {version: digest}, self._parts(), damage)
+            restored = self._restore(group, {version: digest}, self._parts(), damage)
             if restored is None:
                 raise
             tensors = restored
         return from_tensors(version, tensors)
 
-    def _taken(
+    def _restore(
         self, group: str, wanted: Mapping[int, bytes], parts: Iterable[Path], damage: DamagedStore
     ) -> Tensors | None:
         """Writes the state file of a wanted version, by its digest, from the first whole part."""
@@ -475,7 +477,7 @@ class States:
                 version = int(read_metadata(part).get(f"version.{group}", -1))
                 if version not in wanted:
                     continue
-                tensors = self._own(group, read_state(part, f"{group}/")[0])
+                tensors = self._select_own(group, read_state(part, f"{group}/")[0])
                 if self._write_tensors(group, version, tensors) != wanted[version]:
                     raise DamagedStore(f"{part}: damaged")
             except (DamagedStore, ClientError, ValueError) as error:
@@ -485,11 +487,11 @@ class States:
             return tensors
         return None
 
-    def _own(self, group: str, tensors: Tensors) -> Tensors:
+    def _select_own(self, group: str, tensors: Tensors) -> Tensors:
         own = self._state.own(group)
         return {name: each for name, each in tensors.items() if int(name.split("/")[1]) in own}
 
-    def _made_again(
+    def _remake(
         self, group: str, task: MakeState | StepState, before: GroupValues | None
     ) -> GroupValues:
         version = before.version + 1 if before is not None else 0
@@ -615,10 +617,10 @@ class Tiers:
         tier = self._tier(group)
         if tier == "resident" or (tier is None and not self.bounded):
             return in_memory
-        return in_memory if size <= self._making() else self._scratch.vector
+        return in_memory if size <= self._room_in_memory() else self._scratch.vector
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def count_use(self) -> Iterator[None]:
         """Counts a use of a version, and whether it waited for the disk."""
         reads, began = _disk_reads(), time.perf_counter()
         yield
@@ -644,7 +646,7 @@ class Tiers:
     def _tier(self, group: str) -> str | None:
         return self._state.pinned.plan.group(group).tier
 
-    def _making(self) -> int:
+    def _room_in_memory(self) -> int:
         if not self.bounded:
             return SHORT
         pinned = self._state.pinned

@@ -42,7 +42,7 @@ from secureps.errors import (
     Refused,
     SecurepsError,
 )
-from secureps.files.objects import initial_path, shown
+from secureps.files.objects import initial_path, redact
 from secureps.messages.encoding import DIGEST_BYTES, canonical, file_hasher, payload_digest
 from secureps.messages.orders import Task, WriteCheckpoint
 from secureps.messages.requests import (
@@ -91,10 +91,10 @@ from secureps.service.shard.states import (
     GroupValues,
     ShardFolders,
     States,
-    digest_of,
+    block_digest,
     in_memory,
-    laid_out,
-    together,
+    lay_out,
+    merge,
 )
 from secureps.store.checkpoint import digest_of_file, map_state
 from secureps.store.spool import Spool
@@ -176,13 +176,13 @@ class ShardWorker(Worker):
             except DamagedStore as damage:
                 raise KeyError(key) from damage
         if since[:1] == ["noise"]:
-            if (noise := self._noise.served(key)) is not None:
+            if (noise := self._noise.read(key)) is not None:
                 return noise
             raise Refused(f"{self._name} does not have {key}")  # another may have it
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
-            return self._held(group, int(number), int(block))
+            return self._read_sum(group, int(number), int(block))
         if since:
             with suppress(DamagedStore, KeyError):
                 steps = range(int(since[0]) + 1, int(number) + 1)
@@ -230,7 +230,7 @@ class ShardWorker(Worker):
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
             case GatherState():
-                return Done(task, self._states.gather(task, self._given(task.copies)))
+                return Done(task, self._states.gather(task, self._read_copies(task.copies)))
             case WriteCheckpoint():
                 return Done(task, self._write_part(task))
             case Prune():
@@ -256,7 +256,7 @@ class ShardWorker(Worker):
                 case SumCohort():
                     return self._sum(task)
                 case MakeState(group):
-                    return Done(task, self._ready(group, self._founded(task), -1))
+                    return Done(task, self._keep_version(group, self._make_first(task), -1))
                 case StepState():
                     return self._step(task)
         except DoesNotOpen:
@@ -267,9 +267,9 @@ class ShardWorker(Worker):
                 raise
             raise PayloadsDamaged(damaged) from error
 
-    def _given(self, copies: Sequence[str]) -> list[bytes]:
+    def _read_copies(self, copies: Sequence[str]) -> list[bytes]:
         """What other shards gave; PayloadsDamaged if some of it is not whole any more."""
-        given = {key: found_whole(self._spool, key) for key in copies}
+        given = {key: read_whole(self._spool, key) for key in copies}
         if damaged := frozenset(key for key, part in given.items() if part is None):
             raise PayloadsDamaged(damaged)
         return [bytes(part[:-DIGEST_BYTES]) for part in given.values() if part is not None]
@@ -303,22 +303,22 @@ class ShardWorker(Worker):
     def _sum(self, task: SumCohort) -> Done:
         began, cohort = time.perf_counter(), task.cohort
         self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
-        noise = self._noise.of(cohort)
+        noise = self._noise.reader(cohort)
 
-        def summed(at: tuple[int, int]) -> bytes:
+        def add_block(at: tuple[int, int]) -> bytes:
             place, block = at
-            data = self._added(cohort, block, [keys[place] for keys in task.keys], noise(block))
+            data = self._add(cohort, block, [keys[place] for keys in task.keys], noise(block))
             # No disk is waited for: the members' blocks, which are on it, give the same sum again.
             self._spool.cache(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
         own = enumerate(self._state.own(cohort.group))
-        digests = tuple(in_order(self._threads, summed, own))
+        digests = tuple(in_order(self._threads, add_block, own))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
         return Done(task, SumsMade(cohort, digests), report)
 
-    def _added(
+    def _add(
         self,
         cohort: Cohort,
         block: int,
@@ -337,7 +337,7 @@ class ShardWorker(Worker):
             adder.add(total, noise, 1)
         return adder.total(total)
 
-    def _held(self, group: str, number: int, block: int) -> memoryview:
+    def _read_sum(self, group: str, number: int, block: int) -> memoryview:
         """Reads a sum on record, or makes it again; Refused if it and its blocks are bad."""
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._state.group(group).sums.get(number)
@@ -351,8 +351,8 @@ class ShardWorker(Worker):
             log.warning("%s; it is made again", damage)
         keys = [self._state.block_key(member.id, block) for member in made.cohort.members]
         try:
-            noise = self._noise.again(made.cohort, block)
-            again = self._added(made.cohort, block, keys, noise)
+            noise = self._noise.for_recorded_sum(made.cohort, block)
+            again = self._add(made.cohort, block, keys, noise)
         except DamagedStore as damage:
             raise Refused(f"{name} is lost: {damage}") from damage
         if payload_digest(again) != digest:
@@ -363,7 +363,7 @@ class ShardWorker(Worker):
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
         """The damaged members' blocks that a lost sum needs; none if the sum is whole."""
         try:
-            self._held(cohort.group, cohort.number, block)
+            self._read_sum(cohort.group, cohort.number, block)
         except Refused:
             keys = (self._state.block_key(member.id, block) for member in cohort.members)
             return self._broken(key for key in keys if key is not None)
@@ -373,16 +373,16 @@ class ShardWorker(Worker):
 
     def _make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
         if isinstance(task, MakeState):
-            return self._founded(task)
+            return self._make_first(task)
         assert before is not None
-        return self._stepped(task, before)
+        return self._make_next(task, before)
 
-    def _founded(self, task: MakeState) -> GroupValues:
+    def _make_first(self, task: MakeState) -> GroupValues:
         group, layout = task.group, self._layout(task.group)
         own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
         sizes = {block: layout.span(block)[1] - layout.span(block)[0] for block in own}
         allocate = self._states.tiers.allocate(group, FLOAT_BYTES * sum(sizes.values()))
-        values = laid_out(sizes, allocate)
+        values = lay_out(sizes, allocate)
         if task.keys is not None:
             for block, key in zip(own, task.keys, strict=True):
                 values[block][:] = np.frombuffer(self._block(key), dtype="<f4")
@@ -406,13 +406,13 @@ class ShardWorker(Worker):
             path = initial_path(place)
             found = path.stat()
         except OSError as error:
-            raise DamagedStore(f"{shown(place)}: {error.strerror}: {bring}") from None
+            raise DamagedStore(f"{redact(place)}: {error.strerror}: {bring}") from None
         known = (found.st_ino, found.st_size, found.st_mtime_ns)
         if known != self._looked_at:  # once for all groups: it may be larger than memory
             if (digest := digest_of_file(path, file_hasher).hex()) != plan.initial_digest:
                 raise DamagedStore(
-                    f"{shown(place)} is not the file that the run is founded on, for its digest is "
-                    f"{digest}: {bring}"
+                    f"{redact(place)} is not the file that the run is founded on, for its digest "
+                    f"is {digest}: {bring}"
                 )
             self._looked_at = known
         return self._layout(group).flatten(map_state(path, None))
@@ -420,25 +420,25 @@ class ShardWorker(Worker):
     def _step(self, task: StepState) -> Done:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
-        made = self._stepped(task, before)
+        made = self._make_next(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
         own = (*figures, *self._states.figures(made))
         report = Telemetry(self._name, cohort.group, cohort.version, own)
-        return Done(task, self._ready(cohort.group, made, cohort.number), report)
+        return Done(task, self._keep_version(cohort.group, made, cohort.number), report)
 
-    def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
+    def _make_next(self, task: StepState, before: GroupValues) -> GroupValues:
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
         stepping = Stepping(plan, layout, cohort, before, allocate)
 
-        def stepped(at: tuple[int, int]) -> GroupValues:
+        def step_block(at: tuple[int, int]) -> GroupValues:
             place, block = at
-            return stepping.step(block, partial(self._opened, task, place, block, opener))
+            return stepping.step(block, partial(self._open_sum, task, place, block, opener))
 
-        parts = in_order(self._threads, stepped, enumerate(own))
-        made = together(cohort.version, parts)
+        parts = in_order(self._threads, step_block, enumerate(own))
+        made = merge(cohort.version, parts)
         return replace(made, mapped=allocate is not in_memory)
 
     def _has_scale(self, group: str, block: int) -> bool:
@@ -454,7 +454,7 @@ class ShardWorker(Worker):
         except ClientError as error:
             raise DoesNotOpen(str(error)) from error
 
-    def _opened(
+    def _open_sum(
         self, task: StepState, place: int, block: int, opener: Opener | None
     ) -> Iterator[NDArray[np.int64]]:
         """Yields a block's opened sums; Refused if they are lost, DoesNotOpen if the key is bad."""
@@ -463,15 +463,15 @@ class ShardWorker(Worker):
             assert task.opened is not None
             yield np.frombuffer(self._block(task.opened[place]), "<i8").astype(np.int64, copy=False)
             return
-        total = self._held(group, task.cohort.number, block)
+        total = self._read_sum(group, task.cohort.number, block)
         try:
             yield from opener.pieces(block, total, self._layout(group).slots(block))
         except Refused as error:
             raise DoesNotOpen(str(error)) from error
 
-    def _ready(self, group: str, made: GroupValues, cohort: int) -> Prepared:
+    def _keep_version(self, group: str, made: GroupValues, cohort: int) -> Prepared:
         state = self._states.keep(group, made)
-        digests = tuple(digest_of(made.values[block]) for block in self._state.own(group))
+        digests = tuple(block_digest(made.values[block]) for block in self._state.own(group))
         total: tuple[float, ...] = ()
         if cohort >= 0 and self._state.pinned.plan.trails(group):
             total = tuple(float(value) for block in made.values.values() for value in block)
@@ -524,9 +524,9 @@ class Stepping:
         self._cohort = cohort
         self._before = before
         sizes = {block: values.size for block, values in before.values.items()}
-        self._values = laid_out(sizes, allocate)
+        self._values = lay_out(sizes, allocate)
         names = {name for state in before.optimizer.values() for name in state.slots}
-        self._slots = {name: laid_out(sizes, allocate) for name in names}
+        self._slots = {name: lay_out(sizes, allocate) for name in names}
 
     def step(self, block: int, opening: Opened) -> GroupValues:
         """Steps a block, as a pure function of its sums and of the version before.
@@ -539,13 +539,13 @@ class Stepping:
         """
         opened = opening()
         try:
-            return self._stepped(block, opened)
+            return self._make_next(block, opened)
         except SecurepsError:
             for _ in opened:  # whether they open at all is known after the last, and told first
                 pass
             raise
 
-    def _stepped(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
+    def _make_next(self, block: int, opened: Iterator[NDArray[np.int64]]) -> GroupValues:
         plan, cohort = self._plan, self._cohort
         optimizer = plan.optimizer(cohort.group)
         mover = scale_mover(plan, cohort.group, self._layout.sent)
@@ -601,7 +601,7 @@ class Stepping:
                 yield grid.weighted_mean(sums[start : start + PIECE], shares, terms)
 
     def _code(self, block: int) -> BlockCode:
-        base = digest_of(self._before.values[block])
+        base = block_digest(self._before.values[block])
         version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
         return block_code(self._plan, self._layout, block, version, base)
 
@@ -629,13 +629,13 @@ class ShardNoise:
         """Draws and keeps the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
-        def drawn(block: int) -> None:
+        def draw(block: int) -> None:
             key = noise_key(cohort.group, cohort.number, block, about)
-            if self.served(key) is None:
+            if self.read(key) is None:
                 noise = self.seal(cohort, block)
                 self.spool.put(key, noise, payload_digest(noise))
 
-        for _ in in_order(threads, drawn, blocks):
+        for _ in in_order(threads, draw, blocks):
             pass
 
     def seal(self, cohort: Cohort, block: int) -> bytes:
@@ -661,43 +661,43 @@ class ShardNoise:
             (key,) = self.holder_keys.values()
         return kind.noise_sealer(key).seal(block, values)
 
-    def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
+    def reader(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
         """By block, the noise that is added to a cohort's sum; None where the plan has none.
 
         It raises NoiseDamaged if it is gone: the block's other holders have what was drawn first.
         """
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
-        return partial(self._of, cohort, cohort_digest(self.state.run, cohort))
+        return partial(self._read_drawn, cohort, cohort_digest(self.state.run, cohort))
 
-    def _of(self, cohort: Cohort, about: bytes, block: int) -> memoryview:
-        noise = self.served(noise_key(cohort.group, cohort.number, block, about))
+    def _read_drawn(self, cohort: Cohort, about: bytes, block: int) -> memoryview:
+        noise = self.read(noise_key(cohort.group, cohort.number, block, about))
         if noise is None:
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise NoiseDamaged(f"{self.name}: {what} is gone")
         return noise[:-DIGEST_BYTES]
 
-    def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
+    def for_recorded_sum(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
         """The noise in a sum on record, with whose digest the new sum is compared.
 
         If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
         may have drawn it. Encrypted it would be another ciphertext: NoiseDamaged.
         """
         try:
-            return self.of(cohort)(block)
+            return self.reader(cohort)(block)
         except NoiseDamaged:
             if self.state.opened_by_holder or self.state.others(cohort.group, block):
                 raise
             return self.seal(cohort, block)
 
-    def served(self, key: str) -> memoryview | None:
-        return found_whole(self.spool, key)
+    def read(self, key: str) -> memoryview | None:
+        return read_whole(self.spool, key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps what another shard served; Malformed if it is no noise with its digest."""
         if not _whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
-        if self.served(key) is None:  # what came first may be in a sum already
+        if self.read(key) is None:  # what came first may be in a sum already
             self.spool.put(key, payload)
 
     def forget(self, group: str = "") -> None:
@@ -713,7 +713,7 @@ class ShardNoise:
                 self.spool.delete(key)
 
 
-def found_whole(spool: Spool, key: str) -> memoryview | None:
+def read_whole(spool: Spool, key: str) -> memoryview | None:
     """What is kept under a key with its digest behind it; None if it is gone, or damaged."""
     try:
         kept = memoryview(spool.get(key))

@@ -68,7 +68,7 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
     narrator = LogLines()
     for each in journalled(simulation, records.RunPinned):
         narrator.hear(each)
-    assert narrator.told(record) == f"client-05 is left out of the run: {record.reason}"
+    assert narrator.line(record) == f"client-05 is left out of the run: {record.reason}"
     say = partial(simulation.coordinator.handle, simulation.loop.now())
     states = {member.name: member.state for member in status_of(simulation).members}
     assert [name for name, state in states.items() if state == "left out"] == ["client-05"]
@@ -186,7 +186,7 @@ def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
         "charged: no 3 of 4 answers open it: 4 answers fit together; no other set of clients may "
         "make this version; suspected: client-00, client-01, client-02, client-03, client-04",
     )
-    assert LogLines().told(record) == f"table.1 is given up: {record.reason}"
+    assert LogLines().line(record) == f"table.1 is given up: {record.reason}"
     assert simulation.versions() == {**ENDS, "table.1": 0}
     left = f"{record.reason}: it stays at 0"
     assert simulation.coordinator.federation.finished == (

@@ -217,7 +217,7 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     assert [s.name for s in status.servers if not s.live] == ["shard-1"]
     assert status.groups[0].reason.endswith("; shard-1 is away")
     metrics = Metrics()
-    metrics.stands(simulation.coordinator, simulation.loop.now())
+    metrics.on_state(simulation.coordinator, simulation.loop.now())
     away = partial(metrics.registry.get_sample_value, "secureps_servers_away")
     assert (away({"role": "shard"}), away({"role": "holder"})) == (1, 0)
     assert record(status)["servers"][2] == {

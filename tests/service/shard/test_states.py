@@ -28,7 +28,7 @@ from secureps.roles.shard.state import (
     ShardState,
     StepState,
 )
-from secureps.service.shard.states import GroupValues, ShardFolders, States, digest_of
+from secureps.service.shard.states import GroupValues, ShardFolders, States, block_digest
 from secureps.store.checkpoint import checkpoint_path, read_metadata, read_state
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
 
@@ -99,7 +99,7 @@ class Disk:
         for number in numbers:
             made = version(group, number)
             digest = self.states.keep(group, made)
-            blocks = tuple(digest_of(made.values[block]) for block in GROUPS[group])
+            blocks = tuple(block_digest(made.values[block]) for block in GROUPS[group])
             if number:
                 member = Member(SubmissionId("c0", group, number), 1, number - 1)
                 cohort = Cohort(group, number, number, 1, (member,))

@@ -21,7 +21,7 @@ from secureps.model.layout import SCALE, GroupLayout
 from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.service.shard.states import GroupValues, laid_out
+from secureps.service.shard.states import GroupValues, lay_out
 from secureps.service.shard.worker import PIECE, Stepping
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
@@ -83,13 +83,13 @@ def test_vectors_lie_one_after_another() -> None:
         asked.append(count)
         return np.zeros(count, np.float32)
 
-    made = laid_out({3: 2, 7: 5}, vector)
+    made = lay_out({3: 2, 7: 5}, vector)
     made[3][:], made[7][:] = 1, 2
     assert asked == [7]
     whole = made[7].base
     assert whole is not None
     assert whole.tolist() == [1, 1, 2, 2, 2, 2, 2]
-    assert laid_out({}) == {}
+    assert lay_out({}) == {}
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"replace"}))

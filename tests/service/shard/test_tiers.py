@@ -15,7 +15,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import Limit
 from secureps.service.shard import states
-from secureps.service.shard.states import SHORT, ShardFolders, in_memory, nowhere, published
+from secureps.service.shard.states import SHORT, ShardFolders, in_memory, nowhere, published_bytes
 from secureps.store.checkpoint import digest_of_file, filed_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
@@ -58,7 +58,7 @@ def test_versions_are_the_same_wherever_they_lie(
             assert same(found, wanted)
             assert found.mapped is (number not in disk.states._held.get(("a-b", 0), {}))
             for block, values in wanted.values.items():
-                assert disk.states.published("a-b", number, block) == published(values)
+                assert disk.states.published("a-b", number, block) == published_bytes(values)
                 assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
         resident = tier == "resident" or (memory, tier) == (None, None)
         assert bool(disk.states._held) is resident
@@ -169,7 +169,7 @@ def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
     data = bytearray(whole)
     data[filed_tensors(disk.file("a", 0), None)["a/0000/m"].offset] ^= 1
     disk.file("a", 0).write_bytes(data)
-    wanted = published(version("a", 0).values[0])
+    wanted = published_bytes(version("a", 0).values[0])
     for _ in range(2):
         pulled = disk.states.published("a", 0, 0)
         assert pulled == wanted
@@ -207,14 +207,14 @@ def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
         if pull:
             wanted = version("a-b", 0).values
             assert all(
-                disk.states.published("a-b", 0, block) == published(values)
+                disk.states.published("a-b", 0, block) == published_bytes(values)
                 for block, values in wanted.items()
             )
         else:
             assert same(disk.states.values("a-b", 0), version("a-b", 0))
         assert disk.states.values("a-b", 0).mapped, "the file is whole again"
         file.unlink()
-        assert disk.states.published("a-b", 0, 2) == published(version("a-b", 0).values[2])
+        assert disk.states.published("a-b", 0, 2) == published_bytes(version("a-b", 0).values[2])
 
 
 def test_differences_in_a_file_are_read_alone(

@@ -89,7 +89,7 @@ def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(shop: Shop) ->
         shop.spool.delete(key)
         if damaged is not None:
             shop.spool.put(key, damaged)
-        assert shop.worker._held("all", 0, 0) == TOTAL
+        assert shop.worker._read_sum("all", 0, 0) == TOTAL
         assert shop.spool.get(key) == TOTAL
 
 
@@ -99,17 +99,17 @@ def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop:
     shop.takes(IDS[1], 8)
     shop.made(TOTAL)
     with pytest.raises(Refused, match="made again, it came out different"):
-        shop.worker._held("all", 0, 0)
+        shop.worker._read_sum("all", 0, 0)
     assert shop.spool.keys("sum/") == []
     with pytest.raises(Refused, match="is not held any more"):
-        shop.worker._held("all", 1, 0)
+        shop.worker._read_sum("all", 1, 0)
 
 
 def test_without_one_members_block_it_is_lost(shop: Shop) -> None:
     shop.takes(IDS[0], 5)
     shop.made(TOTAL)
     with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
-        shop.worker._held("all", 0, 0)
+        shop.worker._read_sum("all", 0, 0)
 
 
 def test_what_another_shard_gave_is_used_while_it_is_what_came(tmp_path: Path) -> None:
@@ -151,16 +151,16 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
     file.write_bytes(save(model))
     digest = file_digest(file.read_bytes()).hex()
     shop = Shop(tmp_path, make_plan(initial=str(file), initial_digest=digest))
-    made = shop.worker._founded(MakeState("all", None))
+    made = shop.worker._make_first(MakeState("all", None))
     assert sorted(made.values) == [0, 2]
     assert made.values[0][:6].tolist() == [1.0] * 5 + [0.0]
     file.write_bytes(save(model | {"bias": np.full(5, 2, np.float32)}))
     other = file_digest(file.read_bytes()).hex()
     with pytest.raises(DamagedStore, match=f"founded on, for its digest is {other}: bring shard-a"):
-        shop.worker._founded(MakeState("all", None))
+        shop.worker._make_first(MakeState("all", None))
     file.unlink()
     with pytest.raises(DamagedStore, match=f"No such file or directory: bring .* {digest}, and"):
-        shop.worker._founded(MakeState("all", None))
+        shop.worker._make_first(MakeState("all", None))
 
 
 ABOUT = b"a" * 32
