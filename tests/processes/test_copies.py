@@ -1,4 +1,4 @@
-"""Processes whose checkpoints are copied to a store: down, killed, without their disks."""
+"""Survival: checkpoints are copied to an object store, and a shard without a disk recovers there."""
 
 from __future__ import annotations
 
