@@ -26,8 +26,9 @@ SUBJECTS: Mapping[str, str] = {
 """The heading for each subject."""
 HEAD = """# What is claimed, and what shows it
 
-Each claim has a test that fails once the claim is false. `.venv/bin/pytest FILE` runs one, `make test` all of them.
-[Numbers](benchmarks.md) have commands of their own. This page is made from the tests' first lines.
+Each claim has a test that fails once the claim is false. `.venv/bin/pytest FILE` runs one,
+`make test` all of them. [Numbers](benchmarks.md) have commands of their own. This page is made from
+the tests' first lines.
 """
 
 

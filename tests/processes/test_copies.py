@@ -1,4 +1,4 @@
-"""Survival: checkpoints are copied to an object store, and a shard without a disk recovers there."""
+"""Survival: checkpoints are copied to an object store, and a shard that lost its disk recovers."""
 
 from __future__ import annotations
 
