@@ -25,7 +25,7 @@ from secureps.privacy.accountant import epsilon
 
 ROOT = Path(__file__).parent.parent
 DEMO_VALUES = 9610
-PAGES = ("docs/benchmarks.md", "docs/evidence.md", "README.md")
+PAGES = ("docs/benchmarks.md", "README.md")
 """Whose figures these are."""
 
 

@@ -1,4 +1,4 @@
-"""Of every class of record it is decided whether an auditor is told, and of what: no secrets."""
+"""Operation: an audit log has every kind of decision, and no secret."""
 
 from __future__ import annotations
 

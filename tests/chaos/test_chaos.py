@@ -1,4 +1,4 @@
-"""A few seeds of chaos, and faults that it must find; `make chaos` plays many seeds."""
+"""Survival: random faults of every kind break no promise (`make chaos` plays 1,000 seeds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ghost clipping has the norms and the clipped sums of gradients that are made by record."""
+"""Privacy: ghost clipping has the norms and clipped sums of gradients made by record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private sum: no record changes what another adds; one that cannot be used adds nothing."""
+"""Privacy: no record changes what another adds, and an unusable one adds nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DP-SGD refuses of a model, before a record could get past its clip or past the noise."""
+"""Privacy: models that let a record past its clip or the noise are refused."""
 
 from __future__ import annotations
 

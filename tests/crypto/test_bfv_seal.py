@@ -1,4 +1,4 @@
-"""BFV against SEAL: the same sums, the noise that the formula foretells, keys."""
+"""Secrecy: our BFV sums are SEAL's in every coefficient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelopes open for one key, with one receipt, unaltered; against the hybrid written out."""
+"""Secrecy: an envelope opens for one key holder, with one receipt, unaltered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealing, adding and opening: exact at every extreme, one key for one cohort, known bytes."""
+"""Secrecy: rlwe is exact at every extreme, and a wrong sum of keys is refused."""
 
 from __future__ import annotations
 

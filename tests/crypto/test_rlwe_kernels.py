@@ -1,4 +1,4 @@
-"""Sealing kernels: the binomial law, transformed keys, and no division or branch on data."""
+"""Secrecy: compiled sealing has no division, branch or address that depends on data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key sharing against a slow reference, what t - 1 holders cannot know, and who is named a liar."""
+"""Secrecy: t - 1 shares tell nothing of a key, and a false share is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key holder that calls sound envelopes flawed, and clients that frame one: the run goes on."""
+"""Secrecy: a key holder that accuses falsely is named and ends no run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adaptive clipping through the whole protocol: one scale for everybody, whatever breaks."""
+"""Privacy: an adaptive clip is the same for everybody, and charged with the release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model with BatchNorm trains in a federation as by plain federated averaging of floats."""
+"""Exactness: a model with BatchNorm trains as by federated averaging of floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under every rule each update is charged once, whatever it was trained from and weighs.
+"""Privacy: under every rule each update is charged once.
 
 The epsilons are computed here from their closed forms alone: Renyi divergences of Mironov 2017
 and of Agarwal, Kairouz and Liu 2021 (Corollary 3.6), converted by Canonne, Kamath and Steinke

@@ -1,4 +1,4 @@
-"""Client-level privacy through the whole protocol: the promised noise, once, and paid for."""
+"""Privacy: client-level noise has the promised variance, and is paid for once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs under a committee: holders that die, lie or are lied to; members that cheat."""
+"""Secrecy: any t of n key holders suffice, and one that lies is named."""
 
 from __future__ import annotations
 

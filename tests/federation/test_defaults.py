@@ -1,4 +1,4 @@
-"""A plan that states no more than its rule trains as federated averaging in floats does."""
+"""Exactness: a plan that states only its rule trains as federated averaging of floats."""
 
 from collections.abc import Callable
 from pathlib import Path

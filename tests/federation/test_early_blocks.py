@@ -1,4 +1,4 @@
-"""Blocks that leave while others are sealed: killed in between, with a disk that fails, on time."""
+"""Exactness: blocks that leave while others are sealed change no bit and cost no update."""
 
 from __future__ import annotations
 

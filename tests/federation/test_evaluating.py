@@ -1,4 +1,4 @@
-"""What follows from evaluations: early stop, the best version, who refuses, who is designated."""
+"""Rules: evaluations are encrypted means; best version and early stop follow from them."""
 
 from __future__ import annotations
 

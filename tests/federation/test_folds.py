@@ -1,4 +1,4 @@
-"""A fold stands for the rows before it: of every role, at any row of runs of every kind."""
+"""Survival: a compacted journal gives the same state and the same model."""
 
 from __future__ import annotations
 

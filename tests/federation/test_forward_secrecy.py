@@ -1,4 +1,4 @@
-"""Holders change envelope keys while a run trains: the same model, and the past stays shut."""
+"""Secrecy: files stolen from key holders open no update of closed rounds."""
 
 from __future__ import annotations
 

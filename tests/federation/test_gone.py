@@ -1,4 +1,4 @@
-"""What a shard lost and its client has no more: nobody waits for it."""
+"""Survival: an update that its client and its shard both lost holds nobody up."""
 
 from __future__ import annotations
 

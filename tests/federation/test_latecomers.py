@@ -1,4 +1,4 @@
-"""Clients that come late, or come back without anything: nobody waits for ever for them."""
+"""Survival: a client that is always late, or lost its state, holds nobody up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that lost its state folder: what left before is on record, and nothing else leaves.
+"""Privacy: one update leaves for each run, group, version and step, even after a lost disk.
 
 No training repeats its bits. The state is lost after each point between a training and the fate of
 its update; what shards read of a place is counted, and held against the ledger.

@@ -1,4 +1,4 @@
-"""What shards open tells no more of how many examples a client has than its receipts do."""
+"""Secrecy: opened sums tell no more of a client's number of examples than its receipt."""
 
 from __future__ import annotations
 

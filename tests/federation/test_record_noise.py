@@ -1,4 +1,4 @@
-"""What clients seal under record-level privacy has the noise that their ledgers say.
+"""Privacy: record-level updates carry the noise that their ledgers say.
 
 By the client that `secureps up` starts: the demo's own script, plan and worker, up to the integers
 that are sealed.

@@ -1,4 +1,4 @@
-"""Every block on two shards: what one of them drew is not drawn again when its disk is lost."""
+"""Exactness: copies of blocks change no bit, and a lost disk is filled from another shard."""
 
 from __future__ import annotations
 

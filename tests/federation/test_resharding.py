@@ -1,4 +1,4 @@
-"""Blocks move between shards while a run trains: the same model, bit for bit, as if none had."""
+"""Exactness: blocks that move between shards leave the model as it would be without a move."""
 
 from __future__ import annotations
 

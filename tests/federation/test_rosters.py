@@ -1,4 +1,4 @@
-"""Rosters that change while a run trains: who comes, who is revoked, and what expires."""
+"""Membership: a revoked client is in no later cohort; a new one waits until all know it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers follow the load while a run trains: what is decided, on record, and the same model."""
+"""Exactness: servers that follow the load change no bit, and every decision is on record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds after a burnt cohort: who stood in it sends the same once more."""
+"""Secrecy: after a burnt cohort clients send the same integers, so that no difference shows."""
 
 from __future__ import annotations
 

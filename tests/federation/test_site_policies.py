@@ -1,4 +1,4 @@
-"""What a site's policy refuses is neither trained nor sent, and holds nobody up."""
+"""Privacy: a plan that a site's policy refuses is neither trained nor sent."""
 
 from __future__ import annotations
 

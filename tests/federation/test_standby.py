@@ -1,4 +1,4 @@
-"""A standby follows, takes over by command, and is refused where the coordinator went on alone."""
+"""Survival: a standby takes over by command, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 

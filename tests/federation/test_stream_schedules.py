@@ -1,4 +1,4 @@
-"""The real coordinator under rules without rounds: whatever comes, goes, is late or comes twice."""
+"""Rules: ssp, buffered, priority and async keep their promises, whoever comes, goes or is late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules without rounds in whole runs: the same model under every cipher, and sync's where equal."""
+"""Exactness: without rounds too, a run ends in the same bits under every cipher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sum groups: totals are exact, whole and the same bits under every cipher and kill."""
+"""Rules: a sum group publishes exact totals under every cipher, killed or not."""
 
 from __future__ import annotations
 

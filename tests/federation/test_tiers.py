@@ -1,4 +1,4 @@
-"""Shards that have hardly any memory, and are killed: the model of those that have enough."""
+"""Exactness: a shard with little memory makes the model of one with enough, killed or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule says what a group waits for, and status and metrics say the same."""
+"""Rules: every rule says what it waits for, in status and metrics."""
 
 from __future__ import annotations
 

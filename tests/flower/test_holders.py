@@ -1,4 +1,4 @@
-"""Key holders beside a ServerApp: processes that no code of the run reads."""
+"""Flower: key holders may be nodes, and no code of the run reads their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SecureFedAvg` and `secureps_mod` over a Grid in this process: the same bits, and faults."""
+"""Flower: inside Flower's engine lost, repeated or changed messages change no bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server optimizers against torch and the papers' formulas, and cut into blocks anywhere."""
+"""Exactness: SGD, momentum, Adam and Yogi are those of torch and the papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epsilon against closed forms and an independent accountant."""
+"""Privacy: epsilon agrees with closed forms, Opacus and an independent accountant."""
 
 from __future__ import annotations
 

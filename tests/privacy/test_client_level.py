@@ -1,4 +1,4 @@
-"""Every number of the mechanism from its definition, and the noise from outside."""
+"""Privacy: rounding cannot lengthen an update beyond what is accounted."""
 
 from __future__ import annotations
 

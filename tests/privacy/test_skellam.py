@@ -1,4 +1,4 @@
-"""The sampler inverts the exact law word for word, ties included; tails are bounds."""
+"""Privacy: the Skellam sampler inverts the exact law word for word."""
 
 from __future__ import annotations
 

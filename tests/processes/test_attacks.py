@@ -1,4 +1,4 @@
-"""A malicious aggregator before key holders that are real processes: what it gets, and what not."""
+"""Secrecy: a malicious aggregator before real key holders gets nothing beyond its sums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A committee of real processes: the simulated bits, through SIGKILL, with a holder away, and in
-runs that share a kit.
-"""
+"""Membership: a run continues with one key holder away, and replaces a lost one."""
 
 from __future__ import annotations
 

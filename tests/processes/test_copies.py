@@ -1,4 +1,4 @@
-"""Processes whose checkpoints are copied to a store: down, killed, without their disks."""
+"""Survival: checkpoints are copied to an object store, and a shard that lost its disk recovers."""
 
 from __future__ import annotations
 

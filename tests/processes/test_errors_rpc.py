@@ -1,4 +1,4 @@
-"""Bad requests to real servers: whose fault, what to do, and nothing of the cohort is lost.
+"""Hostile input: bad requests to real servers are refused, and no cohort loses anything.
 
 `CASES` has what is sent, and the pattern of the answer with its fault.
 """

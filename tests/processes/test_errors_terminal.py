@@ -1,4 +1,4 @@
-"""A data holder's own mistakes: one line in its terminal, and the others go on."""
+"""Operation: a data holder's own mistake is one line, and the others go on."""
 
 from __future__ import annotations
 

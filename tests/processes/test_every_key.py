@@ -1,6 +1,4 @@
-"""Whoever has a key of any role, before real servers under TLS: each message is answered as the
-table says, and they go on.
-"""
+"""Hostile input: every message in every role by every method is answered as the table says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes on loopback: the same bits as the simulation, through SIGKILL and all."""
+"""Survival: SIGKILL of any process, at any moment, leaves the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`secureps join --hold`: each site runs its key holder too, and one server is all that is left."""
+"""Membership: `join --hold` runs a key holder at each site beside one server."""
 
 from __future__ import annotations
 

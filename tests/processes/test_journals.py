@@ -1,4 +1,4 @@
-"""Every role refuses a damaged journal when its process starts, and goes on from a whole copy."""
+"""Survival: every party refuses a damaged journal and continues from a complete copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A federation whose parties make their own keys, some under a passphrase, by the command line."""
+"""Secrecy: every party makes its own keys; no secret is in a log, file, argument or environment."""
 
 from __future__ import annotations
 

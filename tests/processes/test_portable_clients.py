@@ -1,4 +1,4 @@
-"""Clients of every kind of machine: the same bits without POSIX, without numba, without both."""
+"""Exactness: clients without numba or POSIX make the same bits as all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards come, go and move while a run of processes trains: the model is that of a run without."""
+"""Membership: shards come, go and move while real processes train."""
 
 from __future__ import annotations
 

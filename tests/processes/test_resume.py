@@ -1,4 +1,4 @@
-"""A run of `up` that is stopped in the middle, and gone on with: the same bits, the same tables."""
+"""Survival: a run that was stopped in the middle continues to the same bits and tables."""
 
 from __future__ import annotations
 

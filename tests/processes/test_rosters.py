@@ -1,4 +1,4 @@
-"""Clients come and go while a run of processes trains: nobody is started again for it."""
+"""Membership: clients come and go while a run trains, and nobody is restarted."""
 
 from __future__ import annotations
 

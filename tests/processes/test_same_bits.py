@@ -1,4 +1,4 @@
-"""`secureps up` and `secureps simulate`, the commands: the same bits under every cipher."""
+"""Exactness: `up` and `simulate` end in the same bits under plain, bfv and rlwe."""
 
 from __future__ import annotations
 

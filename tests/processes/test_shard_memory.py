@@ -1,4 +1,4 @@
-"""A shard's resident memory does not grow with its clients, and is what `secureps check` says."""
+"""Operation: a shard's memory does not grow with its clients, and is as `check` says."""
 
 from __future__ import annotations
 

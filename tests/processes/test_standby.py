@@ -1,4 +1,4 @@
-"""Real processes: a coordinator that is killed, paused or hangs, and its standby."""
+"""Survival: real coordinators that are killed, paused or hang are taken over from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's key and a holder's are good for, before real servers: all that we can think of.
+"""Hostile input: a stolen key of any role stops no run.
 
 Each attack is refused, or does no harm: nobody ends, and versions have all that the honest send.
 """

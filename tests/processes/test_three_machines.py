@@ -1,4 +1,4 @@
-"""The worked example of docs/operate/three-machines.md, command by command, on three machines."""
+"""Operation: the example of three machines works command by command."""
 
 from __future__ import annotations
 

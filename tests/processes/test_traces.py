@@ -1,4 +1,4 @@
-"""Processes that are asked for traces by OpenTelemetry's own variables, and a collector."""
+"""Operation: all processes send one trace for each version."""
 
 from __future__ import annotations
 

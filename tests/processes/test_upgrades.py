@@ -1,4 +1,4 @@
-"""Parties of several versions in one run: upgraded one at a time, or of another format."""
+"""Survival: parties are upgraded one after another within a run."""
 
 from __future__ import annotations
 

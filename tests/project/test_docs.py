@@ -30,6 +30,7 @@ from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
 from secureps.run.simulate.scenario_file import load_scenario
+from tests.kits import evidence_page
 from tests.kits.nursery import ROOT
 
 PAGES = (
@@ -174,6 +175,10 @@ def test_the_script_of_a_page_makes_a_trainer(page: str, tmp_path: Path) -> None
     if "make_evaluator" in scope:
         judge = scope["make_evaluator"]({"public": str(tmp_path / "mine.npz")})
         assert judge.evaluate(trainer.parameters(1)).examples == 100
+
+
+def test_the_page_of_claims_is_made_from_the_tests() -> None:
+    assert evidence_page.PAGE.read_text() == evidence_page.page()
 
 
 # --- TOML -------------------------------------------------------------------------

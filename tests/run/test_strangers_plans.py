@@ -1,4 +1,4 @@
-"""Which commands run code, or dial, because a plan says so: those of a table in the docs alone."""
+"""Hostile input: a stranger's plan runs no code, except by the commands of a table."""
 
 from __future__ import annotations
 

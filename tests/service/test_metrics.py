@@ -1,4 +1,4 @@
-"""Metrics: what a server's port says is what happened, and nothing that it should not say."""
+"""Operation: metrics say what happened, and name no client."""
 
 from __future__ import annotations
 

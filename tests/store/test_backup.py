@@ -1,4 +1,4 @@
-"""State folders as a whole: copies, numbers, journals set aside; nothing of them is forgotten."""
+"""Survival: a state folder that comes back older is refused, and a copy is complete or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data holder's budget over all its runs: counted once, never past its limit, never forgotten."""
+"""Privacy: a data holder's ledger counts once over all runs and forgets nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files and checkpoints: exact, repeatable, and never silently damaged."""
+"""Survival: damaged checkpoints are recognised, and the last good one is taken."""
 
 from __future__ import annotations
 

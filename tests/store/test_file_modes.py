@@ -1,4 +1,4 @@
-"""What a party writes is its own from the first byte on, and goes where it is meant to."""
+"""Secrecy: a party's files are private from their first byte, whatever the umask."""
 
 from __future__ import annotations
 

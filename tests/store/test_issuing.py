@@ -1,4 +1,4 @@
-"""What an issuer certifies, what it refuses, and that it never holds a party's private key."""
+"""Secrecy: an issuer certifies no edited, replayed, swapped or revoked request."""
 
 from __future__ import annotations
 

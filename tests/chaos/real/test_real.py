@@ -1,4 +1,4 @@
-"""Few seeds of real processes, and that what harms them does; `make chaos` plays many seeds."""
+"""Survival: real processes under random kills, pauses and partitions keep their promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unmodified Flower apps as trainers: what they are told, what is made of their answers."""
+"""Flower: unmodified Flower apps train under encryption to the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken of a ServerApp, and what is code of its own."""
+"""Flower: only a strategy as Flower has it is taken from a ServerApp; other code is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no noise covers is refused when the plan is loaded, with the reason and what to take."""
+"""Privacy: a plan with something that no noise covers is refused."""
 
 from __future__ import annotations
 

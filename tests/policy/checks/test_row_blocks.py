@@ -1,4 +1,4 @@
-"""Row-blocks in whole runs: who sends what, which rules go beside each other, what never opens."""
+"""Exactness: sparse tables in row-blocks have the same bits, and send only what is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is suspected and tried: every offender is found in a bounded number of burnt cohorts."""
+"""Secrecy: a client that spoils cohorts is found in a bounded number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `secureps check` says of a plan is what the plan's own code does."""
+"""Operation: what `secureps check` says of a plan is what the plan's code does."""
 
 from __future__ import annotations
 

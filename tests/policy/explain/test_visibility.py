@@ -1,4 +1,4 @@
-"""Who sees what and who must collude follows the cipher and the committee, by brute force."""
+"""Secrecy: who must collude for what, as `check` says it, is found by trying all ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synchronous rule: every branch with its reason, and what holds for all arrivals."""
+"""Rules: rounds with quorum, deadline, extensions and a minimum cohort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule of the user's: the documented one works; a wrong one ends the run, and says why."""
+"""Rules: your own rule works as documented, and a faulty one ends the run in order."""
 
 from __future__ import annotations
 

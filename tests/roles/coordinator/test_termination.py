@@ -1,4 +1,4 @@
-"""Runs that end before their last version: at the budget, in order, with everything kept."""
+"""Privacy: a run ends in order before a step that would exceed the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a malicious aggregator ever learns, taken together: ranks of real answers modulo P.
+"""Secrecy: all that holders ever answered, combined, shows no sum below the minimum.
 
 Every key holder is a real one: its ledger decides, and its own code derives its answers. Only the
 random generator is replaced by one whose every stream is a unit vector, so that an answer *is* the

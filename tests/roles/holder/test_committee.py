@@ -1,4 +1,4 @@
-"""A committee's key holder: what it examines, what it gives a share of, what it remembers."""
+"""Secrecy: a key holder refuses small cohorts, uneven weights, reused updates, other receipts."""
 
 from __future__ import annotations
 

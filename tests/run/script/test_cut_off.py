@@ -1,4 +1,4 @@
-"""A script without a network: the same bits as with one, and no way out of its process."""
+"""Privacy: a script without a network reaches no address, and ends in the same bits."""
 
 from __future__ import annotations
 

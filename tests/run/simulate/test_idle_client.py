@@ -1,4 +1,4 @@
-"""A client that nobody asks for anything has no machine, and the run is the same, bit for bit."""
+"""Exactness: idle clients of a simulation cost nothing and change no journal."""
 
 from __future__ import annotations
 

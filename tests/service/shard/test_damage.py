@@ -1,4 +1,4 @@
-"""What a shard does when its own disk loses payloads or state files, under the real workers.
+"""Survival: a shard that lost payloads or state files ends in the same bits.
 
 Each test plays the small federation up to an exact event, damages files of shard-0 there,
 and plays on. Where nothing had to be burnt, the model is that of the unharmed run bit for

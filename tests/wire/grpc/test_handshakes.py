@@ -1,4 +1,4 @@
-"""Handshakes that are begun and not ended, by anybody, hold nobody else up: over real sockets."""
+"""Hostile input: connections that are begun and left hold nobody up."""
 
 from __future__ import annotations
 

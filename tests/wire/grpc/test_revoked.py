@@ -1,4 +1,4 @@
-"""Who is revoked: its open stream ends, and its connections within a stated time; over TLS."""
+"""Hostile input: a revoked party's streams and connections end within a stated time."""
 
 from __future__ import annotations
 
