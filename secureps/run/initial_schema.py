@@ -29,7 +29,7 @@ def founding_schema(plan: Plan, made: Schema) -> Schema:
     found = initial_schema(plan)
     if found is None:
         return made
-    of_file = found.untied.telling({})
+    of_file = found.untied.with_values({})
     if of_file != made.untied:
         raise ConfigError(
             f"initial: {shown(plan.section.initial or '')}: it has not the tensors of the script's "
@@ -51,7 +51,7 @@ def initial_schema(plan: Plan) -> Schema | None:
     layout = plan.layout(schema)
     _refuse_unusable(shown(plan.section.initial), layout, tensors)
     frozen = layout.frozen if plan.section.frozen else None
-    return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
+    return schema.with_values(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
 
 
 def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:

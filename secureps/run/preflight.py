@@ -26,7 +26,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
-from secureps.messages.run import COORDINATOR, each_address, on_loopback
+from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
 from secureps.run.status_client import StatusClient
 from secureps.service.process import link_of
 from secureps.store.keyring import (
@@ -174,7 +174,7 @@ def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
 
     Of several addresses one is enough: where the others are, nobody need be now.
     """
-    reached = [_check_address("coordinator", address) for address in each_address(server)]
+    reached = [_check_address("coordinator", address) for address in split_addresses(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
         return
@@ -308,7 +308,7 @@ def configured(config: Path) -> tuple[ServeSection, Path, Path]:
 
 
 def _metrics(section: ServeSection, state: Path) -> str:
-    if section.metrics is None or not on_loopback(section.metrics):
+    if section.metrics is None or not is_on_loopback(section.metrics):
         raise OperatorError(
             f"{section.name} has no port that says how it is: give it metrics on loopback, "
             'metrics = "127.0.0.1:7700"'
