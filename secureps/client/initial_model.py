@@ -64,7 +64,7 @@ def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = No
 
 def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
     """Gives a trained model the run's names and types; WrongShape if it is another model."""
-    given, run = result.parameters, schema.untied.telling({})
+    given, run = result.parameters, schema.untied.with_values({})
     for name, own in ties.items():
         apart = name in given and own in given and given[name] is not given[own]
         if apart and not np.array_equal(given[name], given[own]):

@@ -512,7 +512,7 @@ class EvaluationSection(Table):
         return dict(sorted(named))
 
     @staticmethod
-    def told_as(message: str, metric: str) -> str:
+    def title(message: str, metric: str) -> str:
         """Returns a metric's public name: "accuracy", or "train.accuracy" of a report."""
         return metric if message == EVALUATED else f"{message}.{metric}"
 

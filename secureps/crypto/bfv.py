@@ -1,34 +1,34 @@
-"""BFV as every party but the key's owner needs it: parameters, key bytes, and the shard's sum.
+"""BFV without secrets: parameters, key bytes, and the shard's sum.
 
 Brakerski, "Fully homomorphic encryption without modulus switching" (CRYPTO 2012); Fan and
 Vercauteren, "Somewhat practical fully homomorphic encryption" (ePrint 2012/144).
 
-**Wire format**, ours, so that no server parses with SEAL. A ciphertext is its two
-polynomials' coefficients modulo DATA_PRIME, uint64 little-endian, shape (2, 4096): 65,536
-bytes for 8,192 values. A block is ceil(slots / 8192) of them, the last padded with zeros
-in the plaintext. A total has the same form, every coefficient reduced.
+**Wire format.** It is our own, so that no server parses input with SEAL. A ciphertext has the
+coefficients of its two polynomials modulo DATA_PRIME, uint64 little-endian, shape (2, 4096): 65,536
+bytes for 8,192 values. A block is ceil(slots / 8192) ciphertexts, the last plaintext padded with
+zeros. A total has the same form, with every coefficient reduced.
 
-**Plaintext.** m = u_0 + u_1 B modulo t with B = capacity * levels + 1, batched: 4096 of them
-a ciphertext. Exact while B^2 <= t and the noise stays below q / 2t. We ask for
-B^2 <= t - t / 64: a wrong key, or noise beyond the bound, makes all 4096 packed sums
-uniform modulo t, and that none of them shows it has a chance below (63/64)^4096 < 2^-93.
+**Plaintext.** m = u_0 + u_1 B modulo t with B = capacity * levels + 1, batched, 4096 per
+ciphertext. Sums are exact while B^2 <= t and the noise is below q / 2t. B^2 <= t - t / 64 is
+required: a wrong key, or too much noise, makes all 4096 packed sums uniform modulo t, and the
+probability that none of them shows it is below (63/64)^4096 < 2^-93.
 
-**Noise**, of SEAL's public-key encryption. It encrypts at the key level (q * p, p the
-49-bit prime) with error e u + e_0 + e_1 s, |.| <= 21 (2N + 1), and divides by p, which
-leaves less than 2^-31 of it and adds a rounding error tau_0 + tau_1 s with tau uniform in
-[-1/2, 1/2] and s ternary: variance (1 + |s|_1) / 12, at most (1 + N) / 12. The message
-enters as round(q m / t), off by at most 1/2; there is no term in r_t(q) = q mod t, since the
-rounding follows the product and a wrapped sum of m adds a multiple of q. A cohort of
-weight W with weights w_i <= 4 has sum w_i^2 <= 4 W, hence
+**Noise** of SEAL's public-key encryption. It encrypts at the key level (modulus q * p, p the 49-bit
+prime) with the error e u + e_0 + e_1 s, |.| <= 21 (2N + 1), and divides by p. That leaves less than
+2^-31 of the error and adds a rounding error tau_0 + tau_1 s with tau uniform in [-1/2, 1/2] and s
+ternary: variance (1 + |s|_1) / 12, at most (1 + N) / 12. The message enters as round(q m / t), off
+by at most 1/2. There is no term in r_t(q) = q mod t, since the rounding follows the product and a
+wrapped sum of m adds a multiple of q. A cohort of weight W with weights w_i <= 4 has sum w_i^2 <= 4
+W, hence
 
     |noise| <= 10 sqrt(4 W (N + 1) / 12) + W (1/2 + 21 (2N + 1) / p)
 
-but for a probability below 2 e^-50 a coefficient (uniform variables are sub-Gaussian with
-their own variance). `plain_modulus` is the greatest batching prime that holds it.
+except with a probability below 2 e^-50 per coefficient (uniform variables are sub-Gaussian with
+their own variance). `plain_modulus` is the greatest batching prime that allows it.
 
-**Security**: 128 bits by the HomomorphicEncryption.org standard (2018), table 1, ternary
-secret: N = 4096 allows 109 bits of q p, which is what we use. (The Security Guidelines of
-2024 allow 106; `rlwe` follows them.)
+**Security**: 128 bits by the HomomorphicEncryption.org standard (2018), table 1, ternary secret: N
+= 4096 allows the 109 bits of q p that are used here. (The Security Guidelines of 2024 allow 106;
+`rlwe` follows them.)
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ DEGREE = 4096
 DATA_PRIME = 0xFFFFFFFFFFFC001
 """q, 60 bits, = 2^60 - 16383: the modulus of ciphertexts on the wire."""
 KEY_PRIME = 0x1FFFFFFFCE001
-"""p, 49 bits: only keys and fresh encryption see it."""
+"""p, 49 bits: used by keys and fresh encryption only."""
 DIGITS = 2
 """Values in one plaintext coefficient."""
 MARGIN_SIGMAS = 10
-"""How many standard deviations of noise fit below the bound of decryption."""
+"""The bound of decryption leaves room for so many standard deviations of noise."""
 VALUES_PER_CIPHERTEXT = DIGITS * DEGREE
 CIPHERTEXT_BYTES = 2 * DEGREE * 8
 
 _COEFFICIENT = np.dtype("<u8")
 _PROOF = 64
-"""One part in 64 of the plaintext space stays free, for wrong openings to fall into."""
+"""One part in 64 of the plaintext space stays unused, so that wrong openings are noticed."""
 _ERROR_BOUND = 21
 """SEAL's centred binomial error: the difference of two sums of 21 bits."""
 _FOLD = np.uint64((1 << 60) - DATA_PRIME)
 _LOW_60 = np.uint64((1 << 60) - 1)
 _CACHED = 1 << 13
-"""Words that are reduced at a time, so that they stay in the first cache."""
+"""Words reduced at a time, so that they stay in the first-level cache."""
 
 
 def noise_bound(capacity: int) -> float:
-    """Greatest coefficient of a sum's noise, see the module's docstring."""
+    """Returns the greatest coefficient of a sum's noise (see the module's docstring)."""
     spread = math.sqrt(max(WEIGHTS) * capacity * (DEGREE + 1) / 12)
     exact = capacity * (0.5 + _ERROR_BOUND * (2 * DEGREE + 1) / KEY_PRIME)
     return MARGIN_SIGMAS * spread + exact
@@ -104,7 +104,7 @@ def _is_prime(number: int) -> bool:
 
 @functools.cache
 def plain_modulus(capacity: int) -> int:
-    """t: the greatest prime = 1 mod 2N with noise_bound(capacity) < q / 2t.
+    """Returns t, the greatest prime = 1 mod 2N with noise_bound(capacity) < q / 2t.
 
     Raises:
         PlanRefused: no such prime.
@@ -119,13 +119,13 @@ def plain_modulus(capacity: int) -> int:
 
 
 def most_levels(capacity: int) -> int:
-    """The greatest `levels` whose two digits fit below t - t / 64 at this capacity."""
+    """Returns the greatest `levels` of which two digits fit below t - t / 64."""
     t = plain_modulus(capacity)
     return (math.isqrt(t - t // _PROOF) - 1) // capacity
 
 
 def check_parameters(parameters: CipherParameters) -> None:
-    """PlanRefused, with the numbers, when two digits of a sum do not fit below t - t / 64."""
+    """Raises PlanRefused if two digits of a sum do not fit below t - t / 64."""
     fits = most_levels(parameters.capacity)
     if parameters.levels > fits:
         t = plain_modulus(parameters.capacity)
@@ -140,7 +140,7 @@ def check_parameters(parameters: CipherParameters) -> None:
 def pack(values: npt.NDArray[np.int64], base: int) -> npt.NDArray[np.int64]:
     """Packs two of n values, below the base, into each coefficient: int64 (ceil(n / 2),).
 
-    Values may be secret: here are only * and +.
+    Values may be secret: only * and + are used.
     """
     width = -(-values.size // DIGITS)
     packed = np.zeros(width, np.int64)
@@ -156,7 +156,7 @@ def unpack(packed: npt.NDArray[np.int64], base: int, count: int) -> npt.NDArray[
 
 
 def _reduce(values: npt.NDArray[np.uint64]) -> None:
-    """values mod q in place, for any uint64: 2^60 = 16383 mod q, then one subtraction."""
+    """Reduces uint64 values modulo q in place: 2^60 = 16383 mod q, then one subtraction."""
     for start in range(0, values.size, _CACHED):
         piece = values[start : start + _CACHED]
         high = piece >> np.uint64(60)
@@ -180,7 +180,7 @@ class BfvAdder(Adder):
 
     def _check_block(self, payload: Payload) -> None:
         coefficients = np.frombuffer(payload, _COEFFICIENT)
-        # A larger one would make sums of 16 units overflow 64 bits, unseen.
+        # A larger coefficient would make sums of 16 units overflow 64 bits unnoticed.
         if coefficients.size and int(coefficients.max()) >= DATA_PRIME:
             raise Malformed("a coefficient of a bfv block is not below the modulus")
 
@@ -201,7 +201,7 @@ _PRIMES = np.array([DATA_PRIME, KEY_PRIME], np.uint64)[:, None]
 
 
 def _key_coefficients(what: str, data: bytes, tag: bytes, polynomials: int) -> bytes:
-    """The key's coefficients, uint64 (polynomials, 2 primes, N) in NTT form, range-checked."""
+    """Returns a key's checked coefficients, uint64 (polynomials, 2 primes, N) in NTT form."""
     body = strip_tag(what, data, tag, polynomials * 2 * DEGREE * 8)
     coefficients = np.frombuffer(body, _COEFFICIENT)
     if bool((coefficients.reshape(polynomials, 2, DEGREE) >= _PRIMES).any()):
@@ -211,7 +211,7 @@ def _key_coefficients(what: str, data: bytes, tag: bytes, polynomials: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class BfvPublicKey:
-    """What clients encrypt under: two polynomials at the key level, and nothing else."""
+    """The key that clients encrypt under: two polynomials at the key level."""
 
     coefficients: bytes
 
@@ -225,7 +225,7 @@ class BfvPublicKey:
 
 
 class BfvSecretKey(Secret):
-    """What a holder decrypts sums with; only `bfv_seal` and the keyring look inside."""
+    """The key by which a holder decrypts sums; only `bfv_seal` and the keyring read it."""
 
     __slots__ = ("_coefficients",)
 

@@ -1,10 +1,9 @@
-"""BFV as the owners of keys and values need it: the only importer of tenseal.
+"""BFV for the owners of keys and values: key generation, encryption and decryption by SEAL.
 
-SEAL does the key generation, the encryption and the decryption; between it and our wire
-format (see `bfv`) lie SEAL's own streams: a 16-byte header, then parms_id, flags, sizes
-and the coefficients, zstd-compressed when SEAL writes, plain when we do. tenseal hands
-streams only to files, so they pass through an anonymous file in memory. Whatever comes
-from elsewhere is length- and range-checked by `bfv` before SEAL reads it.
+No other module imports tenseal. Between SEAL and our wire format (see `bfv`) are SEAL's streams: a
+16-byte header, parms_id, flags, sizes and the coefficients, zstd-compressed if SEAL writes them and
+plain if we do. tenseal reads and writes streams only as files, so they pass through an anonymous
+file in memory. `bfv` checks the length and range of everything from outside before SEAL reads it.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ _HEADER = struct.Struct("<HBBBBHQ")
 _NO_COMPRESSION = 0
 _ZSTD = 2
 _MAX_STREAM = 1 << 20
-"""Above every stream of SEAL's at these parameters."""
+"""Longer than any stream of SEAL's at these parameters."""
 
 
 class _Ring:
-    """One SEAL context, the prefixes of its objects' streams, and the file that these pass through.
+    """A SEAL context, the prefixes of its objects' streams, and the file that streams pass through.
 
-    It is an anonymous file where there are any; one object at a time.
+    The file is in memory where the system allows that. It serves one object at a time.
     """
 
     def __init__(self, t: int) -> None:
@@ -98,7 +97,7 @@ class _Ring:
         self.secret = ids[1] + plaintext + self._array(2 * DEGREE)
 
     def _array(self, size: int) -> bytes:
-        """What precedes the uint64 of a DynArray: a header of its own and the size."""
+        """Returns the bytes before the uint64 of a DynArray: its own header and the size."""
         return self._header(8 + 8 * size) + struct.pack("<Q", size)
 
     def _header(self, length: int) -> bytes:
@@ -106,7 +105,7 @@ class _Ring:
         return _HEADER.pack(_MAGIC, size, *self._version, _NO_COMPRESSION, 0, size + length)
 
     def save(self, source: Any, prefix: bytes) -> bytes:
-        """The coefficients that follow `prefix` in the stream of a SEAL object of ours."""
+        """Serializes a SEAL object and returns the coefficients after `prefix`."""
         with self._lock:
             source.save(self._path)
             stream = os.pread(self._file, _MAX_STREAM, 0)
@@ -121,7 +120,7 @@ class _Ring:
         return body[len(prefix) :]
 
     def load(self, target: Any, prefix: bytes, coefficients: bytes | memoryview) -> Any:
-        """Loads a SEAL object from a stream that we make."""
+        """Loads a SEAL object from coefficients."""
         body = prefix + coefficients
         with self._lock:
             os.ftruncate(self._file, 0)
@@ -131,8 +130,8 @@ class _Ring:
 
 
 def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
-    """A fresh key pair from the operating system's randomness; it serves every capacity."""
-    ring = _Ring(plain_modulus(1))  # keys live modulo q p and know no plain modulus
+    """Generates a key pair from the operating system's randomness; it serves every capacity."""
+    ring = _Ring(plain_modulus(1))  # keys are modulo q p, and independent of the plain modulus
     keys = sealapi.KeyGenerator(ring.context)
     public = sealapi.PublicKey()
     keys.create_public_key(public)
@@ -191,9 +190,9 @@ class BfvOpener(Opener):
             yield unpack(packed[: -(-count // DIGITS)], self._base, count)
 
     def _decrypt(self, total: memoryview) -> npt.NDArray[np.int64]:
-        """Packed sums of one ciphertext, int64 (4096,); its range is the proof of the opening.
+        """Decrypts one ciphertext to packed sums, int64 (4096,), whose range proves the opening.
 
-        (SEAL's noise budget is none: it reads 0 within a factor of two of the bound.)
+        SEAL's noise budget proves nothing: it reads 0 within a factor of two of the bound.
         """
         ciphertext = sealapi.Ciphertext(self._ring.context)
         self._ring.load(ciphertext, self._ring.ciphertext, total)

@@ -1,7 +1,7 @@
-"""The three sides of every cipher: clients seal, shards add, whoever may opens the sum.
+"""The three sides of every cipher: clients seal, shards add, and an opener opens the sum.
 
-A block is `slots` integers, each in [0, levels]; a cohort adds blocks with weights 1, 2
-or 4 that sum to at most `capacity`. A total is the canonical bytes of a cohort's sum.
+A block is `slots` integers, each in [0, levels]. A cohort adds blocks with weights 1, 2 or 4 that
+sum to at most `capacity`. A total is the canonical bytes of a cohort's sum.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from secureps.errors import Malformed, Oversized, PlanRefused
 _SUM = np.dtype("<u8")
 
 Payload = bytes | memoryview
-"""One sealed block as it came off the wire."""
+"""A sealed block as received."""
 
 WEIGHTS = (1, 2, 4)
-"""Weights that a member of a cohort may have: quarters of a fresh update's (FedBuff)."""
+"""Weights of a cohort's members, in quarters of a fresh update's (FedBuff)."""
 
 
 class Opening(enum.Enum):
-    """What turns a cohort's sum into numbers."""
+    """What opens a cohort's sum."""
 
     NOTHING = "nothing"
-    """The sum lies in the clear."""
+    """Nothing: the sum is in the clear."""
     HOLDER = "holder"
     """One key holder decrypts the sum."""
     COMMITTEE = "committee"
-    """Key holders together give the sum of the members' one-time keys."""
+    """Key holders together compute the sum of the members' one-time keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class CipherParameters:
-    """What all parties of a run agree on before the first key.
+    """The parameters that all parties of a run agree on before the first key.
 
     Args:
-        name: which cipher, see `secureps.crypto.suite`.
+        name: of the cipher (`secureps.crypto.suite`).
         capacity: W, the greatest total weight of a cohort.
         levels: 2Z, the greatest value in a slot of one block.
         most_weight: w_max, the greatest weight of one member.
-        slots: integers of a large block, for which the fewest bytes are sought.
+        slots: integers of a large block, for which the parameters minimize bytes.
         security: "standard", or "conservative" (`crypto.ring`).
 
     Raises:
@@ -75,17 +75,16 @@ class CipherParameters:
 
     @property
     def base(self) -> int:
-        """B = W 2Z + 1: as digits in this base the sums of a cohort never carry."""
+        """B = W 2Z + 1: digits in this base never carry in the sum of a cohort."""
         return self.capacity * self.levels + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where blocks belong: what a sealed one is bound to, under ciphers that bind it.
+    """The place of a group's blocks, to which some ciphers bind a sealed block.
 
     Args:
         run: the run's id, 32 bytes.
-        group: its name.
         layout: digest of the run's layout, 32 bytes.
         slots: integers of a full block of the group.
     """
@@ -101,10 +100,9 @@ class Accumulator:
     """A running sum of one block on a shard; only the `Adder` that made it changes it.
 
     Args:
-        slots: values in the block.
-        sums: the sum so far, in the cipher's own layout, not yet reduced.
+        sums: in the cipher's own layout, not yet reduced.
         weight: total weight added.
-        units: how many multiples of the modulus an entry of `sums` may hold.
+        units: how many multiples of the modulus an entry of `sums` may contain.
     """
 
     slots: int
@@ -114,7 +112,7 @@ class Accumulator:
 
 
 class OneTimeKey(Secret):
-    """What one submission alone is sealed under, N small integers; only its sealer makes one."""
+    """The key of a single submission, N small integers; only its sealer makes one."""
 
     __slots__ = ("_small",)
 
@@ -122,31 +120,31 @@ class OneTimeKey(Secret):
         self._small = small
 
     def coefficients(self) -> npt.NDArray[np.int32]:
-        """s, int32 (N,), |s| <= 41: for `crypto.sharing` and the submission's own opener alone."""
+        """Returns s, int32 (N,), |s| <= 41, for `crypto.sharing` and the submission's opener."""
         return self._small
 
 
 class Adder(abc.ABC):
-    """The shard's side: it needs no key."""
+    """The shard's side, which needs no key."""
 
     called: ClassVar[str]
-    """The cipher's name with its article, as errors have it."""
+    """The cipher's name with its article, for errors."""
     most_units: ClassVar[int] = 1 << 62
-    """Multiples of the modulus that an entry of a sum may hold until it is reduced."""
+    """Multiples of the modulus that an entry of a sum may reach before it is reduced."""
 
     def __init__(self, parameters: CipherParameters) -> None:
         self._parameters = parameters
 
     @abc.abstractmethod
     def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values."""
+        """Returns the exact length in bytes of a sealed block of `slots` values."""
 
     @abc.abstractmethod
     def total_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a total of `slots` values."""
+        """Returns the exact length in bytes of a total of `slots` values."""
 
     def check(self, slots: int, payload: Payload) -> None:
-        """Accepts a sealed block that can be added.
+        """Checks that a sealed block can be added.
 
         Raises:
             Malformed: too short, or an entry out of range.
@@ -156,12 +154,12 @@ class Adder(abc.ABC):
         self._check_block(payload)
 
     def check_total(self, slots: int, total: Payload) -> None:
-        """Accepts a total that can be opened; raises as `check` does."""
+        """Checks that a total can be opened; raises as `check` does."""
         check_length(f"{self.called} total", total, self.total_bytes(slots))
         self._check_total(total)
 
     def zero(self, slots: int, room: memoryview | None = None) -> Accumulator:
-        """The empty sum; in `room`, `total_bytes(slots)` bytes that may hold anything, if given."""
+        """Returns an empty sum, in `room` if given: `total_bytes(slots)` bytes of any content."""
         if room is None:
             return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
         sums = np.frombuffer(room, np.uint64)
@@ -172,14 +170,14 @@ class Adder(abc.ABC):
         """Adds weight times a block that has passed `check`, in place.
 
         Raises:
-            Malformed: a weight that is not 1, 2 or 4 or that exceeds the capacity (nothing
-                is added then), or a payload of the wrong length.
-            Oversized: a payload that is too long.
+            Malformed: the weight is not 1, 2 or 4 or would exceed the capacity (nothing is added
+                then), or the payload is too short.
+            Oversized: the payload is too long.
         """
         if weight not in WEIGHTS:
             raise Malformed(f"weight {weight} is not one of {WEIGHTS}")
         after, capacity = accumulator.weight + weight, self._parameters.capacity
-        # Beyond the capacity digits carry, and noise passes the bound of decryption.
+        # Above the capacity digits carry, and noise exceeds the bound of decryption.
         if after > capacity:
             raise Malformed(
                 f"the cohort's weight would be {after}, above the plan's capacity of {capacity}"
@@ -193,9 +191,9 @@ class Adder(abc.ABC):
         accumulator.weight = after
 
     def total(self, accumulator: Accumulator) -> memoryview:
-        """Canonical little-endian bytes of the sum: the same for every order of adding.
+        """Returns the canonical little-endian bytes of the sum, the same for every order of adding.
 
-        They are the accumulator's own, and change when more is added.
+        They are a view of the accumulator, and change when more is added.
         """
         self._reduce(accumulator.sums)
         accumulator.units = min(accumulator.units, 1)
@@ -203,15 +201,15 @@ class Adder(abc.ABC):
 
     @abc.abstractmethod
     def _check_block(self, payload: Payload) -> None:
-        """Malformed if an entry of a block is out of range."""
+        """Raises Malformed if an entry of a block is out of range."""
 
     @abc.abstractmethod
     def _check_total(self, total: Payload) -> None:
-        """Malformed if an entry of a total is out of range."""
+        """Raises Malformed if an entry of a total is out of range."""
 
     @abc.abstractmethod
     def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
-        """Adds weight times a block to sums, which have room for it."""
+        """Adds weight times a block to sums that have room for it."""
 
     @abc.abstractmethod
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
@@ -219,33 +217,33 @@ class Adder(abc.ABC):
 
 
 Integers = Callable[[int, int], npt.NDArray[np.integer[Any]]]
-"""integers(first, last): those of a block's slots in [first, last), from any thread; any dtype."""
+"""integers(first, last) returns a block's slots in [first, last), any dtype, from any thread."""
 
 Piece = Callable[[], Payload]
 """Makes a piece of a payload, once, from any thread."""
 
 
 class Sealer(abc.ABC):
-    """The client's side, for one submission: it needs the public key at most."""
+    """The client's side, for one submission; it needs at most a public key."""
 
     key: OneTimeKey | None = None
-    """What a committee is to share; None under a cipher that no committee opens."""
+    """The key to share among a committee; None under other ciphers."""
 
     @abc.abstractmethod
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
-        """Seals a block of the place, a few elements at a time: its payload, in order.
+        """Seals a block of the place, a few elements at a time; yields its payload in order.
 
         Args:
             block: its number in the group.
-            integers: each in [0, levels]; asked for once, in pieces that are its whole.
+            integers: each in [0, levels]; every integer is requested once.
 
         Raises:
-            Malformed: a piece is asked for, and a value is out of range.
+            Malformed: a value is out of range (when its piece is made).
             InternalError: the block was sealed before, under a key that seals once.
         """
 
     def seal(self, block: int, values: npt.NDArray[np.integer[Any]]) -> bytes:
-        """Seals a block, whole; raises as `pieces`, and Malformed for another dtype or shape.
+        """Seals a whole block; raises as `pieces`, and Malformed for another dtype or shape.
 
         Args:
             values: integers (slots,).
@@ -257,22 +255,22 @@ class Sealer(abc.ABC):
 
 
 class Opener(abc.ABC):
-    """The side that may see sums, those of one cohort where a key opens no more."""
+    """The side that may see sums; where a key opens one cohort, that cohort's sums."""
 
     @abc.abstractmethod
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """The integer sums of a block's total, piece by piece, each in [0, capacity * levels].
+        """Opens a block's total piece by piece: integer sums, each in [0, capacity * levels].
 
-        Nothing is known of them before all were taken: an error may come after the last.
+        No piece may be trusted before all were taken, because an error may follow the last.
 
         Yields:
-            int64 (n,), any n >= 1, `slots` together; the next piece may lie in the same memory.
+            int64 (n,), n >= 1, `slots` together; the next piece may overwrite the memory.
         Raises:
             Malformed, Oversized: not a total, or made under another key.
         """
 
     def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """The integer sums of a block's total, int64 (slots,); raises as `pieces`."""
+        """Opens a block's total: integer sums, int64 (slots,); raises as `pieces`."""
         sums, at = np.empty(slots, np.int64), 0
         for piece in self.pieces(block, total, slots):
             sums[at : at + piece.size] = piece
@@ -281,7 +279,7 @@ class Opener(abc.ABC):
 
 
 class Cipher(abc.ABC):
-    """One cipher under fixed parameters; building it touches no key."""
+    """One cipher under fixed parameters; building it needs no key."""
 
     opening: ClassVar[Opening]
 
@@ -289,33 +287,33 @@ class Cipher(abc.ABC):
         self.parameters = parameters
 
     def block_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a sealed block of `slots` values; loads no kernels."""
+        """Returns the exact length in bytes of a sealed block; loads no kernels."""
         return self.adder().block_bytes(slots)
 
     def total_bytes(self, slots: int) -> int:
-        """Exact length in bytes of a total of `slots` values; loads no kernels."""
+        """Returns the exact length in bytes of a total; loads no kernels."""
         return self.adder().total_bytes(slots)
 
     @property
     @abc.abstractmethod
     def element(self) -> int:
-        """Integers that are sealed as one: a block of a multiple of them wastes no byte."""
+        """How many integers are sealed as one element; a block of a multiple wastes no byte."""
 
     @abc.abstractmethod
     def adder(self) -> Adder:
         """The shard's side."""
 
     def sealer(self, place: Place, public_key: bytes | None) -> Sealer:
-        """The client's side of one submission; KitError without the key that it needs."""
+        """Returns the client's side of one submission; KitError without the key that it needs."""
         return self.noise_sealer(public_key)
 
     @abc.abstractmethod
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
-        """For what a shard itself adds to a sum, and hides from nobody who may open that."""
+        """Returns the sealer of a shard's own noise, which the sum's openers may see."""
 
     @abc.abstractmethod
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
-        """The opening side.
+        """Returns the opening side.
 
         Args:
             key: the holder's secret key; where a committee opens, the sum of the members' one-time
@@ -323,13 +321,13 @@ class Cipher(abc.ABC):
             weights: of the members of the sum.
 
         Raises:
-            KitError: another key than it needs.
-            Malformed: a sum of keys that is none of any cohort.
+            KitError: a key of the wrong kind.
+            Malformed: a sum of keys that no cohort can have.
         """
 
 
 def check_length(what: str, data: Payload, expected: int) -> None:
-    """Malformed if `data` is shorter than `expected` bytes, Oversized if longer."""
+    """Raises Malformed if `data` is shorter than `expected` bytes, Oversized if longer."""
     length = memoryview(data).nbytes
     if length < expected:
         raise Malformed(f"{what} has {length} bytes; it must have exactly {expected}")
@@ -338,14 +336,14 @@ def check_length(what: str, data: Payload, expected: int) -> None:
 
 
 def check_values(values: npt.NDArray[np.integer[Any]], levels: int) -> None:
-    """Malformed unless every value is within [0, levels]."""
-    # A larger value would carry into its neighbours' digits of the sum.
+    """Raises Malformed unless every value is within [0, levels]."""
+    # A larger value would carry into its neighbours' digits of the sum, and spoil them.
     if values.size and (int(values.min()) < 0 or int(values.max()) > levels):
         raise Malformed(f"a value lies outside [0, {levels}]")
 
 
 def strip_tag(what: str, data: bytes, tag: bytes, size: int) -> bytes:
-    """The `size` bytes that follow a key's tag; Oversized or Malformed if it is not such a key."""
+    """Returns the `size` bytes after a key's tag; Oversized or Malformed without such a key."""
     size += len(tag)
     if len(data) > size:
         raise Oversized(f"{what} has {len(data)} bytes; it must have exactly {size}")

@@ -1,15 +1,15 @@
 """Sealed envelopes: a few bytes for one key holder, carried by parties that must not read them.
 
-HPKE (RFC 9180) of `cryptography`, single-shot in its base mode. Its KEM is the hybrid of
-ML-KEM-768 (FIPS 203) and X25519 (RFC 7748) that is known as X-Wing (draft-connolly-cfrg-xwing-kem):
-whoever recorded envelopes must break both, now or with a quantum computer later. Its key schedule
-is SHAKE256's (draft-ietf-hpke-pq), its cipher ChaCha20-Poly1305 (RFC 8439):
+They are HPKE (RFC 9180) of `cryptography`, single-shot in base mode. The KEM is X-Wing
+(draft-connolly-cfrg-xwing-kem), a hybrid of ML-KEM-768 (FIPS 203) and X25519 (RFC 7748): an
+attacker who recorded envelopes must break both, now or later with a quantum computer. The key
+schedule is SHAKE256's (draft-ietf-hpke-pq), the cipher ChaCha20-Poly1305 (RFC 8439):
 
-    sealed = ML-KEM's ciphertext (1088 bytes) | X25519's (32) | the bytes sealed | 16 of Poly1305
+    sealed = ML-KEM's ciphertext (1088 bytes) | X25519's (32) | encrypted bytes | Poly1305 tag (16)
 
-The KEM binds an envelope to its recipient's public key; `info` to `associated`, what it came with.
-Who sealed it is for that to say: an envelope has no sender. Sealing draws on the operating system,
-and no envelope is made twice: it is journalled before it is sent.
+The KEM binds an envelope to its recipient's public key, and `info` binds it to `associated`, the
+message that it came with. An envelope does not say who sealed it; that message does. Sealing draws
+on the operating system, and no envelope is made twice, because it is journalled before it is sent.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ _MLKEM_PUBLIC_BYTES, _MLKEM_SEED_BYTES, _MLKEM_SEALED_BYTES = 1184, 64, 1088
 PUBLIC_BYTES: Final = _MLKEM_PUBLIC_BYTES + _X25519_BYTES
 SECRET_BYTES: Final = _MLKEM_SEED_BYTES + _X25519_BYTES
 OVERHEAD: Final = _MLKEM_SEALED_BYTES + _X25519_BYTES + 16
-"""Bytes by which an envelope is longer than what is in it."""
+"""The difference between an envelope's length and its content's."""
 
 KEY_OF_0_1: Final = b"secureps-envelope-public-key-1\n"
-"""How a public key of X25519 alone began."""
+"""The tag of a public key of version 0.1, X25519 alone."""
 _PUBLIC_TAG = b"secureps-envelope-public-key-2\n"
 _SECRET_TAG = b"secureps-envelope-SECRET-key-2\n"
 _DOMAIN = "secureps-envelope-2"
 _SUITE = Suite(KEM.MLKEM768_X25519, KDF.SHAKE256, AEAD.CHACHA20_POLY1305)
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(_X25519_BYTES)))
-"""A key that everybody knows: its exchange with a point of low order is zero, as any key's is."""
+"""A key that everybody knows. Its exchange with a point of low order is zero, as any key's is."""
 
 
 @dataclass(frozen=True, repr=False)
 class EnvelopePublicKey:
-    """A hybrid public key: whoever has it can seal for its holder.
+    """A hybrid public key, under which anybody can seal for its holder.
 
     Args:
         key: 1184 bytes of ML-KEM-768, then 32 of X25519.
 
     Raises:
-        Malformed: another length, no key of ML-KEM, a point of low order, with which every
-            exchange gives a secret that everybody knows, or a point that is not written as honest
-            parties write it (RFC 7748, section 5, has it accepted).
+        Malformed: wrong length; not a key of ML-KEM; a point of low order, with which every
+            exchange gives a secret that everybody knows; or a point in another encoding than honest
+            parties use (RFC 7748, section 5, accepts it).
     """
 
     key: bytes
@@ -90,10 +90,10 @@ class EnvelopePublicKey:
 
 @functools.lru_cache(256)
 def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
-    """The key in these bytes; a party reads those of its few holders over and over.
+    """Parses a key; cached, because a party parses its few holders' keys again and again.
 
     Raises:
-        Malformed: as `EnvelopePublicKey`.
+        Malformed: see `EnvelopePublicKey`.
     """
     point = key[_MLKEM_PUBLIC_BYTES:]
     x25519 = X25519PublicKey.from_public_bytes(point)
@@ -108,16 +108,16 @@ def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
         raise Malformed("this X25519 public key is written in a way that no honest party uses")
     try:
         mlkem = MLKEM768PublicKey.from_public_bytes(key[:_MLKEM_PUBLIC_BYTES])
-    except ValueError:  # a coefficient beyond the modulus: FIPS 203, section 7.2
+    except ValueError:  # a coefficient is not below the modulus: FIPS 203, section 7.2
         raise Malformed("this is no public key of ML-KEM-768") from None
     return MLKEM768X25519PublicKey(mlkem, x25519)
 
 
 class EnvelopeKey(Secret):
-    """A hybrid secret key: whoever has it opens what was sealed for `public`.
+    """A hybrid secret key, which opens what was sealed for `public`.
 
     Args:
-        secret: 96 uniform bytes: the seed of ML-KEM-768's key, 64, then X25519's key.
+        secret: 96 uniform bytes: the 64-byte seed of ML-KEM-768's key, then X25519's key.
     """
 
     __slots__ = ("_hybrid", "_secret", "public")
@@ -146,26 +146,26 @@ class EnvelopeKey(Secret):
 
 
 def seal(recipient: EnvelopePublicKey, plaintext: bytes, associated: bytes) -> bytes:
-    """An envelope of len(plaintext) + OVERHEAD bytes that only `recipient` opens.
+    """Seals an envelope of len(plaintext) + OVERHEAD bytes that only `recipient` can open.
 
     Args:
-        associated: what the envelope belongs to; it is not in it, and must be the same at
-            opening.
+        associated: the message that the envelope belongs to; it is not part of the envelope, and
+            must be the same at opening.
     """
     return _SUITE.encrypt(plaintext, _hybrid(recipient.key), info=digest(_DOMAIN, associated))
 
 
 def open(key: EnvelopeKey, sealed: bytes, associated: bytes, size: int) -> bytes:
-    """The `size` bytes that were sealed for this key with the same `associated`.
+    """Opens an envelope: the `size` bytes that were sealed for this key with this `associated`.
 
     Raises:
         Oversized: longer than an envelope of `size` bytes.
-        Malformed: shorter, altered in any bit, for somebody else, or with other `associated`.
+        Malformed: shorter, altered, for another recipient, or with other `associated`.
     """
     check_length("an envelope", sealed, size + OVERHEAD)
     try:
         return _SUITE.decrypt(sealed, key._hybrid, info=digest(_DOMAIN, associated))
-    except InvalidTag:  # of a point of low order, too
+    except InvalidTag:  # a point of low order fails here, too
         raise Malformed(
             "an envelope does not open: it was altered, or is for another key or another receipt"
         ) from None

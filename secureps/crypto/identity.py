@@ -1,10 +1,10 @@
-"""Who is who: Ed25519 identities (RFC 8032), their names and roles.
+"""Ed25519 identities (RFC 8032), and the names and roles of parties.
 
-A public key is refused unless it is the one encoding of a point whose order is not small. Under
-the neutral element one signature holds for every message, under the other points of order 8 or
-less for every eighth or more, and whoever asks for such a key needs no secret (RFC 8032, section
-5.1.3; Chalkias, Garillot and Nikolaenko, "Taming the many EdDSAs", 2020, section 3). A signature
-whose S is L or more is refused by the library (RFC 8032, section 5.1.7).
+A public key is refused unless it is the canonical encoding of a point whose order is not small.
+Under the neutral element one signature is valid for every message, and under the other points of
+order up to 8 for every eighth message or more, so an attacker could have such a key certified
+without a secret (RFC 8032, section 5.1.3; Chalkias, Garillot and Nikolaenko, "Taming the many
+EdDSAs", 2020, section 3). The library refuses a signature with S >= L (RFC 8032, section 5.1.7).
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ ROLES: tuple[Role, ...] = typing.get_args(Role)
 _P: Final = 2**255 - 19
 _ORDER_8: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
 _SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _ORDER_8, _P - _ORDER_8})
-"""The y of the eight points whose order divides 8, for either sign of x. No secret key has one of
-them for its public key: its scalar is 8 m, and m is positive and below 2^252, so less than the
-prime order of the base point."""
+"""The y of the eight points whose order divides 8, for either sign of x. No secret key has such a
+public key: its scalar is 8 m with 0 < m < 2^252, so m is less than the base point's prime order."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 def frame(domain: bytes, message: bytes) -> bytes:
-    """What is signed: no message of one domain is a message of another."""
+    """Frames a message for signing, so that no message of one domain is a message of another."""
     return len(domain).to_bytes(8, "little") + domain + message
 
 
 def check_identity_key(key: bytes) -> None:
-    """Malformed unless it can be somebody's Ed25519 public key; see the module's docstring."""
+    """Raises Malformed unless an honest party can have this Ed25519 public key."""
     if len(key) != KEY_BYTES:
         raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(key)}")
     y = int.from_bytes(key, "little") % 2**255  # the last bit is the sign of x
@@ -62,7 +61,7 @@ class PublicIdentity:
     """An Ed25519 public key.
 
     Args:
-        key: 32 bytes that pass `check_identity_key`; anything else is Malformed.
+        key: 32 bytes that pass `check_identity_key`; otherwise Malformed.
     """
 
     key: bytes
@@ -76,7 +75,7 @@ class PublicIdentity:
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits, to be compared by people over another channel."""
+        """64 hexadecimal digits, for people to compare over another channel."""
         return digest("secureps-identity", self.key).hex()
 
     def verify(self, domain: bytes, message: bytes, signature: bytes) -> None:
@@ -90,7 +89,7 @@ class PublicIdentity:
 
 
 class Identity(Secret):
-    """An Ed25519 secret key, 32 bytes or Malformed: whoever holds it is that party."""
+    """An Ed25519 secret key, 32 bytes (else Malformed)."""
 
     __slots__ = ("_secret", "public")
 
@@ -108,16 +107,16 @@ class Identity(Secret):
         return self._secret.private_bytes_raw()
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
-        """64 bytes; the domain says what kind of message it is, and is part of it."""
+        """Signs a message: 64 bytes. The domain, signed too, is the kind of message."""
         return self._secret.sign(frame(domain, message))
 
 
 def check_party(name: str, role: Role) -> None:
-    """Malformed unless a party of this role can have this name."""
+    """Raises Malformed unless a party of this role can have this name."""
     check_name(name)
     if role not in ROLES:
         raise Malformed(f"{name}: role {str(role)[:80]!r} is not one of {', '.join(ROLES)}")
-    # All parties follow the orders that the party of this name signs.
+    # All parties follow orders that the party of this name signs: no other role may have it.
     if name == COORDINATOR and role != "coordinator":
         raise Malformed(f"{name} is the coordinator's name: a {role} takes another one")
 

@@ -1,20 +1,18 @@
-"""The negacyclic number-theoretic transform modulo primes of 27 bits, on 32-bit words.
+"""The negacyclic number-theoretic transform modulo primes of 27 bits, and constants for `rlwe`.
 
-Forward: Cooley and Tukey's butterflies with the powers of a 2N-th root of unity merged in
-(Longa and Naehrig 2016, algorithm 1), products by Shoup's trick (Harvey 2014): for a constant w
-with w' = floor(w 2^32 / p) and any y < 2^32, w y - floor(w' y / 2^32) p lies in [0, 2p) and needs
-one high product and two low ones. Every stage adds 2p at most, so that with p < 2^26.5 an input
-below 10p stays below 2^32 through all 13 stages, and nothing is reduced on the way. Inverse:
-Gentleman and Sande's butterflies, one conditional subtraction each.
+Forward: Cooley and Tukey's butterflies with the powers of a 2N-th root of unity merged in (Longa
+and Naehrig 2016, algorithm 1). Products use Shoup's trick (Harvey 2014): for a constant w with w' =
+floor(w 2^32 / p) and any y < 2^32, w y - floor(w' y / 2^32) p lies in [0, 2p) and needs one high
+product and two low ones. Every stage adds at most 2p, so with p < 2^26.5 an input below 10p stays
+below 2^32 through all 13 stages without a reduction. Inverse: Gentleman and Sande's butterflies,
+with one conditional subtraction each.
 
-The last stages run over a transposed copy, so that every inner loop is long and contiguous. The
-order of the transformed values is therefore this module's own; all that matters is that it is
-the same for everybody, and that products and sums are taken value by value.
+The last stages use a transposed copy, so that every inner loop is long and contiguous. The order of
+the transformed values is therefore particular to this module; it only has to be the same for all
+parties, because products and sums are taken value by value.
 
-Kernels take primes out of arrays themselves, so that no call of theirs is given a number that
-was loaded. On what is secret there are only + - * & >> min, in loops whose lengths are public.
-
-Constants of a ring and of an encoding as the kernels of `rlwe` take them: public, found once.
+Kernels take primes out of arrays themselves, so that no argument is a number loaded from memory.
+Secrets only go through + - * & >> min, in loops of public length.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from secureps.compiled import inlined, kernel
 from secureps.crypto.ring import MOST_BASE, WORD_BITS, Encoding, Ring
 
 WIDTH = 32
-"""Columns of the transposed copy: the last log2(WIDTH) stages."""
 
 U32 = NDArray[np.uint32]
 
@@ -39,13 +36,14 @@ _HALF = np.uint64(32)
 
 
 class Tables(NamedTuple):
-    """Constants of one (N, p); w and its Shoup companion side by side.
+    """Constants of one (N, p); each w beside its Shoup companion.
 
     Args:
         prime: uint32 (2,): p and floor(2^32 / p), the companion of 1.
         head: uint32 (2, N / WIDTH): twiddles of the first stages, by block.
-        tail: uint32 (2, WIDTH - 1, N / WIDTH): of the last, by row of the transposed copy.
-        back_head, back_tail: their inverses; last: uint32 (2,), the inverse of N.
+        tail: uint32 (2, WIDTH - 1, N / WIDTH): of the last stages, by row of the transposed copy.
+        back_head, back_tail: their inverses.
+        last: uint32 (2,), the inverse of N.
     """
 
     prime: U32
@@ -57,12 +55,11 @@ class Tables(NamedTuple):
 
 
 def companion(w: int, prime: int) -> int:
-    """floor(w 2^32 / p)."""
     return (w << 32) // prime
 
 
 def root_of_unity(degree: int, prime: int) -> int:
-    """A primitive 2N-th root of unity modulo p: the one of the smallest generator that has one."""
+    """Returns a primitive 2N-th root of unity modulo p, that of the smallest possible generator."""
     for generator in range(2, prime):
         root = pow(generator, (prime - 1) // (2 * degree), prime)
         if pow(root, degree, prime) == prime - 1:
@@ -77,7 +74,7 @@ def pair_constants(ws: list[int], prime: int) -> U32:
 
 @lru_cache(maxsize=16)
 def tables(degree: int, prime: int) -> Tables:
-    """The constants of (N, p); twiddles are powers of the root in bit-reversed order."""
+    """Computes the constants of (N, p); twiddles are powers of the root in bit-reversed order."""
     rows, bits = degree // WIDTH, degree.bit_length() - 1
     root = root_of_unity(degree, prime)
     forth = [pow(root, int(f"{i:0{bits}b}"[::-1], 2), prime) for i in range(degree)]
@@ -195,22 +192,22 @@ def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> N
 # --- rlwe tables -------------------------------------------------------------------
 
 RUN = 64
-"""Words that fill whole 64-bit integers."""
+"""A run of so many words fills whole 64-bit integers."""
 MASK = np.uint64((1 << WORD_BITS) - 1)
-"""The bits of one word, all set."""
+"""All bits of a word."""
 INVERSE_BITS = 58
-"""Of floor(2^58 / p), with which the companion of a secret is found without a division."""
+"""The companion of a secret is found with floor(2^58 / p), without a division."""
 
 
 class Constants(NamedTuple):
-    """Of a ring, all primes stacked; a named tuple, which numba takes as it is.
+    """Constants of a ring, all primes stacked; a named tuple, because numba accepts one.
 
     Args:
-        primes, head, tail, back_head, back_tail, last: of `crypto.ntt.Tables`, in their order.
+        primes, head, tail, back_head, back_tail, last: see `Tables`.
         inverses: uint64 (primes,): floor(2^58 / p).
         garner: uint32 (words, 2): p_low^-1 modulo p_high of a word, and its companion.
-        mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1),
-            (0, 2), (1, 2), (0, 3), and so on.
+        mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1), (0, 2),
+            (1, 2), (0, 3), and so on.
     """
 
     primes: NDArray[np.uint32]
@@ -225,14 +222,14 @@ class Constants(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Of an encoding.
+    """Constants of an encoding.
 
     Args:
         base: B.
         together: how many digits fit into an integer below MOST_BASE, at least 1.
         digits: uint32 (primes, 2, d): Delta B^k modulo every prime, and its companion.
-        places: uint64 (d + 1, words): Delta B^k and, last, floor(Delta / 2); limbs of 64 bits,
-            the lowest first.
+        places: uint64 (d + 1, words): Delta B^k and, last, floor(Delta / 2), in limbs of 64 bits,
+            lowest first.
         modulus: uint64 (words,): q, in limbs.
     """
 
@@ -281,6 +278,6 @@ def scale(encoding: Encoding) -> Scale:
 
 
 def limbs(numbers: list[int], count: int) -> NDArray[np.uint64]:
-    """Numbers in limbs of 64 bits, the lowest first: uint64 (numbers, count)."""
+    """Splits numbers into limbs of 64 bits, lowest first: uint64 (numbers, count)."""
     rows = [[n >> 64 * limb & ((1 << 64) - 1) for limb in range(count)] for n in numbers]
     return np.array(rows, np.uint64)

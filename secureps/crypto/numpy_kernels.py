@@ -1,9 +1,9 @@
 """The kernels of `crypto.ntt` and `crypto.rlwe_kernels` in plain NumPy.
 
-They make the same integers, of many polynomials at once. Every stage is a few operations on whole
-arrays, which wrap around at 2^32 as the compiled kernels do. In sealing there are only
-+ - * & >> min and bit counts on secrets, and no index or branch that depends on one. But no test
-reads what NumPy's loops were compiled to.
+They compute the same integers, for many polynomials at once. Every stage is a few operations on
+whole arrays, which wrap around at 2^32 as the compiled kernels do. Sealing applies only + - * & >>
+min and bit counts to secrets, and no index or branch depends on one; but no test checks what
+NumPy's own loops were compiled to.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def once(y: U32, p: np.uint32) -> U32:
 
 
 def forward(a: U32, out: U32, head: U32, tail: U32, prime: U32) -> None:
-    """Transforms (..., N) as `crypto.ntt.forward`; `a` is spoilt."""
+    """Transforms (..., N) as `crypto.ntt.forward`; overwrites `a`."""
     size, p = a.shape[-1], prime[0]
     rows, twice = size // WIDTH, _u32(2 * p)
     step, blocks = size >> 1, 1
@@ -60,7 +60,7 @@ def forward(a: U32, out: U32, head: U32, tail: U32, prime: U32) -> None:
 
 
 def _cross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
-    """x + w y and x - w y, in their places."""
+    """Computes x + w y and x - w y in place."""
     z = shoup(y, w[0], w[1], p)
     np.add(x, twice, out=y)
     y -= z
@@ -68,7 +68,7 @@ def _cross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
 
 
 def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> None:
-    """Transforms (..., N) back as `crypto.ntt.backward`; `a` is spoilt."""
+    """Transforms (..., N) back as `crypto.ntt.backward`; overwrites `a`."""
     size, p = a.shape[-1], prime[0]
     rows, twice = size // WIDTH, _u32(2 * p)
     step, groups, end = 1, WIDTH >> 1, WIDTH - 1
@@ -87,7 +87,7 @@ def backward(a: U32, out: U32, head: U32, tail: U32, last: U32, prime: U32) -> N
 
 
 def _uncross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
-    """x + y and w (x - y), in their places."""
+    """Computes x + y and w (x - y) in place."""
     apart = x + twice
     apart -= y
     x += y
@@ -96,10 +96,10 @@ def _uncross(x: U32, y: U32, w: U32, twice: np.uint32, p: np.uint32) -> None:
 
 
 TOGETHER = 512
-"""Runs of words that are worked on at a time, so that they stay in the cache."""
+"""Runs of words processed at a time, so that they stay in the cache."""
 
 _PLACES = [divmod(k * WORD_BITS, 64) for k in range(RUN)]
-"""Of every word of a run: the first of the integers that it lies in, and from which bit on."""
+"""For every word of a run, the first integer that it lies in, and the bit where it begins there."""
 
 
 def pack_words(words: U64, out: U64) -> None:
@@ -126,7 +126,7 @@ def greatest_word(packed: U64) -> np.uint64:
 
 
 def _unpack(packed: U64) -> Iterator[tuple[int, U64]]:
-    """The first run of some, and their words: uint64 (RUN, runs)."""
+    """Yields the index of the first run of a piece, and the piece's words: uint64 (RUN, runs)."""
     runs = packed.reshape(-1, WORD_BITS)
     for start in range(0, runs.shape[0], TOGETHER):
         columns = np.ascontiguousarray(runs[start : start + TOGETHER].T)
@@ -142,7 +142,7 @@ def _unpack(packed: U64) -> Iterator[tuple[int, U64]]:
 def reduce_words(sums: U64, modulus: np.uint64) -> None:
     quotients = (sums.astype(np.float64) * (1.0 / np.float64(modulus))).astype(_u64)
     rests = sums - quotients * modulus
-    rests = np.minimum(rests, rests + modulus)  # was one too many: it wrapped around
+    rests = np.minimum(rests, rests + modulus)  # if the quotient was one too large, it wrapped
     np.minimum(rests, rests - modulus, out=sums)
 
 
@@ -198,7 +198,7 @@ def open_wide(
 
 
 def _remove_key(words: U64, a: U32, key: U32, ring: Constants) -> list[U32]:
-    """C - a S modulo every prime, transformed back: uint32 (count, N) each."""
+    """Returns C - a S modulo every prime, transformed back: uint32 (count, N) each."""
     found = []
     for index, prime in enumerate(ring.primes):
         p = prime[0]
@@ -234,7 +234,7 @@ def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple
         end = (end - 1) // scale.together * scale.together
         digits[end] = _estimate(value, scale.places[end])
         _subtract(value, scale.places[end], digits[end])
-    below = _subtract(value, delta, ones)  # of the lowest there is nothing below
+    below = _subtract(value, delta, ones)  # the lowest digit has no digit below it
     digits[0] += ones - below
     _add(value, delta, below)
     carry, by_base = np.zeros_like(ones), 1.0 / _f64(scale.base)
@@ -243,14 +243,14 @@ def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple
             carry += digits[part]
         carry, digits[part] = _divide(carry, scale.base, by_base)
     below = _subtract(value, scale.places[out.shape[0]], ones)
-    turned = _u64(0) - below  # an error below zero has all bits turned, and one more
+    turned = _u64(0) - below  # a negative error is the two's complement
     low, high = (value[0] ^ turned).astype(_f64), (value[1] ^ turned).astype(_f64)
     squares = (high * _LIMB + low + below.astype(_f64)) ** 2
     return float(np.cumsum(squares)[-1]), not carry.any()
 
 
 def _compose(residues: U32, ring: Constants, scale: Scale) -> U64:
-    """v + Delta / 2 modulo q, by Garner's formula: uint64 (limbs, n)."""
+    """Computes v + Delta / 2 modulo q by Garner's formula: uint64 (limbs, n)."""
     mixed, at = list[U32](), 0
     for row, prime in zip(residues, ring.primes):
         p = prime[0]
@@ -275,7 +275,6 @@ def _compose(residues: U32, ring: Constants, scale: Scale) -> U64:
 
 
 def _estimate(value: U64, by: U64) -> U64:
-    """uint64 (n,)."""
     top = int(np.flatnonzero(by)[-1])
     over, under = min(top + 1, by.size - 1), max(top - 1, 0)
     whole = _f64(by[top]) * _LIMB + _f64(by[under]) * _f64(top > under)
@@ -289,7 +288,7 @@ def _estimate(value: U64, by: U64) -> U64:
 
 
 def _subtract(value: U64, other: U64, times: U64) -> U64:
-    """value -= times other, modulo 2^64 for all limbs together; 1 where that is below zero."""
+    """value -= times other, modulo 2^64 across all limbs; returns 1 where that is below zero."""
     carry = np.zeros_like(times)
     for row, by in zip(value, other):
         product, before = times * by, row.copy()
@@ -321,7 +320,7 @@ _ONE32 = _u32(1)
 
 
 def binomial(words: U32, out: I32) -> None:
-    """Reads words (..., 3, n) into values (..., n)."""
+    """Turns words (..., 3, n) into values (..., n)."""
     low, middle, high = (words[..., part, :].astype(_u64) for part in range(3))
     low |= middle << _HALF
     rest = low >> _u64(ETA)
@@ -366,7 +365,7 @@ def seal_elements(
 def _seal(
     values: U32, a: U32, errors: I32, key: U32, digits: U32, ring: Constants, index: int
 ) -> U32:
-    """a s + e + Delta m modulo one prime, transformed: uint32 (count, N)."""
+    """Returns a s + e + Delta m modulo one prime, transformed: uint32 (count, N)."""
     p, whole = ring.primes[index]
     coefficients, twice = _lift(errors, p), _u32(2 * p)
     for part in range(values.shape[1]):
@@ -380,5 +379,5 @@ def _seal(
 
 
 def _lift(small: I32, p: np.uint32) -> U32:
-    """Small integers plus p, which makes them positive."""
+    """Adds p to small integers, which makes them positive."""
     return (small + np.int64(p)).astype(_u32)

@@ -1,18 +1,18 @@
-"""The rings of `rlwe`: Z_q[X]/(X^N + 1), and what of a cohort's sum fits into them.
+"""The rings Z_q[X]/(X^N + 1) of `rlwe`, and how a cohort's sum is encoded in them.
 
-q is a product of word moduli; a word modulus is a product of two primes, below 2^53, so that a
-shard adds whole words and a client transforms halves of 27 bits. Every prime is 1 modulo 2N (it
-has 2N-th roots of unity) and below 2^26.5, which leaves room in 32 bits for a whole transform
+q is a product of word moduli. A word modulus is a product of two primes, below 2^53, so that a
+shard adds whole words and a client transforms halves of 27 bits. Every prime is 1 modulo 2N, so it
+has 2N-th roots of unity, and below 2^26.5, which leaves room in 32 bits for a whole transform
 without reductions (`crypto.ntt`).
 
-**Security.** 128 bits classical, by the Security Guidelines for Implementing Homomorphic
-Encryption (Bossuat et al. 2024, IACR Communications in Cryptology 1(4)), table 5.2 for small
-secrets: log2 q <= 53 at N = 2048, <= 106 at N = 4096 and <= 214 at N = 8192. The standard of
+**Security.** 128 bits classical, by the Security Guidelines for Implementing Homomorphic Encryption
+(Bossuat et al. 2024, IACR Communications in Cryptology 1(4)), table 5.2 for small secrets: log2 q
+<= 53 at N = 2048, <= 106 at N = 4096 and <= 214 at N = 8192. The standard of
 HomomorphicEncryption.org (2018), table 1, allows 54, 109 and 218. Keys and errors are centred
-binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum of a cohort's
-keys is published: with a hint of that size the rest stays as hard (Kim et al. 2023, Hint-MLWE).
-By the core-SVP of the primal attack these are 101 to 110 bits, 99 at least with hints
-(`core_svp`); whoever wants 128 of that too takes the conservative ring.
+binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum of a cohort's keys
+is published: with a hint of that size the problem stays as hard (Kim et al. 2023, Hint-MLWE). By
+the core-SVP of the primal attack these rings have 101 to 110 bits, with hints at least 99
+(`core_svp`). The conservative rings have 128 bits of that too.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.errors import PlanRefused
 
 ETA = 41
-"""Of the centred binomial law: the difference of two sums of 41 bits."""
+"""Parameter of the centred binomial distribution: the difference of two sums of 41 bits."""
 SIGMA = math.sqrt(ETA / 2)
 HINTED_SIGMA = SIGMA / 2
-"""What is left of it by the theorem on hints: the docs' threat model."""
+"""Sigma after the hint, by the theorem in docs/threat-model.md."""
 MARGIN_SIGMAS = 10
-"""How many standard deviations of a cohort's error fit below the bound of decoding."""
+"""The bound of decoding leaves room for so many standard deviations of a cohort's error."""
 MOST_CAPACITY = 1 << 21
-"""Sums of keys, up to ETA W, are below every prime."""
+"""Keeps sums of keys, up to ETA W, below every prime."""
 MOST_LEVELS = 1 << 32
-"""Values are taken as 32-bit words."""
+"""Values are 32-bit words."""
 MOST_BASE = 1 << 48
 """Digits are estimated in float64."""
 WORD_BITS = 53
-"""Of one word on the wire."""
 COEFFICIENT_BYTES = 4
-"""Of a key's coefficient in a correction or an answer, modulo 2^31 - 1."""
+"""Of a key's coefficient, modulo 2^31 - 1, in a correction or an answer."""
 GUIDELINES_LOG_Q = {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430}
-"""Security Guidelines 2024: bits of q by N at 128 bits, classical, small secrets."""
+"""Bits of q by N for 128 bits of classical security with small secrets (Security Guidelines 2024).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Ring:
     """One parameter set.
 
     Args:
-        name: what binds public polynomials to it.
+        name: to which public polynomials are bound.
         degree: N.
         words: the primes of every word modulus, smaller first.
-        security: of which plans it is: "standard", or "conservative", of 128 bits of core-SVP,
-            quantum and with hints, or more.
+        security: "standard", or "conservative": at least 128 bits of core-SVP, quantum and with
+            hints.
     Raises:
         ValueError: q is too large for 128 bits of security at this degree.
     """
@@ -95,18 +95,17 @@ RINGS = (
     Ring("n4096-q53", 4096, ((94887937, 94904321),), "conservative"),
     Ring("n8192-q106", 8192, ((94781441, 94863361), (93290497, 93356033)), security="conservative"),
 )
-"""Every set, the smallest degree first of those of one security."""
+"""All parameter sets; within one security, the smallest degree first."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How integers lie in a ring: m = sum_k u_k B^k, `digits` of them a coefficient, times Delta.
+    """How integers are encoded in a ring: m = Delta sum_k u_k B^k, with d digits per coefficient.
 
     Digit k of coefficient i of an element is its value k N + i.
 
     Args:
-        ring: the parameter set.
-        base: B = W 2Z + 1: no sum of a cohort carries.
+        base: B = W 2Z + 1, so that no sum of a cohort carries.
         digits: d.
     """
 
@@ -116,12 +115,10 @@ class Encoding:
 
     @property
     def values(self) -> int:
-        """Integers in one ring element."""
         return self.digits * self.ring.degree
 
     @property
     def space(self) -> int:
-        """B^d: messages are below it."""
         return int(self.base**self.digits)
 
     @cached_property
@@ -140,17 +137,17 @@ class Encoding:
         return self.elements(slots) * self.element_bytes
 
     def total_bytes(self, slots: int) -> int:
-        """Bytes of the total of such blocks: whole words of 64 bits."""
+        """Returns the bytes of a total of such blocks, in whole words of 64 bits."""
         return 8 * self.elements(slots) * len(self.ring.words) * self.ring.degree
 
 
 def error_bound(capacity: int, most_weight: int) -> float:
-    """10 sigma of sum w_i e_i: sum w^2 is at most W w_max. Half of Delta must exceed it."""
+    """Returns 10 sigma of sum w_i e_i, given sum w^2 <= W w_max; Delta / 2 must exceed it."""
     return MARGIN_SIGMAS * SIGMA * math.sqrt(capacity * most_weight)
 
 
 def most_digits(ring: Ring, base: int, bound: float) -> int:
-    """The largest d with floor(q / B^d) / 2 >= bound; 0 if none."""
+    """Returns the largest d with floor(q / B^d) / 2 >= bound; 0 if none."""
     digits = 0
     while ring.modulus // base ** (digits + 1) >= 2 * bound:
         digits += 1
@@ -159,11 +156,13 @@ def most_digits(ring: Ring, base: int, bound: float) -> int:
 
 @lru_cache(maxsize=16)
 def choose(parameters: CipherParameters) -> Encoding:
-    """The encoding with the fewest bytes of a full block and a key's correction, which has one
-    coefficient for each of the ring's; of two alike, the smaller ring.
+    """Chooses the encoding with the fewest bytes for a full block and a key's correction.
+
+    A correction has one coefficient per coefficient of the ring. Of equals the smaller ring is
+    chosen.
 
     Raises:
-        PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
+        PlanRefused: no value fits a coefficient of any ring, or the kernels' integers.
     """
     capacity, levels = parameters.capacity, parameters.levels
     base, bound = parameters.base, error_bound(capacity, parameters.most_weight)
@@ -192,21 +191,18 @@ CLASSICAL, QUANTUM = 0.292, 0.257
 """Exponents of a sieve: Becker, Ducas, Gama and Laarhoven 2016; Chailloux and Loyer 2021."""
 MOST_BLOCK = 4096
 ML_KEM_768 = (768, 3329, 1.0)
-"""Degree, modulus and sigma of its key (FIPS 203: module rank 3, eta = 2), for `core_svp`."""
+"""Degree, modulus and sigma of ML-KEM-768's key (FIPS 203: module rank 3, eta = 2)."""
 
 
 @lru_cache(maxsize=64)
 def block_size(degree: int, modulus: int, sigma: float) -> int:
-    """The smallest b that breaks a key of `degree` coefficients, under as many samples as help.
+    """Returns the smallest block size b that breaks a key of `degree` coefficients.
 
-    The key is the unusually short vector of a lattice that its samples span. Reduction by blocks
-    of b dimensions finds it once the part of it that the last block sees is shorter than what the
-    block would hold otherwise (the primal attack: Alkim, Ducas, Poeppelmann and Schwabe 2016,
-    section 6.3):
+    The key is the unusually short vector of a lattice spanned by m samples. Block reduction in b
+    dimensions finds it once its part in the last block is shorter than the block's expected vector
+    (the primal attack: Alkim, Ducas, Poeppelmann and Schwabe 2016, section 6.3), for some m:
 
         sigma sqrt(b) <= delta^(2b - d - 1) q^(m / d),    d = N + m + 1
-
-    for some number m of samples.
     """
     bits = math.log2(modulus)
 
@@ -216,7 +212,7 @@ def block_size(degree: int, modulus: int, sigma: float) -> int:
         dimensions = ((m, degree + m + 1) for m in range(degree // 8, 3 * degree, degree // 64))
         return any(need <= (2 * b - d - 1) * delta + m / d * bits for m, d in dimensions)
 
-    low, high = 50, MOST_BLOCK  # of which the first does not break anything worth a ring
+    low, high = 50, MOST_BLOCK  # a block size of 50 breaks no ring of ours
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if breaks(middle) else (middle, high)
@@ -224,14 +220,14 @@ def block_size(degree: int, modulus: int, sigma: float) -> int:
 
 
 def core_svp(degree: int, modulus: int, sigma: float) -> tuple[float, float]:
-    """Bits, classical and quantum, of the primal attack on a key and errors of deviation sigma.
+    """Returns the bits, classical and quantum, of the primal attack for errors of deviation sigma.
 
-    One call of a sieve in dimension b is counted, and nothing else: the least it can cost.
+    They count one call of a sieve in dimension b, which is the least that the attack can cost.
     """
     b = block_size(degree, modulus, sigma)
     return CLASSICAL * b, QUANTUM * b
 
 
 def _log_delta(b: int) -> float:
-    """log2 of the root Hermite factor of blocks of b dimensions (Chen 2013)."""
+    """Returns log2 of the root Hermite factor of blocks of b dimensions (Chen 2013)."""
     return math.log2((math.pi * b) ** (1 / b) * b / (2 * math.pi * math.e)) / (2 * (b - 1))

@@ -3,30 +3,30 @@
     c_j = a_j s + e_j + Delta m_j      a_j public, s and e_j fresh and centred binomial
     sum_i w_i c_ij - a_j sum_i w_i s_i = Delta M_j + E_j
 
-A sealing has one key of its own and seals every block once: the same (s, a_j) under two
-plaintexts would give both away. Whoever knows S = sum w_i s_i opens that cohort's sum, and
-nothing else; how the clients give S away without any s is `crypto.sharing`'s.
+Every sealing has its own key and seals each block once, because the same (s, a_j) under two
+plaintexts would reveal both. S = sum w_i s_i opens that cohort's sum and nothing else. How clients
+give S away without any single s is `crypto.sharing`'s.
 
-**Wire format.** A block is its elements one after another; an element is for every word modulus
-N words of 53 bits, packed (`crypto.rlwe_kernels`), in the order of `crypto.ntt`. A total is uint64
-little-endian, reduced. A block that is not full ends in zeros that are encrypted too.
+**Wire format.** A block is a sequence of elements. An element has N words of 53 bits for every word
+modulus, packed (`crypto.rlwe_kernels`), in the order of `crypto.ntt`. A total is uint64
+little-endian, reduced. A block that is not full ends in encrypted zeros.
 
-**Correctness.** Delta / 2 >= 10 sigma sqrt(sum w_i^2): `crypto.ring` chooses digits for that. An
-opening is judged by its residual: the root mean square of E is sigma sqrt(sum w_i^2) for the true
-S and Delta / sqrt(12), more than 5 times as much, for another; above twice the first it fails.
+**Correctness.** `crypto.ring` chooses digits with Delta / 2 >= 10 sigma sqrt(sum w_i^2). An opening
+is judged by its residual, the root mean square of E. It is sigma sqrt(sum w_i^2) for the true S,
+and Delta / sqrt(12), more than 5 times as much, for another. Above twice the first the opening
+fails.
 
 References: Stevens et al. 2022 (secure aggregation from LWE), Bell et al. 2023 (ACORN), Bell-Clark
 et al. 2024 (Willow); Lyubashevsky, Peikert and Regev 2010 (ring-LWE).
 
-The public polynomials a_j of a run: computed by everybody, supplied by nobody.
+**Public polynomials.** Every party computes the a_j of a run itself; no party supplies them.
 
     key  = BLAKE2b-256("secureps-a", run id, ring, group, layout digest)
     a_j  = for each prime, N words of the ChaCha20 key stream (RFC 8439) under that key, below the
            largest multiple of the prime in 2^32, modulo the prime; taken as transformed values
 
-Every (element, prime) has a window of the stream of its own, so that any element can be had by
-itself. They are the same for all clients and versions of a run: submissions from different base
-versions add up.
+Every (element, prime) has its own window of the stream, so any element can be computed alone. They
+are the same for all clients and versions of a run, so submissions from different bases add up.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ from secureps.errors import InternalError, Malformed, PlanRefused, Refused
 from secureps.messages.encoding import digest
 
 TOGETHER = 1 << 15
-"""Coefficients that are worked on at a time: of 16 elements, or fewer of a larger ring."""
+"""Coefficients processed at a time: of 16 elements, or fewer of a larger ring."""
 _WORD = np.dtype("<u8")
 
 MOST_RESIDUAL = 2.0
-"""Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
+"""In units of sigma sqrt(sum w^2): with a larger root mean square of E an opening fails."""
 
 
 class RlweAdder(Adder):
-    """Adds ciphertexts, word by word; no key.
+    """Adds ciphertexts word by word.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -83,11 +83,11 @@ class RlweAdder(Adder):
 
     called = "an rlwe"
     most_units = 1 << 11
-    """2^11 (2^53 - 1) < 2^64: sums of so many words can wait for their reduction."""
+    """2^11 (2^53 - 1) < 2^64: so many words can be added before a reduction."""
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        use_kernels()  # a folder that is refused is refused before the first block
+        use_kernels()  # refuses an unusable folder for compiled kernels before the first block
         self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
 
@@ -100,7 +100,7 @@ class RlweAdder(Adder):
     def _check_block(self, payload: Payload) -> None:
         for packed, modulus in self._rows(_read_words(payload), self._degree * WORD_BITS // 64):
             most = int(rlwe_kernels.greatest_word(packed))
-            if most >= modulus:  # sums of such words overflow, unseen
+            if most >= modulus:  # sums of such words would overflow unnoticed
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def _check_total(self, total: Payload) -> None:
@@ -118,7 +118,7 @@ class RlweAdder(Adder):
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int
     ) -> list[tuple[npt.NDArray[np.uint64], int]]:
-        """Words of one modulus each: all of them, or row by row of `length`."""
+        """Splits words by modulus: all of them, or rows of `length`."""
         moduli = self._encoding.ring.moduli
         if len(moduli) == 1:
             return [(words, moduli[0])]
@@ -127,17 +127,16 @@ class RlweAdder(Adder):
 
 
 def transform_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
-    """A key, or a sum of keys, as the kernels take it: uint32 (primes, 2, N)."""
+    """Transforms a key, or a sum of keys, for the kernels: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
     rlwe_kernels.transform_small(small, constants(ring), out)
     return out
 
 
 class RlweClear(Sealer):
-    """Elements without key and errors, Delta m: what a shard adds, and hides from nobody.
+    """Elements without key and errors, Delta m: a shard's own addition to a sum.
 
-    Whoever may open the sum that they are added to sees them as part of it; alone they are
-    in the clear.
+    The sum's openers see them as part of it; alone they are in the clear.
     """
 
     def __init__(self, parameters: CipherParameters) -> None:
@@ -160,10 +159,7 @@ class RlweClear(Sealer):
     def _seal_elements(
         self, block: int, first: int, count: int, values: npt.NDArray[np.integer[Any]]
     ) -> Payload:
-        """Seals the elements first to first + count of a block, whose digits these values are.
-
-        Zeros follow where there are fewer than count times d N values.
-        """
+        """Seals the elements [first, first + count) of a block; missing values are zeros."""
         enc, degree = self._encoding, self._encoding.ring.degree
         check_values(values, self._levels)
         digits = np.zeros(count * enc.values, np.uint32)
@@ -186,11 +182,11 @@ class RlweClear(Sealer):
     def _masks(
         self, block: int, first: int, count: int
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """Returns what hides so many elements: zeros, which hide nothing.
+        """Returns the masks of so many elements; here zeros, which hide nothing.
 
         Returns:
-            public polynomials, uint32 (count, primes, N), and the uniform words that errors are
-            made of, uint32 (count 3 N,).
+            public polynomials, uint32 (count, primes, N), and the uniform words of the errors,
+                uint32 (count 3 N,).
         """
         ring = self._encoding.ring
         public = np.zeros((count, len(ring.primes), ring.degree), np.uint32)
@@ -200,8 +196,9 @@ class RlweClear(Sealer):
 class RlweSealing(Secret, RlweClear):
     """One submission: elements under a fresh key, with errors.
 
-    Any threads seal its blocks, each at most once. Key and errors come of ChaCha20 under a seed
-    of the operating system's. A stream's nonce is 0 for the one-time key, 1 + b for block b.
+    Any thread may seal any of its blocks, each at most once. Key and errors are drawn by ChaCha20
+    from a seed of the operating system. The stream's nonce is 0 for the one-time key, 1 + b for
+    block b.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -226,7 +223,7 @@ class RlweSealing(Secret, RlweClear):
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         _check_block(block, slots, self._slots)
         with self._claiming:
-            if block in self._sealed:  # one key stream under two plaintexts gives both away
+            if block in self._sealed:  # one key stream under two plaintexts would reveal both
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
         return super().pieces(block, slots, integers)
@@ -240,15 +237,15 @@ class RlweSealing(Secret, RlweClear):
 
 
 class RlweOpener(Opener):
-    """Opens the totals of one cohort of one group, and nothing else; by any threads.
+    """Opens the totals of one cohort of one group, from any thread.
 
     Args:
-        key: S = sum w_i s_i, int64 (N,): public once it is there.
+        key: S = sum w_i s_i, int64 (N,), which is public then.
         squares: sum w_i^2.
 
     Raises:
         PlanRefused: no ring holds these parameters.
-        Malformed: a key sum of another ring, or of coefficients that no cohort's has.
+        Malformed: a key sum of another ring, or with coefficients that no cohort's sum has.
     """
 
     def __init__(
@@ -263,7 +260,7 @@ class RlweOpener(Opener):
         self._adder = RlweAdder(parameters)
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(squares)
         ring = self._encoding.ring
-        most = ETA * parameters.capacity  # whatever a cohort's keys add up to is within it
+        most = ETA * parameters.capacity  # no cohort's sum of keys is larger
         if key.shape != (ring.degree,) or not np.all((key >= -most) & (key <= most)):
             raise Malformed(
                 f"a key sum of shape {key.shape} is none of {ring.name}, or its "
@@ -274,7 +271,7 @@ class RlweOpener(Opener):
         self._key = transform_key(ring, key.astype(np.int32))
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Raises Refused after the last piece if the residual is that of another key sum."""
+        """Raises Refused after the last piece if the residual shows another key sum."""
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
@@ -313,7 +310,7 @@ def _check_block(block: int, size: int, slots: int) -> None:
 
 
 def _read_words(data: Payload) -> npt.NDArray[np.uint64]:
-    """Words of what came off the wire; never writable, so that a kernel has one signature."""
+    """Views received bytes as words; never writable, so that kernels have one signature."""
     words = np.frombuffer(data, _WORD).astype(np.uint64, copy=False)
     words.flags.writeable = False
     return words
@@ -323,14 +320,16 @@ def _read_words(data: Payload) -> npt.NDArray[np.uint64]:
 
 
 def spare_words(degree: int) -> int:
-    """Of a window, beyond N: at most 0.7% of the words are rejected, and the chance that so many
-    do not suffice is below 2^-139."""
+    """Returns the number of words in a window beyond N.
+
+    At most 0.7% of words are rejected; the spare ones run out with a probability below 2^-139.
+    """
     return max(128, degree // 32)
 
 
 KEPT = 4 << 20
-"""Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
-million values has no others. Of all groups together twice as many, the last that were asked for."""
+"""Bytes of each group's first polynomials that are kept for the next version: all of a model of a
+million values. Twice as many are kept of all groups together, by last use."""
 
 
 class PublicPolynomials:
@@ -342,9 +341,9 @@ class PublicPolynomials:
         self._key = digest("secureps-a", place.run, name, group, place.layout)
 
     def derive(self, first: int, count: int) -> NDArray[np.uint32]:
-        """Elements first to first + count: uint32 (count, primes, N), below their primes.
+        """Derives elements from `first` on: uint32 (count, primes, N), below their primes.
 
-        Any number of threads may ask at once; nobody writes to what they get.
+        Any number of threads may call it; the result must not be written to.
 
         Raises:
             PlanRefused: beyond the 256 GiB of one key stream.
@@ -372,11 +371,7 @@ def _make_polynomials(ring: Ring, key: bytes, start: int, blocks: int) -> NDArra
 
 
 class _PolynomialCache:
-    """The polynomials that were asked for last, in the pieces that they were asked for in.
-
-    Args:
-        most: bytes of all of them together.
-    """
+    """Caches polynomials by request, up to a number of bytes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._lock = most, threading.Lock()
@@ -390,7 +385,7 @@ class _PolynomialCache:
                 return found
         made = _make_polynomials(*asked)
         with self._lock:
-            made = self._found.setdefault(asked, made)  # another thread may have been sooner
+            made = self._found.setdefault(asked, made)  # another thread may have been faster
             while self.size > self._most:
                 self._found.popitem(last=False)
         return made

@@ -1,24 +1,22 @@
-"""The kernels of `rlwe`: they seal ring elements, pack their words, add these, and open sums.
+"""The compiled kernels of `rlwe`: they seal ring elements, pack and add words, and open sums.
 
     c = a s + e + Delta m, every word of it modulo its word modulus
     v = C - a S = Delta M + E,    M = floor((v + Delta / 2) / Delta)
 
-`crypto.numpy_kernels` makes the same integers in plain NumPy.
+`crypto.numpy_kernels` computes the same integers in plain NumPy.
 
 A word is a coefficient modulo a word modulus Q = p_low p_high < 2^53. On the wire 64 words are 53
-little-endian 64-bit integers, bit after bit, the least significant first.
+little-endian 64-bit integers, bit after bit, least significant first. Elements travel transformed
+(`crypto.ntt`): the product a s is then value by value, and e + Delta m is transformed once.
 
-Elements travel transformed (`crypto.ntt`): the product a s is then value by value, and e + Delta m
-is transformed once.
+**Timing.** The code that seals and packs is compiled to + - * & >> min and bit counts alone: no
+division, no branch on a value, no index that depends on one, loops of public length. Tests check
+this in LLVM's code. It is no promise about processors whose multiplication takes longer for some
+operands, about shared cores and caches, about power or radiation, or about what numpy does with a
+client's values before they arrive here (their range is checked, and an error tells).
 
-**Timing.** What is compiled here to seal and pack has + - * & >> min and bit counts alone: no
-division, no branch on a value, no index that depends on one, loops of public lengths; tests read
-that off LLVM's code. It is no promise about processors whose multiplication takes longer for some
-operands, about what shares the core or its caches, about power or radiation, nor about what numpy
-does with a client's values before they come here (their range is checked, and told by an error).
-
-What opens a sum works on public numbers alone: the sums of a cohort's ciphertexts and of its keys,
-and what comes of them. Quotients are estimated in float64 and corrected by at most one.
+Opening works on public numbers: sums of a cohort's ciphertexts and keys, and their results.
+Quotients are estimated in float64 and corrected by at most one.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ def _binomial(words: U32, out: I32) -> None:
 
 @fall_back_to(numpy_kernels.binomial)
 def binomial(words: U32, out: I32) -> None:
-    """Centred binomial values, eta = 41, in `out` (n,), from uniform `words` (3, n)."""
+    """Fills `out` (n,) with centred binomial values, eta = 41, from uniform `words` (3, n)."""
     _binomial(words, out)
 
 
@@ -76,7 +74,7 @@ def transform_small(small: I32, ring: Constants, out: U32) -> None:
     """Transforms small integers modulo every prime, and finds their companions.
 
     The companion floor(s 2^32 / p) of a secret is found by a product with floor(2^58 / p) and two
-    corrections: no division.
+    corrections, without a division.
 
     Args:
         small: int32 (N,), below every prime in size.
@@ -87,7 +85,7 @@ def transform_small(small: I32, ring: Constants, out: U32) -> None:
 
 @kernel
 def _transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
-    """Spoils `work`, uint32 (2, N)."""
+    """Overwrites `work`, uint32 (2, N)."""
     for index in range(ring.inverses.size):
         p, whole, inverse = ring.primes[index, 0], ring.primes[index, 1], ring.inverses[index]
         first, made, value_row, companion_row = work[0], work[1], out[index, 0], out[index, 1]
@@ -137,7 +135,7 @@ def _seal_elements(
     work: U32,
     out: U64,
 ) -> None:
-    """Spoils `small`, int32 (N,), and `work`, uint32 (3, N)."""
+    """Overwrites `small`, int32 (N,), and `work`, uint32 (3, N)."""
     count, parts, size = values.shape
     coefficients = work[2]
     for element in range(count):
@@ -173,18 +171,19 @@ def _seal_elements(
 
 
 TRIED = 16
-"""Words that are tried together; a window has whole runs."""
+"""Words that are tried together; a window has whole groups of them."""
 
 
 @fall_back_to(numpy_kernels.reduce_accepted)
 @kernel
 def reduce_accepted(windows: U32, primes: U32, out: U32) -> bool:
-    """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
+    """Fills `out` with words below the limit, modulo their primes; False if a window runs out.
 
-    A run of TRIED words is taken at once if all are below the limit, as most are.
+    TRIED words are taken at once if all are below the limit, as most are.
 
     Args:
-        windows: uint32 (count, primes, words); primes: of `Constants`.
+        windows: uint32 (count, primes, words).
+        primes: of `Constants`.
         out: uint32 (count, primes, N).
     """
     size, end = out.shape[2], windows.shape[2]
@@ -249,7 +248,7 @@ def add_words(packed: U64, weight: np.uint64, sums: U64) -> None:
 @kernel
 def greatest_word(packed: U64) -> np.uint64:
     """The greatest of the words packed in (53 n,)."""
-    most = np.zeros(RUN, np.uint64)  # by place in a run: one alone each word would wait for
+    most = np.zeros(RUN, np.uint64)  # by place in a run, so that words do not wait for each other
     for run in range(packed.size // WORD_BITS):
         source = run * WORD_BITS
         for k in range(RUN):
@@ -264,19 +263,20 @@ def greatest_word(packed: U64) -> np.uint64:
 @fall_back_to(numpy_kernels.reduce_words)
 @kernel
 def reduce_words(sums: U64, modulus: np.uint64) -> None:
-    """sums modulo Q, in place, for any sums below 2^64.
+    """Reduces sums below 2^64 modulo Q, in place.
 
-    floor(sum / Q) by a float64 is off by one at most, for the quotient is below 2^12.
+    The estimate of floor(sum / Q) in float64 is off by at most one, since the quotient is below
+    2^12.
     """
     inverse = 1.0 / np.float64(modulus)
     for k in range(sums.size):
         rest = sums[k] - _u64(np.float64(sums[k]) * inverse) * modulus
-        rest = min(rest, rest + modulus)  # was one too many: rest wrapped around
+        rest = min(rest, rest + modulus)  # if the quotient was one too large, rest wrapped around
         sums[k] = min(rest, rest - modulus)
 
 
 SOME = 512
-"""Coefficients of several limbs that are worked on at a time, so that they stay in the cache."""
+"""Coefficients of several limbs processed at a time, so that they stay in the cache."""
 
 
 @fall_back_to(numpy_kernels.open_narrow)
@@ -288,7 +288,8 @@ def open_narrow(
 
     Args:
         words: uint64 (count, words, N), below their word moduli.
-        a: uint32 (count, primes, N); key: uint32 (primes, 2, N) of `transform_small`.
+        a: uint32 (count, primes, N).
+        key: uint32 (primes, 2, N) of `transform_small`.
         out: int64 (count, d, N).
     Returns:
         the sum of E^2, and whether every message was below B^d.
@@ -314,7 +315,7 @@ def open_narrow(
 
 @kernel
 def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, rests: U64) -> None:
-    """M and E + Delta / 2 of one element, both uint64 (N,)."""
+    """Computes M and E + Delta / 2 of one element, both uint64 (N,)."""
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0, 0], ring.garner[0, 1]
     modulus, delta = scale.modulus[0], scale.places[0, 0]
@@ -329,7 +330,7 @@ def decode_narrow(residues: U32, ring: Constants, scale: Scale, messages: U64, r
 
 @kernel
 def squared_errors(rests: U64, half: np.uint64) -> float:
-    """Sum of (rest - half)^2, in four sums that do not wait for one another."""
+    """Sums (rest - half)^2, in four sums that do not wait for one another."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     for k in range(0, rests.size, 4):
         a += np.float64(np.int64(rests[k] - half)) ** 2
@@ -344,7 +345,7 @@ def squared_errors(rests: U64, half: np.uint64) -> float:
 def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """Opens elements of a ring with several words, in as many limbs; else as `open_narrow`."""
+    """Opens elements of a ring with several words; otherwise like `open_narrow`."""
     count, primes, size = a.shape
     work, room = np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
     total, sound = 0.0, True
@@ -358,11 +359,12 @@ def open_wide(
 
 @kernel
 def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
-    """C - a S of one element, modulo every prime, transformed back.
+    """Computes C - a S of one element, modulo every prime, transformed back.
 
     Args:
-        words: uint64 (words, N); a: uint32 (primes, N).
-        out: uint32 (primes + 1, N), the last row spoilt.
+        words: uint64 (words, N).
+        a: uint32 (primes, N).
+        out: uint32 (primes + 1, N); the last row is scratch.
     """
     count = ring.inverses.size
     work = out[count]
@@ -385,7 +387,7 @@ def remove_key(words: U64, a: U32, key: U32, ring: Constants, out: U32) -> None:
 
 @inlined
 def divide(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uint64, np.uint64]:
-    """Quotient and rest of value < 2^54, by a float64 reciprocal that is off by one at most."""
+    """Divides value < 2^54 by a float64 reciprocal that is off by at most one."""
     quotient = _u64(np.float64(value) * inverse)
     rest = _u64(value - quotient * by)
     less = _u64(rest >> _SIGN)
@@ -396,7 +398,7 @@ def divide(value: np.uint64, by: np.uint64, inverse: np.float64) -> tuple[np.uin
 
 @inlined
 def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
-    """The upper 64 bits of a product of two 64-bit integers."""
+    """Returns the upper 64 bits of a product of two 64-bit integers."""
     x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
     middle = x1 * y0 + ((x0 * y0) >> _HALF)
     lower = x0 * y1 + (middle & _LOW)
@@ -407,15 +409,15 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 def decode_wide(
     residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
 ) -> tuple[float, bool]:
-    """Digits of one element of a ring with several words; returns as `open_narrow`.
+    """Decodes the digits of one element of a ring with several words; returns as `open_narrow`.
 
-    SOME coefficients at a time, in limbs of 64 bits, the lowest first. As many digits at once as an
-    estimate in float64 holds, the upper ones first. It is right or one too few; what is left then
-    is divided with the digits below, and carried up at the end.
+    It works on SOME coefficients at a time, in limbs of 64 bits, lowest first. It finds as many
+    digits at once as an estimate in float64 allows, upper ones first. The estimate is right or one
+    too small; the remainder is divided with the digits below, and carried up at the end.
 
     Args:
-        residues: uint32 (primes + 1, N), the last row spoilt.
-        room: uint64 (2, N), spoilt.
+        residues: uint32 (primes + 1, N); the last row is scratch.
+        room: uint64 (2, N), scratch.
         out: int64 (d, N).
     """
     limbs, digits, delta = scale.modulus.size, out.shape[0], scale.places[0]
@@ -432,7 +434,7 @@ def decode_wide(
             estimate(value, scale.places[end], times)
             subtract(value, scale.places[end], times, carry)
             here[end] = times.view(np.int64)
-        subtract(value, delta, ones, carry)  # of the lowest there is nothing below
+        subtract(value, delta, ones, carry)  # the lowest digit has no digit below it
         for k in range(SOME):
             times[k] = carry[k]
             here[0, k] += np.int64(_ONE - carry[k])
@@ -450,7 +452,7 @@ def decode_wide(
             beyond |= carry[k]
         subtract(value, scale.places[digits], ones, carry)
         lower, upper = value[0], value[1]
-        for k in range(SOME):  # an error below zero has all bits turned, and one more
+        for k in range(SOME):  # a negative error is the two's complement
             turned, less = _u64(_u64(0) - carry[k]), np.float64(carry[k])
             low, high = np.float64(lower[k] ^ turned), np.float64(upper[k] ^ turned)
             total += (high * _LIMB + low + less) ** 2
@@ -459,14 +461,14 @@ def decode_wide(
 
 @kernel
 def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
-    """v + Delta / 2 modulo q, by Garner's formula, in the first of the rows, a limb each.
+    """Computes v + Delta / 2 modulo q by Garner's formula, in the first of the rows, one limb each.
 
-    v = m0 + p0 (m1 + p1 (m2 + ...)), one mixed digit for every prime; two of a word at a time.
+    v = m0 + p0 (m1 + p1 (m2 + ...)), with one mixed digit per prime, two of a word at a time.
 
     Args:
         residues: uint32 (primes + 1, SOME); they become mixed digits.
-        rows: uint64 (limbs + 3 or more, SOME); the last of so many has ones, the two before it
-            are spoilt.
+        rows: uint64 (limbs + 3 or more, SOME); of the first limbs + 3, the last has ones and the
+            two before it are scratch.
     """
     count, limbs, at = ring.inverses.size, scale.modulus.size, 0
     value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
@@ -474,7 +476,7 @@ def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> Non
         row, p = residues[j], ring.primes[j, 0]
         for i in range(j):
             other, w, w2 = residues[i], ring.mixed[at, 0], ring.mixed[at, 1]
-            for k in range(SOME):  # (x - y) / p_i, for x below p and y, another's digit, below 2p
+            for k in range(SOME):  # (x - y) / p_i, for x below p and another prime's y below 2p
                 apart = _u32(_u32(row[k] + _u32(p + p)) - other[k])
                 row[k] = once(shoup(apart, w, w2, p), p)
             at += 1
@@ -501,10 +503,12 @@ def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> Non
 
 @kernel
 def estimate(value: U64, by: U64, times: U64) -> None:
-    """value // by, or one less; below 2^49.
+    """Estimates value // by, or one less; the quotient is below 2^49.
 
     Args:
-        value: uint64 (limbs, SOME); by: uint64 (limbs,); times: uint64 (SOME,).
+        value: uint64 (limbs, SOME).
+        by: uint64 (limbs,).
+        times: uint64 (SOME,), the result.
     """
     top = by.size - 1
     while by[top] == _u64(0):
@@ -521,11 +525,13 @@ def estimate(value: U64, by: U64, times: U64) -> None:
 
 @kernel
 def subtract(value: U64, other: U64, times: U64, carry: U64) -> None:
-    """value -= times other, modulo 2^64 for all limbs together.
+    """value -= times other, modulo 2^64 across all limbs.
 
     Args:
-        value: uint64 (limbs, SOME); other: uint64 (limbs,); times: uint64 (SOME,).
-        carry: uint64 (SOME,): 1 where that is below zero, else 0.
+        value: uint64 (limbs, SOME).
+        other: uint64 (limbs,).
+        times: uint64 (SOME,).
+        carry: uint64 (SOME,): 1 where the result is below zero, else 0.
     """
     carry[:] = _u64(0)
     for limb in range(value.shape[0]):
@@ -540,7 +546,7 @@ def subtract(value: U64, other: U64, times: U64, carry: U64) -> None:
 
 @kernel
 def add(value: U64, other: U64, mask: U64, carry: U64) -> None:
-    """value += mask other, for a mask of 0 and 1; arguments as of `subtract`."""
+    """value += mask other, for a mask of 0 and 1; arguments as in `subtract`."""
     carry[:] = _u64(0)
     for limb in range(value.shape[0]):
         row, more = value[limb], other[limb]

@@ -1,19 +1,18 @@
-"""Who takes part: certificates by the CA, and the roster, epoch after epoch.
+"""Certificates, the roster of all parties, and requests for certificates.
 
-The CA is the federation's, not the aggregator's. It signs each certificate, and the roster
-as a whole, so that nobody can leave a member out unnoticed. Whenever somebody comes or goes it
-signs another one, which names all that came before: parties follow it from one to the next by
-that signature, on nobody else's word.
+The CA is the federation's, not the aggregator's. It signs each certificate, and the roster as a
+whole, so that no party can be left out unnoticed. Whenever a party comes or goes the CA signs the
+next roster, which names all earlier ones: parties follow it by that signature alone.
 
-A party's request that the issuer certify its keys: public keys, and proof that it has theirs.
+A party's request to certify its public keys proves that it has the secret ones:
 
     core        the request without its three signatures, canonical
     tls_proof   by the TLS key over core (ECDSA with SHA-256, RFC 6979: the same bytes each time)
-    old_proof   by the identity that the roster has of this name, over core: only in a rotation
+    old_proof   by the roster's identity of this name, over core; only when keys are replaced
     signature   by the new identity, over all of it
 
-Each is in a domain of its own, so that none is taken for another, or for a certificate. Nobody
-else's keys can be requested: a proof is for this name, this role and these keys.
+Each signature has its own domain, so none can pass for another one, or for a certificate. A proof
+is for this name, role and keys, so nobody can request a certificate for another party's keys.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from secureps.messages.encoding import (
 )
 
 MAX_ROSTER_BYTES = 15 << 20
-"""Some 30,000 parties."""
+"""Enough for some 30,000 parties."""
 _LAST_SECOND = 1 << 40
-"""Of all times here: Unix seconds."""
+"""Bound on Unix seconds."""
 
 _CERTIFICATE = b"secureps-certificate"
 _ROSTER = b"secureps-roster"
@@ -60,17 +59,16 @@ _EPOCH = b"secureps-roster-epoch"
 
 @dataclass(frozen=True)
 class Certificate:
-    """The CA's word that a name in a role has this key.
+    """The CA's statement that a name in a role has this key.
 
     Args:
-        name: 1 to 63 of a-z 0-9 . _ - and unique over the roster.
-        role: client, holder, shard, coordinator or observer.
+        name: 1 to 63 of a-z 0-9 . _ -, unique in the roster.
         public_key: Ed25519, 32 bytes.
         cipher_key_digest: `file_digest` of a holder's public cipher key, else empty.
         signature: the CA's, 64 bytes, over everything else.
 
     Raises:
-        Malformed: a field that is none of this.
+        Malformed: a field is invalid.
     """
 
     name: str
@@ -91,7 +89,7 @@ class Certificate:
 
     @cached_property
     def identity(self) -> PublicIdentity:
-        """Made once: to read a key costs as much as to verify with it."""
+        """Cached, because parsing a key costs as much as verifying with it."""
         return PublicIdentity(self.public_key)
 
     def verify(self, ca_public: PublicIdentity) -> None:
@@ -101,14 +99,14 @@ class Certificate:
 def certify(
     ca: Identity, name: str, role: Role, public_key: bytes, cipher_key_digest: bytes = b""
 ) -> Certificate:
-    """Signs a certificate; Malformed if a field does not fit."""
+    """Signs a certificate; Malformed if a field is invalid."""
     bare = Certificate(name, role, public_key, cipher_key_digest, b"")
     return dataclasses.replace(bare, signature=ca.sign(_CERTIFICATE, signed_part(bare)))
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Since when a name has been on the roster: the epoch that it came with, and Unix seconds."""
+    """Since when a name has been on the roster: its first epoch, and Unix seconds."""
 
     epoch: int
     at: int
@@ -116,17 +114,17 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Where a roster stands in the list of all that a CA has signed for its kit.
+    """A roster's place among all that a CA has signed for its kit.
 
     Args:
         issuer: the CA's public key, 32 bytes.
-        earlier: digests of all that came before it, in order.
+        earlier: digests of all earlier rosters, in order.
         enrolled: since when each party has been on the roster, in the roster's order.
-        expires: Unix seconds after which nobody seals or opens anything by it; 0: never.
+        expires: Unix seconds after which no party seals or opens by it; 0: never.
         host: of the runs that it is for (`store.keyring`); None: our own service.
 
     Raises:
-        Malformed: a field that is none of this.
+        Malformed: a field is invalid.
     """
 
     issuer: bytes
@@ -152,13 +150,16 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Roster:
-    """Everybody, sorted by (role, name), signed by the CA; Malformed if it is not.
+    """All parties' certificates, sorted by (role, name) and signed by the CA.
 
     Args:
         certificates: of all parties; names are unique.
-        signature: the CA's, 64 bytes, over the digest and the epoch's end.
-        epoch: None in memory, and in kits of before there were epochs: it stands alone, and for
-            ever.
+        signature: the CA's, 64 bytes, over the digest and the expiry.
+        epoch: None in memory and in kits older than epochs: no roster follows it, and it never
+            expires.
+
+    Raises:
+        Malformed: a field is invalid.
     """
 
     certificates: tuple[Certificate, ...]
@@ -167,19 +168,19 @@ class Roster:
 
     def __post_init__(self) -> None:
         keys = [_place(c) for c in self.certificates]
-        if keys != sorted(keys):  # the same parties in another order would be another digest
+        if keys != sorted(keys):  # the same parties in another order would have another digest
             raise Malformed("the roster is not sorted by role and name")
         names = [c.name for c in self.certificates]
-        if len(set(names)) != len(names):  # one party with two keys, or two that pass for one
+        if len(set(names)) != len(names):  # else a party has two keys, or two pass for one
             raise Malformed("a name is on the roster twice")
         if self.epoch is not None and len(self.epoch.enrolled) != len(names):
             raise Malformed("the roster does not say of each party since when it has been on it")
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes over all certificates and what came before: what a run pins.
+        """32 bytes over all certificates and earlier rosters, which a run pins.
 
-        It stays while the CA signs the same anew, for a later end.
+        It stays the same when the CA signs the same parties again for a later expiry.
         """
         own = [canonical(c) for c in self.certificates]
         if self.epoch is not None:
@@ -188,7 +189,7 @@ class Roster:
 
     @cached_property
     def committee(self) -> bytes:
-        """32 bytes over its key holders' names and cipher keys: whom updates are sealed for."""
+        """32 bytes over the key holders' names and cipher keys, for which updates are sealed."""
         own = ((holder.name.encode(), holder.cipher_key_digest) for holder in self.holders())
         return digest("secureps-committee", *itertools.chain.from_iterable(own))
 
@@ -198,7 +199,7 @@ class Roster:
 
     @property
     def expires(self) -> int:
-        """Unix seconds after which nobody seals or opens anything by it; 0: never."""
+        """Unix seconds after which no party seals or opens by it; 0: never."""
         return 0 if self.epoch is None else self.epoch.expires
 
     @property
@@ -208,24 +209,23 @@ class Roster:
 
     @property
     def lifetime(self) -> str:
-        """How long, in words."""
         if not self.expires:
             return "which holds for ever"
         return f"which holds until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
 
     @property
     def place(self) -> tuple[int, int]:
-        """Orders all rosters that its CA has signed: of two, the later one counts."""
+        """A key that orders all rosters of a CA: of two, the later one counts."""
         return self.number, self.expires or _LAST_SECOND
 
     def number_of(self, digest: bytes) -> int | None:
-        """The epoch whose roster has this digest: this one or an earlier; None if none has."""
+        """Returns the epoch, this or an earlier one, whose roster has this digest, if any."""
         known = () if self.epoch is None else self.epoch.earlier
         line = (*known, self.digest)
         return line.index(digest) if digest in line else None
 
     def enrolment(self, name: str) -> Enrolment:
-        """Since when a party has been on it; UnknownParty if it is not."""
+        """Returns since when a party has been on it; UnknownParty if it is not."""
         self.find(name)
         return self._enrolled.get(name, Enrolment(0, 0))
 
@@ -237,21 +237,18 @@ class Roster:
         return dict(zip(names, self.epoch.enrolled, strict=True))
 
     def follow(self, text: str) -> Roster | None:
-        """The roster in `text` if it comes after this one, verified; None if it is none newer.
-
-        Raises as `of_line`.
-        """
+        """Returns the verified roster in `text` if it is newer, else None; raises as `of_line`."""
         found = self.of_line(text)
         return found if found.place > self.place else None
 
     def of_line(self, text: str) -> Roster:
-        """The roster in `text`, earlier or later than this one, verified.
+        """Returns the verified roster in `text`, earlier or later than this one.
 
         Raises:
             Malformed, Oversized: as `from_bytes`.
-            Unsigned: another CA's, or nobody's.
-            Refused: it is of another line than this one: the CA has signed two, and one of them
-                for parties that are not to know of the other.
+            Unsigned: not signed by this roster's CA.
+            Refused: neither of the two rosters follows from the other: the CA has signed two lines,
+                one of them perhaps for parties that shall not know of the other.
         """
         if text == self.text:
             return self
@@ -275,7 +272,7 @@ class Roster:
         return certificate
 
     def identity(self, name: str) -> PublicIdentity:
-        """The key that verifies a party's signatures; UnknownParty if there is none."""
+        """Returns the key that verifies a party's signatures; UnknownParty if there is none."""
         return self.find(name).identity
 
     @cached_property
@@ -300,7 +297,7 @@ class Roster:
         return name in self._by_name
 
     def verify(self, ca_public: PublicIdentity) -> None:
-        """Unsigned unless the CA signed the roster and every certificate."""
+        """Raises Unsigned unless the CA signed the roster and every certificate."""
         if self.epoch is not None and self.epoch.issuer != ca_public.key:
             raise Unsigned("the roster is another CA's")
         ca_public.verify(*_signed_message(self), self.signature)
@@ -312,36 +309,33 @@ class Roster:
 
     @cached_property
     def text(self) -> str:
-        """`to_bytes` as text, made once and shared by all parties of a process.
-
-        Parties that follow rosters compare each with their own.
-        """
+        """`to_bytes` as text, cached and shared in a process: parties compare rosters often."""
         text = to_file(self).decode()
         _WRITTEN[text] = self
         return text
 
     def __hash__(self) -> int:
-        """Of what the CA signed: parties of a process ask it of the same roster, however large."""
+        """Hashes the signature, because a roster may be large and is hashed often."""
         return hash((self.signature, self.expires))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Roster:
-        """The roster that `to_bytes` wrote, not yet verified.
+        """Parses a roster without verifying it.
 
         Raises:
-            Malformed: any other bytes, be it by a space.
+            Malformed: bytes that `to_bytes` would not write, even by a space.
             Oversized: more than MAX_ROSTER_BYTES.
         """
         return _read(data)
 
     @classmethod
     def from_text(cls, text: str) -> Roster:
-        """The same, of what a party has on record; raises as `from_bytes`."""
+        """Parses a recorded text, or returns the roster if this process wrote it."""
         return _WRITTEN.get(text) or cls.from_bytes(text.encode())
 
 
 _WRITTEN: WeakValueDictionary[str, Roster] = WeakValueDictionary()
-"""Rosters by their texts, which parties of one process have no need to read again."""
+"""Rosters by text, so that parties of one process do not parse them again."""
 
 
 @functools.lru_cache(4)
@@ -352,28 +346,28 @@ def _read(data: bytes) -> Roster:
 def sign_roster(
     ca: Identity, certificates: Iterable[Certificate], epoch: Epoch | None = None
 ) -> Roster:
-    """The roster of these certificates in order, signed; Malformed if a name comes twice."""
+    """Signs the roster of these certificates; Malformed if a name occurs twice."""
     bare = Roster(tuple(sorted(certificates, key=_place)), b"", epoch)
     return dataclasses.replace(bare, signature=ca.sign(*_signed_message(bare)))
 
 
 def first_roster(ca: Identity, expires: int, host: str = "") -> Roster:
-    """The empty roster that others follow; it expires at a Unix second, or never (0)."""
+    """Signs the empty first roster; it expires at a Unix second, or never (0)."""
     return sign_roster(ca, (), Epoch(ca.public.key, (), (), expires, host or None))
 
 
 def next_roster(
     ca: Identity, last: Roster, certificates: Iterable[Certificate], now: int, expires: int
 ) -> Roster:
-    """The roster that follows another: of these parties, since `now` those that are new.
+    """Signs the roster that follows another; new parties are enrolled at `now`.
 
-    The same parties with the same keys are the same roster, signed anew for a later end.
+    If parties and keys are the same, it is the same roster with a later expiry.
 
     Args:
         now, expires: Unix seconds; `expires` 0: never.
 
     Raises:
-        Malformed: a name comes twice.
+        Malformed: a name occurs twice.
     """
     own = tuple(sorted(certificates, key=_place))
     if own == last.certificates and last.epoch is not None:
@@ -391,7 +385,7 @@ def _place(certificate: Certificate) -> tuple[str, str]:
 
 
 def _signed_message(roster: Roster) -> tuple[bytes, bytes]:
-    """Domain and message of what the CA signs."""
+    """Returns the domain and the message that the CA signs."""
     if roster.epoch is None:
         return _ROSTER, roster.digest
     return _EPOCH, roster.digest + roster.expires.to_bytes(8, "little")
@@ -400,31 +394,30 @@ def _signed_message(roster: Roster) -> tuple[bytes, bytes]:
 # --- key request -------------------------------------------------------------------
 
 MAX_REQUEST_BYTES = 512 << 10
-"""Of a request's file: a bfv key has 131,098 bytes, twice as many as text."""
+"""Limit of a request's file: a bfv key has 131,098 bytes, twice as many as text."""
 MAX_CIPHER_KEY_BYTES = 200_000
 
 _REQUEST = b"secureps-key-request"
 _TLS = b"secureps-key-request-tls"
 _ROTATION = b"secureps-key-request-rotation"
 _ECDSA = range(8, 73)
-"""Bytes of a signature by P-256, in DER."""
+"""Lengths of a P-256 signature in DER."""
 
 
 @dataclass(frozen=True)
 class KeyRequest:
-    """One party's public keys, as it wants them certified.
+    """One party's public keys, which it wants certified.
 
     Args:
-        name, role: as in a `Certificate`.
-        public_key: Ed25519, 32 bytes.
+        name, role, public_key: as in a `Certificate`.
         tls_key: P-256, DER, 91 bytes.
-        cipher_key: a holder's public cipher key as its file has it; else empty.
+        cipher_key: a holder's public cipher key as in its file; else empty.
         tls_proof: DER, 8 to 72 bytes.
-        old_proof: 64 bytes, or empty: no keys are replaced.
+        old_proof: 64 bytes; empty if no keys are replaced.
         signature: 64 bytes.
 
     Raises:
-        Malformed: a field that is none of this. No signature is looked at: see `verify`.
+        Malformed: a field is invalid. Signatures are checked by `verify`.
     """
 
     name: str
@@ -455,21 +448,20 @@ class KeyRequest:
 
     @cached_property
     def core(self) -> bytes:
-        """The bytes that the proofs sign."""
         return canonical(dataclasses.replace(self, tls_proof=b"", old_proof=b"", signature=b""))
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits over name, role and keys, to be compared over another channel."""
+        """64 hexadecimal digits over name, role and keys, to compare over another channel."""
         return digest(_REQUEST.decode(), self.core).hex()
 
     def verify(self, replaced: PublicIdentity | None = None) -> None:
-        """Unsigned unless who asks has the secret keys, and those of the identity it replaces.
+        """Raises Unsigned unless all proofs are right, also that of a replaced identity.
 
-        Malformed if the TLS key is no point of the curve.
+        Malformed if the TLS key is not a point of the curve.
 
         Args:
-            replaced: the roster's identity of this name; None: it has none.
+            replaced: the roster's identity of this name; None without one.
         """
         self.identity.verify(_REQUEST, signed_part(self), self.signature)
         verify_tls(self.tls_key, frame(_TLS, self.core), self.tls_proof)
@@ -484,10 +476,10 @@ class KeyRequest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyRequest:
-        """The request that `to_bytes` wrote, not yet verified.
+        """Parses a request without verifying it.
 
         Raises:
-            Malformed: any other bytes, be it by a space.
+            Malformed: bytes that `to_bytes` would not write, even by a space.
             Oversized: more than MAX_REQUEST_BYTES.
         """
         return from_file(cls, data, "request", MAX_REQUEST_BYTES, "`secureps keys`")
@@ -501,7 +493,7 @@ def sign_request(
     cipher_key: bytes = b"",
     old: Identity | None = None,
 ) -> KeyRequest:
-    """A request for these keys, the same bytes each time; Malformed if a field does not fit.
+    """Signs a request for these keys, always the same bytes; Malformed for an invalid field.
 
     Args:
         old: the identity that it replaces.

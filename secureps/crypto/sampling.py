@@ -1,8 +1,8 @@
-"""Randomness as an argument: seeds, what derives from them, and the stream of words.
+"""Seeds, and the streams of random words derived from them.
 
-seed --derive(labels)--> stream: key = BLAKE2b-256 (RFC 7693, keyed and personalised) of the
-length-prefixed labels; words = the ChaCha20 key stream (RFC 8439) under that key with
-a zero nonce, each key being used for one stream.
+seed --derive(labels)--> stream: the key is BLAKE2b-256 (RFC 7693, keyed and personalised) of the
+length-prefixed labels; the words are the ChaCha20 key stream (RFC 8439) under that key with a zero
+nonce. Each key serves one stream.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from secureps.errors import InternalError, Malformed
 SEED_BYTES = 32
 _ZEROS = bytes(1 << 16)
 BLOCK_WORDS = 16
-"""Words of a block of ChaCha20."""
 _CONSTANTS = b"expand 32-byte k"
 STREAM_WORDS = 1 << 36
-"""2^32 blocks of so many words: where the block counter of RFC 8439 ends."""
+"""2^32 blocks, the range of RFC 8439's block counter."""
 
 NO_PRIVACY = "unsafe seed: no privacy"
-"""What every output says of a client or a run whose randomness starts at an `UnsafeSeed`."""
+"""Stands in every output about a client or run whose randomness starts at an `UnsafeSeed`."""
 
 Label = str | int | bytes
 
 
 def fill(stream: CipherContext, out: npt.NDArray[Any]) -> None:
-    """Writes the next bytes of a key stream over an array, a piece at a time."""
+    """Fills an array with the next bytes of a key stream, piece by piece."""
     room = out.data.cast("B") if out.size else memoryview(b"")
     for start in range(0, out.nbytes, len(_ZEROS)):
         piece = room[start : start + len(_ZEROS)]
@@ -43,10 +42,10 @@ def fill(stream: CipherContext, out: npt.NDArray[Any]) -> None:
 
 
 class Stream(Secret):
-    """An endless run of uniform words; asking twice for n gives what asking once for 2n does.
+    """A stream of uniform words; requests for n and then m words give the same as one for n + m.
 
     Args:
-        key: 32 bytes, and with them a nonce of 96 bits: both used for this stream alone.
+        key, nonce: 32 bytes and 96 bits, together used for this stream alone.
         first: the word that it begins with.
     """
 
@@ -60,16 +59,16 @@ class Stream(Secret):
         self._key, self._nonce, self._left = key, nonce, STREAM_WORDS - first
 
     def at(self, first: int) -> Stream:
-        """The same stream from word `first` of it on, 0 <= first < 2^36: for parts of a vector."""
+        """Returns the same stream from word `first` on, 0 <= first < 2^36."""
         return Stream(self._key, self._nonce, first)
 
     def state(self, first: int, count: int) -> npt.NDArray[np.uint32]:
-        """The ChaCha20 state of word `first`, uint32 (16,), for who makes `count` words elsewhere.
+        """Returns the ChaCha20 state at word `first`, uint32 (16,), for `count` words on a device.
 
-        As secret as the key, which is in it (RFC 8439, section 2.3).
+        It is as secret as the key, which is in it (RFC 8439, section 2.3).
 
         Raises:
-            InternalError: as `words`.
+            InternalError: see `words`.
         """
         if not 0 <= first <= first + count <= STREAM_WORDS:
             raise InternalError(f"a stream has {STREAM_WORDS} words, not {first + count}")
@@ -78,12 +77,12 @@ class Stream(Secret):
         return np.frombuffer(made, "<u4").astype(np.uint32)
 
     def words(self, count: int) -> npt.NDArray[np.uint32]:
-        """The next words, uint32 (count,), uniform over 32 bits.
+        """Returns the next words, uint32 (count,), uniform over 32 bits.
 
         Raises:
             InternalError: beyond the 2^36 words (256 GiB) of one stream.
         """
-        if not 0 <= count <= self._left:  # beyond, the block counter begins again: noise repeats
+        if not 0 <= count <= self._left:  # else the block counter would wrap, and noise repeat
             raise InternalError(f"a stream has {self._left} words left, not {count}")
         self._left -= count
         words = np.empty(count, np.dtype("<u4"))
@@ -91,7 +90,7 @@ class Stream(Secret):
         return words.astype(np.uint32, copy=False)
 
     def integer(self, bits: int = 63) -> int:
-        """One uniform integer in [0, 2^bits), 1 <= bits <= 64; it takes two words."""
+        """Returns a uniform integer in [0, 2^bits), 1 <= bits <= 64, from two words."""
         if not 1 <= bits <= 64:
             raise InternalError(f"an integer of {bits} bits is not to be had, only 1 to 64")
         low, high = self.words(2).tolist()
@@ -99,23 +98,23 @@ class Stream(Secret):
 
 
 def public_stream(*labels: Label) -> Stream:
-    """Words that everybody can know, by unkeyed BLAKE2b: what all members of a cohort draw alike.
+    """Returns a public stream, by unkeyed BLAKE2b, for draws that all members of a cohort share.
 
     Raises:
-        Malformed: as `Seed.derive`.
+        Malformed: see `Seed.derive`.
     """
     return _stream_of(b"", b"secureps-public", labels)
 
 
 def _stream_of(key: bytes, person: bytes, labels: Iterable[Label]) -> Stream:
     hasher = hashlib.blake2b(digest_size=SEED_BYTES, key=key, person=person)
-    for label in labels:  # one by one: a label may be as long as a model
+    for label in labels:  # one by one, because a label may be as long as a model
         hasher.update(_encode(label))
     return Stream(hasher.digest())
 
 
 def _encode(label: Label) -> bytes:
-    """Type, length and value of a label: no two lists of labels encode alike."""
+    """Encodes a label's type, length and value: no two lists of labels encode alike."""
     if isinstance(label, bool) or not isinstance(label, (str, int, bytes)):
         raise Malformed(f"a {type(label).__name__} is no label for a stream")
     if isinstance(label, str):
@@ -128,7 +127,7 @@ def _encode(label: Label) -> bytes:
 
 
 class Seed(abc.ABC):
-    """Where randomness starts: a `SecretSeed` or, in tests and on loopback, an `UnsafeSeed`."""
+    """The start of all randomness: a `SecretSeed` or, in tests and on loopback, an `UnsafeSeed`."""
 
     __slots__ = ()
 
@@ -143,17 +142,17 @@ class Seed(abc.ABC):
     def _key(self) -> bytes: ...
 
     def derive(self, *labels: Label) -> Stream:
-        """The stream of these labels, always the same; other labels give an unrelated one.
+        """Returns the stream of these labels; different labels give unrelated streams.
 
         Raises:
-            Malformed: a label that is not text, bytes or a whole number.
+            Malformed: a label is not text, bytes or a whole number.
         """
         return _stream_of(self._key(), b"secureps-stream", labels)
 
 
 @final
 class SecretSeed(Secret, Seed):
-    """32 uniform bytes that nobody else knows; Malformed if there are more or fewer."""
+    """32 uniform secret bytes (else Malformed)."""
 
     __slots__ = ("_material",)
 
@@ -174,7 +173,7 @@ class SecretSeed(Secret, Seed):
 
 @final
 class UnsafeSeed(Seed):
-    """A number that everybody may know: runs repeat bit for bit, and noise protects nobody.
+    """A public number: runs repeat bit for bit, and noise protects nobody.
 
     Args:
         number: at least 0 and below 2^64.

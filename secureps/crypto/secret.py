@@ -1,8 +1,4 @@
-"""What every secret of this package has in common: it cannot be shown, copied or pickled.
-
-Subclasses keep their material in attributes of their own and hand it out by one explicit method
-alone.
-"""
+"""The base of all secrets of this package, which cannot be shown, copied or pickled."""
 
 from __future__ import annotations
 
@@ -10,10 +6,12 @@ from typing import NoReturn
 
 
 class Secret:
-    """Base of secret keys and seeds; `repr` and `str` name the class and nothing else.
+    """Base of secret keys and seeds; `repr` and `str` show only the class.
+
+    Subclasses keep their material in private attributes and return it from one explicit method.
 
     Raises:
-        TypeError: on pickling and on `copy`, so that no secret leaves by accident.
+        TypeError: on pickling and `copy`, so that no secret leaves by accident.
     """
 
     __slots__ = ()

@@ -1,21 +1,21 @@
-"""A one-time key among a committee of key holders: any t of n open weighted sums of keys.
+"""Sharing of a one-time key among key holders: any t of n open weighted sums of keys.
 
-Everything is modulo P = 2^31 - 1. Holder k has the point x_k = k + 1. Both parts are of Cramer,
+Everything is modulo P = 2^31 - 1. Holder k has the point x_k = k + 1. Both parts are from Cramer,
 Damgard and Ishai, "Share conversion, pseudorandom secret-sharing and applications to secure
 computation" (TCC 2005).
 
 **The key** (pseudorandom secret sharing). For every set A of t - 1 holders the client draws a seed
-that all holders outside A get, and r_A = PRG(seed_A) is a vector of the key's length N:
+that all holders outside A get. r_A = PRG(seed_A) is a vector of the key's length N:
 
     correction = s - sum_A r_A                                            (public)
     p(x_k)     = sum_{A without k} r_A f_A(x_k),  f_A(x) = prod_{j in A} (x_j - x) / x_j
 
-f_A has degree t - 1, f_A(0) = 1, and f_A(x_j) = 0 for j in A: the p(x_k) are Shamir's shares ("How
-to share a secret", CACM 1979) of sum_A r_A, and weighted sums of shares are shares of the sum.
-Any t - 1 holders lack the seed of one A, their own set, so that the key is anything to them.
+f_A has degree t - 1, f_A(0) = 1, and f_A(x_j) = 0 for j in A. So the p(x_k) are Shamir's shares
+("How to share a secret", CACM 1979) of sum_A r_A, and weighted sums of shares are shares of the
+sum. Any t - 1 holders lack the seed of one A, their own set, and the key may be anything to them.
 
-**The answer** (pseudorandom zero sharing). Shares are linear: bare answers for different cohorts
-could be added up to a share of one client's key. So each cohort's answer is a *fresh* sharing of
+**The answer** (pseudorandom zero sharing). Shares are linear: plain answers for different cohorts
+could be combined to a share of one client's key. So each cohort's answer is a *fresh* sharing of
 its sum. For every set B of t - 2 holders the client draws a seed as above. For a cohort with the
 digest D, and seeds_B of all its members:
 
@@ -30,10 +30,10 @@ answer, so no two cohorts have answers to mix, and no such seeds are dealt.
 
     client   share           seeds for each holder, commitments to them, the correction
     holder   HolderShare     checks its seeds, derives its share; `answer` is for one cohort
-    shard    key_sum         S = sum_i w_i s_i from t answers; judge, from more, names who lied
+    shard    key_sum         S = sum_i w_i s_i from t answers; `judge`, given more, names liars
 
-Secrets go through + - * & >> and min alone, and through the comparison by which the PRG leaves out
-words that are P: these are independent of the words that stay.
+Secrets only go through + - * & >> and min, and through the comparison by which the PRG leaves out
+words equal to P, which are independent of the words that stay.
 """
 
 from __future__ import annotations
@@ -58,10 +58,8 @@ from secureps.messages.encoding import digest
 P: Final = (1 << 31) - 1
 """The prime field of shares, corrections and answers.
 
-P is a Mersenne prime, so x = (x & P) + (x >> 31) modulo P: vectors, which may be secret, are
-never divided (`tests/crypto/test_secret_arithmetic.py` sees what numpy is asked to do with them).
-Factors and points are public.
-"""
+P is a Mersenne prime, so x = (x & P) + (x >> 31) modulo P: vectors, which may be secret, are never
+divided (`tests/crypto/test_secret_arithmetic.py` checks this). Factors and points are public."""
 
 Vector = npt.NDArray[np.uint32]
 """Integers modulo P, each below it, (N,)."""
@@ -72,7 +70,7 @@ _WORD = np.dtype("<u4")
 
 
 def basis(node: int, others: tuple[int, ...], at: int) -> int:
-    """Lagrange's basis polynomial, 1 at `node` and 0 at `others`, modulo P; all public."""
+    """Evaluates Lagrange's basis polynomial: 1 at `node`, 0 at `others`, modulo P; all public."""
     above = math.prod(at - other for other in others)
     below = math.prod(node - other for other in others)
     return above * pow(below, -1, P) % P
@@ -80,25 +78,25 @@ def basis(node: int, others: tuple[int, ...], at: int) -> int:
 
 @functools.lru_cache(1 << 12)
 def lagrange(points: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """What to multiply the values at `points` by, to have their polynomial's value at `at`."""
+    """Returns the factors by which values at `points` give their polynomial's value at `at`."""
     return tuple(basis(x, tuple(o for o in points if o != x), at) for x in points)
 
 
 def _fold(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The same modulo P, below 2^34; below 2^32 when the values were below 2^62."""
+    """Returns the same values modulo P, below 2^34; below 2^32 if they were below 2^62."""
     low: npt.NDArray[np.uint64] = values & _P
     return low + (values >> _BITS)
 
 
 def reduce(values: npt.NDArray[np.uint64]) -> Vector:
-    """The same modulo P, below P, for any uint64."""
+    """Returns the same values modulo P, below P, for any uint64."""
     small = _fold(_fold(values))
     below: npt.NDArray[np.uint64] = np.minimum(small, small - _P)
     return below.astype(np.uint32)
 
 
 def combination(factors: Iterable[int], vectors: Iterable[Vector]) -> Vector:
-    """sum_i factor_i vector_i modulo P, factors in [0, P); at least one, at most 2^32."""
+    """Returns sum_i factor_i vector_i modulo P, for 1 to 2^32 factors in [0, P)."""
     total = np.zeros(1, np.uint64)
     for factor, vector in zip(factors, vectors, strict=True):
         total = total + _fold(vector * np.uint64(factor))
@@ -106,20 +104,19 @@ def combination(factors: Iterable[int], vectors: Iterable[Vector]) -> Vector:
 
 
 def vector_bytes(vector: Vector) -> bytes:
-    """4 N bytes: uint32 little-endian."""
     return vector.astype(_WORD, copy=False).tobytes()
 
 
 def parse_vector(data: bytes | memoryview, length: int) -> Vector:
-    """The vector (length,) that `vector_bytes` wrote.
+    """Parses the bytes of `vector_bytes`.
 
     Raises:
         Oversized: too long.
-        Malformed: too short, or a value that is not below P.
+        Malformed: too short, or a value is not below P.
     """
     check_length(f"a vector of {length} values", data, 4 * length)
     values = np.frombuffer(data, _WORD).astype(np.uint32)
-    if bool((values >= P).any()):  # one value, one form: digests and comparisons go by bytes
+    if bool((values >= P).any()):  # each value has one form, because digests cover the bytes
         raise Malformed("a vector has a value that is not below 2^31 - 1")
     return values
 
@@ -141,13 +138,13 @@ class Committee:
     """The key holders of a run, in order, and how many must agree.
 
     Args:
-        holders: names, sorted, each once.
+        holders: names, sorted and unique.
         threshold: t; any t open a sum, and any t - 1 learn nothing.
 
     Raises:
-        PlanRefused: names that are not sorted or not unique; t below 1 or above n; 2t <= n, by
-            which two disjoint quorums could open overlapping cohorts; more than 64 holders or
-            more than MOST_SEEDS seeds for a key.
+        PlanRefused: names are not sorted or unique; t is below 1 or above n; 2t <= n, so that two
+            disjoint quorums could open overlapping cohorts; more than 64 holders, or more than
+            MOST_SEEDS seeds for a key.
     """
 
     holders: tuple[str, ...]
@@ -176,7 +173,7 @@ class Committee:
 
     @property
     def key_subsets(self) -> tuple[Subset, ...]:
-        """Every set A of t - 1 holders, in lexicographic order: one seed of the key each."""
+        """Every set A of t - 1 holders, in lexicographic order, each with a seed of the key."""
         return _subsets(len(self.holders), self.threshold - 1)
 
     @property
@@ -187,26 +184,26 @@ class Committee:
 
     @property
     def subsets(self) -> tuple[Subset, ...]:
-        """All sets that a seed is dealt for: those of the key, then those of shares of zero."""
+        """All sets with a seed: those of the key, then those of shares of zero."""
         return self.key_subsets + self.zero_subsets
 
     def held_by(self, holder: int) -> tuple[int, ...]:
-        """Positions in `subsets` of the sets without this holder: whose seeds it gets."""
+        """Returns the positions in `subsets` of the sets without this holder: its seeds."""
         self.check_holder(holder)
         return tuple(i for i, subset in enumerate(self.subsets) if holder not in subset)
 
     @property
     def seed_bytes(self) -> int:
-        """Length of what one holder gets from one client, before it is sealed."""
+        """Length of the seeds that one holder gets from one client, before they are sealed."""
         return SEED_BYTES * len(self.held_by(0))
 
     def check_holder(self, holder: int) -> None:
-        """InternalError unless there is a holder of this index."""
+        """Raises InternalError unless there is a holder of this index."""
         if not 0 <= holder < len(self.holders):
             raise InternalError(f"no holder {holder} among {len(self.holders)}")
 
     def names(self, holders: Iterable[int]) -> str:
-        """For messages: the names, or "nobody"."""
+        """Returns the names for a message, or "nobody"."""
         return ", ".join(self.holders[k] for k in sorted(holders)) or "nobody"
 
 
@@ -219,7 +216,7 @@ def _subsets(n: int, size: int) -> tuple[Subset, ...]:
 
 
 def _pseudorandom(id: bytes, subset: Subset, seed: bytes, length: int) -> Vector:
-    """PRG(id, A, seed): the key stream's words without their top bit, those that are P left out."""
+    """Computes PRG(id, A, seed): the key stream's words without their top bit, leaving out P."""
     stream = Stream(digest("secureps-key-share", id, bytes(subset), seed))
     values = np.empty(0, np.uint32)
     while values.size < length:
@@ -229,16 +226,17 @@ def _pseudorandom(id: bytes, subset: Subset, seed: bytes, length: int) -> Vector
 
 
 def _commitment(id: bytes, subset: Subset, seed: bytes) -> bytes:
-    """32 bytes that bind to a seed and hide it, a seed being uniform."""
+    """Commits to a uniform seed: 32 bytes that bind to it and hide it."""
     return digest("secureps-key-seed", id, bytes(subset), seed)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SharedKey(Secret):
-    """What a client makes of one key: seeds for the holders, and what its receipt says openly.
+    """A shared key: secret seeds for the holders, and the public part for the receipt.
 
-    commitments: one of 32 bytes for each of the committee's subsets, in their order.
-    correction: uint32 (N,), s - sum_A PRG(seed_A) modulo P over the key's subsets.
+    Args:
+        commitments: 32 bytes for each of the committee's subsets, in their order.
+        correction: uint32 (N,), s - sum_A PRG(seed_A) modulo P over the key's subsets.
     """
 
     _committee: Committee
@@ -247,7 +245,7 @@ class SharedKey(Secret):
     correction: Vector
 
     def seeds_of(self, holder: int) -> bytes:
-        """`committee.seed_bytes` secret bytes, for this holder's envelope and nobody else."""
+        """Returns `committee.seed_bytes` secret bytes for this holder's envelope alone."""
         return b"".join(self._seeds[i] for i in self._committee.held_by(holder))
 
 
@@ -255,7 +253,7 @@ def share(id: bytes, key: npt.NDArray[np.int32], committee: Committee) -> Shared
     """Shares a key under fresh seeds of the operating system.
 
     Args:
-        id: names the submission over all runs, the run's id being part of it.
+        id: unique name of the submission over all runs; it includes the run's id.
         key: s, int32 (N,), |s| <= KEY_BOUND.
 
     Raises:
@@ -277,15 +275,16 @@ def share(id: bytes, key: npt.NDArray[np.int32], committee: Committee) -> Shared
 
 
 class HolderShare(Secret):
-    """What one holder has of one key.
+    """One holder's share of one key.
 
     Args:
         holder: its index in the committee.
         id: as the client gave it to `share`.
-        seeds: what was in the envelope, `committee.seed_bytes` bytes.
+        seeds: content of the envelope, `committee.seed_bytes` bytes.
 
     Raises:
-        Malformed: too few seeds. Oversized: too many.
+        Malformed: too few seeds.
+        Oversized: too many.
     """
 
     __slots__ = ("_committee", "_holder", "_id", "_seeds")
@@ -301,13 +300,13 @@ class HolderShare(Secret):
         }
 
     def check(self, commitments: Sequence[bytes]) -> None:
-        """Malformed, with the subset, unless every seed is the one that the client committed to."""
+        """Raises Malformed, naming the subset, unless the client committed to every seed."""
         subsets = self._committee.subsets
         if len(commitments) != len(subsets):
             raise Malformed(f"{len(commitments)} commitments to {len(subsets)} seeds")
         for subset, commitment in zip(subsets, commitments):
             seed = self._seeds.get(subset)
-            # else a client gives holders shares that do not fit together
+            # a client could otherwise give holders shares that do not fit together
             if seed is not None and _commitment(self._id, subset, seed) != commitment:
                 raise Malformed(
                     f"the seed kept from {self._committee.names(subset)} is not, at "
@@ -315,7 +314,7 @@ class HolderShare(Secret):
                 )
 
     def share(self, length: int) -> Vector:
-        """Derives this holder's Shamir share of the key less its correction, (length,): secret."""
+        """Derives this holder's secret Shamir share, (length,), of the key less its correction."""
         at = self._holder + 1
         held = [subset for subset in self._committee.key_subsets if subset in self._seeds]
         factors = (basis(0, _points(subset), at) for subset in held)
@@ -326,18 +325,18 @@ class HolderShare(Secret):
 def answer(
     shares: Sequence[HolderShare], weights: Sequence[int], about: bytes, length: int
 ) -> Vector:
-    """Derives a holder's answer for one cohort: a_k(D) of the module's text, (length,).
+    """Derives a holder's answer for one cohort, a_k(D) in the module's docstring: (length,).
 
-    It is the same whenever it is derived for the same cohort, and fits to no answer for another.
+    It is the same each time for the same cohort, and does not combine with answers for another.
 
     Args:
         shares: of the cohort's members, all of one holder and one committee.
         weights: of the members, in the same order.
-        about: D, a digest that fixes the run, the committee, the members with their weights and
-            bases, and their receipts.
+        about: D, a digest that fixes the run, the committee, the members with weights and bases,
+            and their receipts.
 
     Raises:
-        InternalError: as `weighted_sum`.
+        InternalError: see `weighted_sum`.
     """
     own, at = shares[0], shares[0]._holder + 1
     factors, pieces = [1], [weighted_sum((share.share(length) for share in shares), weights)]
@@ -355,11 +354,11 @@ def _points(subset: Subset) -> tuple[int, ...]:
 
 
 def weighted_sum(vectors: Iterable[Vector], weights: Sequence[int]) -> Vector:
-    """Adds sum_i weight_i vector_i modulo P: shares of a cohort's keys, or its corrections.
+    """Returns sum_i weight_i vector_i modulo P: of shares of a cohort's keys, or of corrections.
 
     Raises:
-        InternalError: no member, a weight below 1, weights above MOST_WEIGHT in total, or
-            another number of vectors.
+        InternalError: no member, a weight below 1, a total weight above MOST_WEIGHT, or a wrong
+            number of vectors.
     """
     if not weights or min(weights) < 1 or sum(weights) > MOST_WEIGHT:
         raise InternalError(f"weights are at least 1, and at most {MOST_WEIGHT} in total")
@@ -380,7 +379,7 @@ def _check_answers(committee: Committee, answers: Mapping[int, Vector]) -> None:
 
 
 def interpolate(committee: Committee, answers: Mapping[int, Vector]) -> Vector:
-    """The polynomial's value at 0, (N,), from the answers of exactly t holders by index.
+    """Interpolates at 0, (N,), from the answers of exactly t holders by index.
 
     Raises:
         InternalError: more or fewer answers, or no such holder.
@@ -398,11 +397,11 @@ def key_sum(
     corrections: Iterable[Vector],
     weights: Sequence[int],
 ) -> npt.NDArray[np.int64]:
-    """S = sum_i w_i s_i, int64 (N,), |S| <= KEY_BOUND sum w if all were honest.
+    """Computes S = sum_i w_i s_i, int64 (N,); |S| <= KEY_BOUND sum w if all parties were honest.
 
     Args:
-        answers: `answer` of t holders for one cohort, by holder.
-        corrections, weights: of the cohort's members, in one order.
+        answers: of t holders for one cohort, by holder.
+        corrections, weights: of the cohort's members, in the same order.
     """
     parts = [interpolate(committee, answers), weighted_sum(corrections, weights)]
     total = combination((1, 1), parts).astype(np.int64)
@@ -411,11 +410,11 @@ def key_sum(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who of those that answered for a cohort told the truth.
+    """Which holders' answers for a cohort were right.
 
     Args:
-        consistent: holders whose answers lie on one polynomial of degree t - 1; empty if it
-            cannot be said which ones do.
+        consistent: holders whose answers lie on one polynomial of degree t - 1; empty if
+            undecidable.
         liars: holders whose answers are off it.
         reason: both, in words.
     """
@@ -428,17 +427,17 @@ class Verdict:
 def judge(
     committee: Committee, answers: Mapping[int, Vector], verified: Vector | None = None
 ) -> Verdict:
-    """Which answers fit together, and who lied.
+    """Finds the answers that fit together, and the liars.
 
-    Liars are named only if one single largest set of at least t + 1 values lies on a polynomial
-    of degree t - 1. Two such polynomials share t - 1 points at most. So no honest holder is
-    ever named while at least t + 1 answers are honest, however the others conspire (with
-    fewer, two that conspire can frame one); a liar who lies alone is then always found.
+    Liars are named only if a single largest set of at least t + 1 values lies on a polynomial of
+    degree t - 1. Two such polynomials share at most t - 1 points. So no honest holder is named
+    while at least t + 1 answers are honest, however the others conspire (with fewer, two that
+    conspire can frame one), and a single liar is always found.
 
     Args:
         answers: of at least t holders, by index.
-        verified: what `interpolate` gave for t answers whose opening was proved right by its
-            residual: one more value, at 0, beyond doubt. Then t honest answers are enough.
+        verified: `interpolate` of t answers whose opening was proved right by its residual: one
+            more certain value, at 0, with which t honest answers are enough.
 
     Raises:
         InternalError: fewer than t answers, or no such holder.
@@ -470,9 +469,12 @@ def judge(
 def _find_agreeing(
     values: Mapping[int, Vector], certain: tuple[int, ...], t: int
 ) -> list[frozenset[int]]:
-    """Every largest set of over t points, `certain` among them, on one polynomial below degree t.
+    """Finds every largest set of over t points on one polynomial below degree t.
 
-    At most C(n, t) <= C(n, t - 1) <= MOST_SEEDS polynomials are tried, since 2t > n.
+    It tries at most C(n, t) <= C(n, t - 1) <= MOST_SEEDS polynomials, since 2t > n.
+
+    Args:
+        certain: points that are in every set.
     """
     found: list[frozenset[int]] = []
     doubtful = [x for x in values if x not in certain]

@@ -1,9 +1,7 @@
-"""Which cipher a name stands for. Servers build adders here and never import tenseal.
+"""The ciphers by name, and `plain`, which hides nothing, for tests and trusted runs.
 
-`bfv_seal` is imported only when a sealer or an opener is asked for, `rlwe` and with it numba when
-any side is.
-
-The cipher that hides nothing: the same integers in the clear, for tests and trusted runs.
+`bfv_seal`, and with it tenseal, is imported only when a sealer or an opener is built; `rlwe`, and
+with it numba, when any side is. So servers never import tenseal.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ from secureps.wording import suggest
 
 _SUM = np.dtype("<i8")
 _PIECE = 1 << 16
-"""Values of a piece of a payload."""
 
 
 def _wire_dtype(levels: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -52,7 +49,7 @@ def _wire_dtype(levels: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
 
 
 class PlainAdder(Adder):
-    """Adds integers; blocks are uint16 or uint32, totals int64, all little-endian."""
+    """Adds integers; blocks are uint16 or uint32, totals int64, little-endian."""
 
     called = "a plain"
 
@@ -112,7 +109,7 @@ class PlainOpener(Opener):
 
 
 class PlainCipher(Cipher):
-    """The three sides of `plain`; it ignores keys.
+    """The cipher `plain`; it ignores keys.
 
     Raises:
         PlanRefused: levels of more than 32 bits.
@@ -140,7 +137,7 @@ class PlainCipher(Cipher):
 
 
 class BfvCipher(Cipher):
-    """The three sides of `bfv`.
+    """The cipher `bfv`.
 
     Raises:
         PlanRefused: the sums of these parameters do not fit the plain modulus.
@@ -176,14 +173,14 @@ class BfvCipher(Cipher):
 
 @lru_cache(maxsize=4)
 def _bfv_sealer(parameters: CipherParameters, public_key: bytes) -> Sealer:
-    """One for all submissions under a key: to build it costs as much as a block."""
+    """Builds the sealer of a public key once, because building costs as much as sealing a block."""
     from secureps.crypto.bfv_seal import BfvSealer
 
     return BfvSealer(parameters, BfvPublicKey.from_bytes(public_key))
 
 
 class RlweCipher(Cipher):
-    """The three sides of `rlwe`: a sealer has a key of its own, a key sum opens one cohort.
+    """The cipher `rlwe`: every sealer has its own key, and a sum of keys opens one cohort.
 
     Raises:
         PlanRefused: no ring has room for the sums of these parameters.
@@ -216,13 +213,13 @@ class RlweCipher(Cipher):
         return RlweSealing(self.parameters, place)
 
     def noise_sealer(self, public_key: bytes | None) -> Sealer:
-        """Encodes a shard's noise without a key: a sum opens with its members' keys alone."""
+        """Encodes a shard's noise without a key, because only members' keys open a sum."""
         from secureps.crypto.rlwe import RlweClear
 
         return RlweClear(self.parameters)
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
-        """Opens a cohort with the sum of its members' keys, or a submission with its own."""
+        """Opens a cohort with the sum of its members' keys, or a submission with its own key."""
         from secureps.crypto.rlwe import RlweOpener
 
         if isinstance(key, OneTimeKey):
@@ -238,19 +235,19 @@ class RlweCipher(Cipher):
 
 
 def refuse_unsealable(opening: Opening) -> None:
-    """Refuses a machine without the library that seals and opens; adding needs none.
+    """Refuses a machine without the library that seals and opens, before a run begins.
 
-    Before a run begins: half of one would be in the way of the next try.
+    Half of a run would be in the way of the next try.
 
     Raises:
-        ConfigError: names the extra that brings it.
+        ConfigError: names the extra that provides the library.
     """
     if opening is Opening.HOLDER:
         import secureps.crypto.bfv_seal  # noqa: F401
 
 
 def key_length(parameters: CipherParameters) -> int:
-    """N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
+    """Returns N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
     return choose(parameters).ring.degree
 
 
@@ -259,14 +256,14 @@ CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {
     "plain": PlainCipher,
     "rlwe": RlweCipher,
 }
-"""Every cipher by the name that a plan gives it."""
+"""All ciphers, by their names in plans."""
 
 
 def cipher(parameters: CipherParameters) -> Cipher:
-    """The cipher of these parameters.
+    """Builds the cipher of these parameters.
 
     Raises:
-        PlanRefused: an unknown name, or parameters that this cipher cannot hold.
+        PlanRefused: unknown name, or parameters that this cipher cannot have.
     """
     build = CIPHERS.get(parameters.name)
     if build is None:

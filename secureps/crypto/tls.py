@@ -1,10 +1,9 @@
 """TLS certificates (X.509, RFC 5280) of a kit's parties, signed by the kit's CA.
 
-A party's transport key is P-256, because gRPC takes no Ed25519 in a leaf; the CA signs with the
-Ed25519 key that signs the roster. What it signs here is DER, which begins with byte 0x30, and what
-it signs elsewhere begins with the length of a domain in 8 bytes (`crypto.identity`): neither can be
-taken for the other. A certificate says one name of the roster, and a server's can be dialled under
-that name alone.
+A party's transport key is P-256, because gRPC takes no Ed25519 in a leaf. The CA signs with the
+Ed25519 key that signs the roster. Here it signs DER, which begins with byte 0x30; elsewhere it
+signs messages that begin with the length of a domain in 8 bytes (`crypto.identity`). So neither can
+pass for the other. A certificate has one name of the roster, by which alone a server is dialled.
 """
 
 from __future__ import annotations
@@ -23,20 +22,18 @@ from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Unsigned
 
 LIFETIME = timedelta(days=365)
-"""Of a party's certificate."""
 AUTHORITY_LIFETIME = timedelta(days=20 * 365)
-"""Of the CA's own."""
 _EARLY = timedelta(days=1)
-"""Before they were made they hold already: clocks differ."""
+"""Certificates are valid from a day before they were made, because clocks differ."""
 _SERVERS = ("coordinator", "shard", "holder")
-"""Roles that listen: a holder for its metrics."""
+"""Roles that listen; a holder does for its metrics."""
 _PEM = serialization.Encoding.PEM
 _P256 = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
-"""How the DER of every public key of P-256 begins (RFC 5480), its point not compressed."""
+"""The beginning of every DER public key of P-256 (RFC 5480) with an uncompressed point."""
 _POINT = 64
-"""Bytes that follow."""
+"""Bytes of the point after it."""
 _ED25519 = bytes.fromhex("300506032b6570034100")
-"""Between what is signed and a signature: by Ed25519 (RFC 8410), which has 64 bytes."""
+"""The bytes between the signed part and an Ed25519 signature of 64 bytes (RFC 8410)."""
 
 
 class Credentials(Secret):
@@ -49,7 +46,7 @@ class Credentials(Secret):
 
 
 def tls_name(party: str) -> str:
-    """The name (DNS, RFC 5280) in a party's certificate: no address, and nobody resolves it."""
+    """Returns the DNS name in a party's certificate; it is no address and is never resolved."""
     return f"{party}.secureps"
 
 
@@ -57,7 +54,7 @@ _ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 
 
 class TlsKey(Secret):
-    """A P-256 private key, as PEM (PKCS 8, not encrypted); Malformed if it is none."""
+    """A P-256 private key, from unencrypted PEM (PKCS 8); Malformed otherwise."""
 
     __slots__ = ("_key",)
 
@@ -72,7 +69,6 @@ class TlsKey(Secret):
 
     @classmethod
     def generate(cls) -> TlsKey:
-        """Fresh from the operating system's randomness."""
         made = ec.generate_private_key(ec.SECP256R1())
         return cls(_private_pem(made))
 
@@ -85,18 +81,18 @@ class TlsKey(Secret):
         return _spki(self._key.public_key())
 
     def sign(self, message: bytes) -> bytes:
-        """ECDSA with SHA-256 (RFC 6979), in DER: the same bytes for the same message."""
+        """Signs by ECDSA with SHA-256 (RFC 6979), in DER; the same message gives the same bytes."""
         return self._key.sign(message, _ECDSA)
 
 
 def check_public_key(public: bytes) -> None:
-    """Malformed unless it has the form of a public key of P-256, DER; looks at no point."""
+    """Raises Malformed unless it looks like a DER public key of P-256; the point is not checked."""
     if len(public) != len(_P256) + _POINT or not public.startswith(_P256):
         raise Malformed("this is no public key of P-256 in DER")
 
 
 def verify_tls(public: bytes, message: bytes, signature: bytes) -> None:
-    """Unsigned unless whoever has the key of `public` (DER) signed; Malformed if that is none."""
+    """Raises Unsigned unless the owner of `public` (DER) signed; Malformed if that is no key."""
     try:
         _public_key(public).verify(signature, message, _ECDSA)
     except InvalidSignature:
@@ -122,11 +118,11 @@ AUTHORITY_USAGE = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-"""The uses of the key of a CA's certificate: it signs certificates, and lists of revoked ones."""
+"""The uses of a CA's key: it signs certificates, and revocation lists."""
 
 
 def make_authority(ca: Identity) -> bytes:
-    """The CA's own certificate, signed by itself: PEM."""
+    """Makes the CA's own certificate, self-signed: PEM."""
     key, name = Ed25519PrivateKey.from_private_bytes(ca.to_bytes()), _name("secureps CA")
     return (
         _builder(name, name, AUTHORITY_LIFETIME)
@@ -140,20 +136,20 @@ def make_authority(ca: Identity) -> bytes:
 
 
 def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: bytes) -> bytes:
-    """A party's certificate: PEM.
+    """Makes a party's certificate: PEM.
 
     Args:
         authority: the CA's own certificate, PEM.
-        public: the party's public key, DER, of P-256.
+        public: the party's public key of P-256, DER.
     Raises:
-        Malformed: one of them is none.
+        Malformed: one of the two is invalid.
     """
     subject = _public_key(public)
     key = Ed25519PrivateKey.from_private_bytes(ca.to_bytes())
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if role in _SERVERS:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    # Strict verifiers want it (RFC 5280, 4.2.1.1): those of Python are, from 3.13 on.
+    # Strict verifiers want it (RFC 5280, 4.2.1.1), among them Python's from 3.13 on.
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return (
         _builder(_name(name), _read_certificate(authority).subject, LIFETIME)
@@ -168,14 +164,15 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
 
 
 def public_key_of(ca: PublicIdentity, name: str, certificate: bytes) -> bytes:
-    """The key, DER, that the CA has certified as a party's; raises as `check_certificate` does,
-    but not because it is over.
+    """Returns the key, DER, that the CA has certified as a party's, even if it has expired.
+
+    Raises as `check_certificate`.
     """
     return _spki(_read_certified(ca, name, certificate).public_key())
 
 
 def expiry_of(certificate: bytes) -> datetime:
-    """When a certificate in PEM ends; Malformed if it is none."""
+    """Returns when a certificate in PEM expires; Malformed if it is none."""
     try:
         return _read_certificate(certificate).not_valid_after_utc
     except ValueError:
@@ -183,12 +180,12 @@ def expiry_of(certificate: bytes) -> datetime:
 
 
 def check_time(certificate: bytes) -> None:
-    """Unsigned unless a certificate in PEM is good now; Malformed if it is none."""
+    """Raises Unsigned unless a certificate in PEM is valid now; Malformed if it is none."""
     _check_time(_read_certificate(certificate))
 
 
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:
-    """Raises Malformed, or Unsigned unless it is the certificate of this CA's key, and good now."""
+    """Raises Malformed, or Unsigned unless it is the certificate of this CA's key and valid now."""
     read = _read_certificate(authority)
     if not _signed_by(ca, read):
         raise Unsigned("it is another CA's")
@@ -199,11 +196,11 @@ def check_authority(ca: PublicIdentity, authority: bytes) -> None:
 
 
 def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None:
-    """Whether the CA has certified that this is a party's, and it is good now.
+    """Checks that the CA has certified this as a party's, and that it is valid now.
 
     Raises:
-        Malformed: it is none.
-        Unsigned: it is another party's, signed by somebody else, or over.
+        Malformed: it is no certificate.
+        Unsigned: it is another party's, signed by another CA, or expired.
     """
     _check_time(_read_certified(ca, name, certificate))
 
@@ -218,13 +215,13 @@ def _read_certified(ca: PublicIdentity, name: str, certificate: bytes) -> x509.C
 
 
 def _signed_by(ca: PublicIdentity, read: x509.Certificate) -> bool:
-    """Whether the CA signed these very bytes; before that nothing in them is parsed or believed."""
+    """Tells whether the CA signed these bytes; before that nothing in them is believed."""
     signed, signature = read.tbs_certificate_bytes, read.signature
     try:
         Ed25519PublicKey.from_public_bytes(ca.key).verify(signature, signed)
     except InvalidSignature:
         return False
-    # What stands around the signature is not under it: there is one way to write that.
+    # The bytes around the signature are not signed: accept only the one way to write them.
     return read.public_bytes(serialization.Encoding.DER).endswith(signed + _ED25519 + signature)
 
 

@@ -33,7 +33,7 @@ from secureps.dashboard.sources import (
     report_source,
 )
 from secureps.errors import ConfigError, KitError
-from secureps.messages.run import LOOPBACK, on_loopback
+from secureps.messages.run import LOOPBACK, is_on_loopback
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import METRICS, RunFolder
 from secureps.service.metrics import host_names, server_context
@@ -118,7 +118,7 @@ def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
         raise ConfigError(
             f"dashboard: {looking.listen!r} is not HOST:PORT, with the host that a browser names"
         )
-    if on_loopback(looking.listen):
+    if is_on_loopback(looking.listen):
         return None
     if viewer.role not in SERVERS:
         raise ConfigError(
@@ -137,7 +137,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     target, own = looking.target, viewer.role == "client"
     named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
     asks = target is not None and named
-    if not (own or asks) or not on_loopback(looking.listen):
+    if not (own or asks) or not is_on_loopback(looking.listen):
         raise ConfigError(
             "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
             "`up`, or for --server with the coordinator's own kit and --name coordinator"

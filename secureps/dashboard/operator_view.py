@@ -28,7 +28,7 @@ from secureps.dashboard.observation import (
     costs_of,
     scores_view,
 )
-from secureps.messages.records import starts
+from secureps.messages.records import describe_starts
 from secureps.messages.requests import (
     GroupStatus,
     Holding,
@@ -261,7 +261,7 @@ def _coordinator(seen: Seen) -> Json:
     detail = ""
     if seen.status is not None:
         troubles = (each.trouble for each in seen.status.servers if each.name == COORDINATOR)
-        detail = next(troubles, "") or starts(seen.status.incarnation)
+        detail = next(troubles, "") or describe_starts(seen.status.incarnation)
     return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, detail)
 
 

@@ -49,7 +49,7 @@ from secureps.flower.aggregator import Aggregator, Holders, find_plan, found_run
 from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Status
-from secureps.messages.run import COORDINATOR, TRAIN_METRICS, other_run
+from secureps.messages.run import COORDINATOR, TRAIN_METRICS, wrong_run
 from secureps.policy.groups import joint_groups
 from secureps.policy.plan import Plan, load_plan
 from secureps.store.keyring import demand_host
@@ -698,7 +698,7 @@ class Waves:
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
         if batch.run and (ours := self._servers.run) and batch.run != ours:
-            raise WrongRun(other_run(batch.sender, batch.run, ours))
+            raise WrongRun(wrong_run(batch.sender, batch.run, ours))
         if batch.sender not in self._clients | self._holders:
             raise UnknownParty(f"{batch.sender} takes no part by this run's roster; {MOD}")
         if node.name not in ("", batch.sender):

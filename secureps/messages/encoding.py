@@ -156,7 +156,7 @@ Reader = Callable[[Any, Where], Any]
 """Reads a plain value of one type; Malformed if it does not fit."""
 
 
-def _misfit(where: Where, text: str) -> Malformed:
+def _build_error(where: Where, text: str) -> Malformed:
     parts = list[str]()
     while not isinstance(where, str):
         where, part = where
@@ -210,13 +210,13 @@ def _read_record(
     where: Where,
 ) -> Any:
     if former := getattr(kind, "FORMER", None):
-        plain = _renamed(plain, former)
+        plain = _apply_new_names(plain, former)
     if (  # a field more or less would be in no digest, or in no signature
         not isinstance(plain, dict)
         or not (fields.keys() == plain.keys() or fields.keys() >= plain.keys() >= required)
         or any(plain[name] is None for name in plain.keys() - required)
     ):
-        raise _misfit(where, f"expected exactly the fields {sorted(fields)}")
+        raise _build_error(where, f"expected exactly the fields {sorted(fields)}")
     read = dict[str, Any]()
     for name, each in plain.items():
         reader, part = fields[name]
@@ -224,7 +224,7 @@ def _read_record(
     return kind(**read)
 
 
-def _renamed(plain: Any, former: Mapping[str, str]) -> Any:
+def _apply_new_names(plain: Any, former: Mapping[str, str]) -> Any:
     """A record's plain form by today's names: ledgers, audit logs and checkpoints outlive names."""
     if not isinstance(plain, dict) or not former.keys() & plain.keys():
         return plain
@@ -237,12 +237,12 @@ def _read_packed(kind: type[Packed], plain: Any, where: Where) -> Packed:
     try:
         return kind.unpacked(plain)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        raise _misfit(where, f"this is no such state: {error}") from None
+        raise _build_error(where, f"this is no such state: {error}") from None
 
 
 def _read_list(made: type, item: Reader, plain: Any, where: Where) -> Any:
     if not isinstance(plain, list):
-        raise _misfit(where, "expected a list")
+        raise _build_error(where, "expected a list")
     return made([item(each, (where, f"[{i}]")) for i, each in enumerate(plain)])
 
 
@@ -255,20 +255,20 @@ def _read_word(kind: type[enum.Enum], plain: Any, where: Where) -> enum.Enum:
     try:
         return kind(plain)
     except ValueError:
-        raise _misfit(where, f"expected one of {[each.value for each in kind]}") from None
+        raise _build_error(where, f"expected one of {[each.value for each in kind]}") from None
 
 
 def _read_items(items: tuple[Reader, ...], plain: Any, where: Where) -> tuple[Any, ...]:
     if not isinstance(plain, list):
-        raise _misfit(where, "expected a list")
+        raise _build_error(where, "expected a list")
     if len(plain) != len(items):
-        raise _misfit(where, f"expected {len(items)} items")
+        raise _build_error(where, f"expected {len(items)} items")
     return tuple([item(each, where) for item, each in zip(items, plain)])
 
 
 def _read_one_of(values: tuple[Any, ...], plain: Any, where: Where) -> Any:
     if plain not in values:
-        raise _misfit(where, f"expected one of {values}")
+        raise _build_error(where, f"expected one of {values}")
     return plain
 
 
@@ -278,33 +278,33 @@ def _read_or_none(inner: Reader, plain: Any, where: Where) -> Any:
 
 def _read_bytes(plain: Any, where: Where) -> bytes:
     if not isinstance(plain, str):
-        raise _misfit(where, "expected hexadecimal text")
+        raise _build_error(where, "expected hexadecimal text")
     try:
         read = bytes.fromhex(plain)
     except ValueError:
         read = None
     if read is None or read.hex() != plain:  # one text for the same bytes
-        raise _misfit(where, "expected hexadecimal text")
+        raise _build_error(where, "expected hexadecimal text")
     return read
 
 
 def _read_float(plain: Any, where: Where) -> float:
     if not isinstance(plain, int | float) or isinstance(plain, bool):
-        raise _misfit(where, f"expected float, got {type(plain).__name__}")
+        raise _build_error(where, f"expected float, got {type(plain).__name__}")
     try:
         number = float(plain)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):  # `canonical` would have no text for it
-        raise _misfit(where, "expected a finite number")
+        raise _build_error(where, "expected a finite number")
     return number
 
 
 def _read_exactly(kind: Any, plain: Any, where: Where) -> Any:
     if type(plain) is not kind:
-        raise _misfit(where, f"expected {kind.__name__}, got {type(plain).__name__}")
+        raise _build_error(where, f"expected {kind.__name__}, got {type(plain).__name__}")
     if kind is str and not plain.isascii() and _SURROGATE.search(plain):
-        raise _misfit(where, "expected text, and half of a character is none")
+        raise _build_error(where, "expected text, and half of a character is none")
     return plain
 
 
@@ -326,7 +326,7 @@ def field_texts(record: Any) -> dict[str, str]:
     return {name: _JSON.encode(plain) for name, plain in to_plain(record).items()}
 
 
-def joined(kind: type, texts: Mapping[str, str]) -> bytes:
+def join_fields(kind: type, texts: Mapping[str, str]) -> bytes:
     """`canonical` of a record of class `kind` with these texts of fields."""
     fields = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
     return f"{kind.__name__}:{{{fields}}}".encode()

@@ -14,7 +14,7 @@ EVALUATION = "evaluation"
 """The name of the group whose values are the metrics; no group of a model is called so."""
 
 
-def of_model(group: str) -> bool:
+def is_model_group(group: str) -> bool:
     """Tells by its name whether a group is part of the model, for files without a plan."""
     return group != EVALUATION
 

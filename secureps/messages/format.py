@@ -29,7 +29,7 @@ OLDEST_LEDGER: Final = 2
 OLDEST_CHECKPOINT: Final = 4
 
 
-def other_peer(party: str, theirs: int, server: str) -> str:
+def describe_peer_format(party: str, theirs: int, server: str) -> str:
     """Tells a party that its format is not the one of the server that it asks."""
     return (
         f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
@@ -38,9 +38,9 @@ def other_peer(party: str, theirs: int, server: str) -> str:
     )
 
 
-def other_journal(path: object, found: int) -> str:
+def describe_journal_format(path: object, found: int) -> str:
     if found > FORMAT:
-        return newer(path, found)
+        return describe_newer_format(path, found)
     return (
         f"{path}: format {found}, and this version of secureps has format {FORMAT}: finish the run "
         "with the version that began it; or begin a new run from its last checkpoint: secureps "
@@ -51,7 +51,7 @@ def other_journal(path: object, found: int) -> str:
 def demand_readable(path: object, found: int) -> None:
     """Refuses a checkpoint of a format that this version does not read (ConfigError)."""
     if found > FORMAT:
-        raise ConfigError(newer(path, found))
+        raise ConfigError(describe_newer_format(path, found))
     if found < OLDEST_CHECKPOINT:
         raise ConfigError(
             f"{path}: format {found}, and this version of secureps reads checkpoints since format "
@@ -59,7 +59,7 @@ def demand_readable(path: object, found: int) -> None:
         )
 
 
-def newer(path: object, found: int) -> str:
+def describe_newer_format(path: object, found: int) -> str:
     return (
         f"{path}: format {found}, and this version of secureps knows formats up to {FORMAT}: "
         "install the version that wrote it"

@@ -21,7 +21,7 @@ LINE = 1 << 24
 after the other, each has a line of its own, so that no two come to the same number."""
 
 
-def starts(incarnation: int) -> str:
+def describe_starts(incarnation: int) -> str:
     """How often its coordinator started, in words; empty for a first start that took nothing over.
 
     A standby that takes over starts from 1, in a reign of its own.

@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """Names of this machine that no other machine can dial."""
 
 
-def each_address(address: str) -> tuple[str, ...]:
+def split_addresses(address: str) -> tuple[str, ...]:
     """The addresses of a server: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
     return tuple(address.split(","))
 
@@ -35,7 +35,7 @@ def demand_address(address: str, what: str = "server") -> None:
     Args:
         what: names the option or the key that says it.
     """
-    for each in each_address(address):
+    for each in split_addresses(address):
         host, _, port = each.rpartition(":")
         if host and "/" not in host and port.isdigit() and 1 <= int(port) <= 65535:
             continue
@@ -44,12 +44,12 @@ def demand_address(address: str, what: str = "server") -> None:
         raise ConfigError(f"{what} {address}: expected HOST:PORT, the coordinator's, as in {right}")
 
 
-def on_loopback(address: str) -> bool:
+def is_on_loopback(address: str) -> bool:
     """Whether nobody is between the ends of a connection to HOST:PORT but this machine.
 
     Of several addresses to none.
     """
-    return all(each.rpartition(":")[0] in LOOPBACK for each in each_address(address))
+    return all(each.rpartition(":")[0] in LOOPBACK for each in split_addresses(address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def all_shards(placement: Placement, coming: Placement | None) -> tuple[str, ...
     return tuple(dict.fromkeys((*placement.shards, *gains)))
 
 
-def other_run(party: str, run: bytes, ours: bytes) -> str:
+def wrong_run(party: str, run: bytes, ours: bytes) -> str:
     """Says that a party holds another run than the coordinator's."""
     return (
         f"{party} takes part in run {run.hex()[:16]}, and the other side in {ours.hex()[:16]}: "
@@ -285,11 +285,11 @@ class Schema:
         return Schema(tuple(spec for spec in self.tensors if not spec.same_as))
 
     @property
-    def told(self) -> frozenset[str]:
+    def valued(self) -> frozenset[str]:
         """The tensors whose values' digest it tells."""
         return frozenset(spec.name for spec in self.tensors if spec.values)
 
-    def telling(self, values: Mapping[str, str]) -> Schema:
+    def with_values(self, values: Mapping[str, str]) -> Schema:
         """The same model with the digests of these tensors' values, and of no others."""
         return Schema(tuple(spec.of_values(values.get(spec.name, "")) for spec in self.tensors))
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import canonical, digest, field_texts, joined, signed_part
+from secureps.messages.encoding import canonical, digest, field_texts, join_fields, signed_part
 
 UPDATE = "update"
 """Purpose of a block or receipt: one client's sealed update."""
@@ -137,7 +137,7 @@ class Receipt:
 
     @cached_property
     def _texts(self) -> dict[str, str]:
-        return field_texts(rooted(self))
+        return field_texts(shorten(self))
 
     @cached_property
     def digest(self) -> bytes:
@@ -149,7 +149,7 @@ class Receipt:
 
         Whatever is signed, digested or bound of a receipt is a form of it, from one reading.
         """
-        return joined(Receipt, self._texts | other)
+        return join_fields(Receipt, self._texts | other)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -259,7 +259,7 @@ def ciphertext_root(blocks: tuple[bytes, ...], correction: bytes | None = None) 
     )
 
 
-def rooted(receipt: Receipt) -> Receipt:
+def shorten(receipt: Receipt) -> Receipt:
     """What is signed and what key holders get: the root stands for what they have no use for.
 
     So it has the same few bytes for a model of any size, and a key of any length.

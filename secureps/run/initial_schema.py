@@ -27,7 +27,7 @@ def settle_schema(plan: Plan, made: Schema) -> Schema:
     found = read_initial_schema(plan)
     if found is None:
         return made
-    of_file = found.untied.telling({})
+    of_file = found.untied.with_values({})
     if of_file != made.untied:
         raise ConfigError(
             f"initial: {redact(plan.section.initial or '')}: it has not the tensors of the "
@@ -49,7 +49,7 @@ def read_initial_schema(plan: Plan) -> Schema | None:
     layout = plan.layout(schema)
     _refuse_unusable(redact(plan.section.initial), layout, tensors)
     frozen = layout.frozen if plan.section.frozen else None
-    return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
+    return schema.with_values(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
 
 
 def _refuse_unusable(file: str, layout: Layout, tensors: Tensors) -> None:

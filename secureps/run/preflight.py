@@ -25,7 +25,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import OperatorError, SecurepsError, Unreachable
 from secureps.messages.requests import Status, TakeOver
-from secureps.messages.run import COORDINATOR, each_address, on_loopback
+from secureps.messages.run import COORDINATOR, is_on_loopback, split_addresses
 from secureps.run.status_client import StatusClient
 from secureps.service.process import make_link
 from secureps.store.keyring import (
@@ -170,7 +170,7 @@ def _check_certificate(whom: Departure, public: PublicKit) -> Finding:
 
 def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
     """Dials the coordinator's addresses, one of which has to answer, and then every shard."""
-    reached = [_check_address("coordinator", address) for address in each_address(server)]
+    reached = [_check_address("coordinator", address) for address in split_addresses(server)]
     if all(each.outcome == "no" for each in reached):
         yield from reached
         return
@@ -304,7 +304,7 @@ def read_config(config: Path) -> tuple[ServeSection, Path, Path]:
 
 
 def _fetch_metrics(section: ServeSection, state: Path) -> str:
-    if section.metrics is None or not on_loopback(section.metrics):
+    if section.metrics is None or not is_on_loopback(section.metrics):
         raise OperatorError(
             f"{section.name} has no port that says how it is: give it metrics on loopback, "
             'metrics = "127.0.0.1:7700"'

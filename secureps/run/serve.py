@@ -14,7 +14,7 @@ from secureps.config.site_files import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore, is_url
-from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, on_loopback
+from secureps.messages.run import COORDINATOR, ShardAddress, demand_address, is_on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.coordinator.reign import BEGINS, TAKES_OVER
@@ -209,7 +209,7 @@ def _run(
             if section.metrics is not None:
                 shown = exposed(metrics, section.metrics, stores.folder, serving.tls)
                 address = stack.enter_context(shown)
-                scheme = "http" if on_loopback(address) else "https"
+                scheme = "http" if is_on_loopback(address) else "https"
                 tell(section.name, "Listening", f"metrics are at {scheme}://{address}/metrics")
             meters = (metrics, around.meter) if copies is None else (metrics, around.meter, copies)
             executor = make(stores, replace(around, meter=Meters(*meters)))

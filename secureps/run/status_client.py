@@ -14,7 +14,7 @@ from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Retire, Status, Welcome
-from secureps.messages.run import COORDINATOR, RunInfo, demand_address, each_address
+from secureps.messages.run import COORDINATOR, RunInfo, demand_address, split_addresses
 from secureps.store.keyring import TlsFiles, find_observer, load_private, load_public
 from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.client import GrpcTransport
@@ -47,7 +47,7 @@ class StatusClient:
         passphrases: Passphrases | None = None,
     ) -> None:
         demand_address(server)
-        self._places = len(each_address(server))
+        self._places = len(split_addresses(server))
         public = load_public(kit)
         name = find_observer(kit, public.roster) if name is None else name
         passphrases = passphrases or Passphrases()

@@ -40,7 +40,7 @@ from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import Task
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
-from secureps.messages.run import LOOPBACK, STANDBY, on_loopback
+from secureps.messages.run import LOOPBACK, STANDBY, is_on_loopback
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator
@@ -314,7 +314,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"metrics: {listen!r} is not HOST:PORT")
-    if on_loopback(listen):
+    if is_on_loopback(listen):
         tls = None
     elif tls is None:
         raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")

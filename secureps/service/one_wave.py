@@ -39,7 +39,7 @@ from secureps.errors import (
     WrongRun,
 )
 from secureps.messages.records import RunPinned
-from secureps.messages.run import COORDINATOR, other_run
+from secureps.messages.run import COORDINATOR, wrong_run
 from secureps.roles.machine import Call, Fold, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor, replay
@@ -208,7 +208,7 @@ def play_wave(
         kept = _ReadOnce(journal)
         ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
         if batch.run and ours and batch.run != ours:
-            raise WrongRun(other_run(party.name, ours, batch.run))
+            raise WrongRun(wrong_run(party.name, ours, batch.run))
         transport = WaveTransport(one_wave=True)
         transport.take(batch.entries, payloads)
         loop = WaveLoop(journal.last)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
-from secureps.messages.evaluation import of_model
+from secureps.messages.evaluation import is_model_group
 from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.member_records import (
     BudgetCharged,
@@ -146,11 +146,11 @@ class BudgetLedger:
 
     def _repeats(self, row: UpdateReleased) -> str:
         first = self._bases.get((row.run, row.client, row.group, row.model))
-        if first is None or (first[0] == row.version and of_model(row.group)):
+        if first is None or (first[0] == row.version and is_model_group(row.group)):
             return ""
         if first == (row.version, row.step):
             return ""
-        if not of_model(row.group):
+        if not is_model_group(row.group):
             return "this client has judged this model before, for other metrics"
         return (
             f"version {row.version} of {row.group} is the same model as version {first[0]}: two "
@@ -379,7 +379,7 @@ def _named(group: str, version: int, step: int) -> str:
 
 def _exposes(row: UpdateReleased) -> bool:
     """Whether an update leaves with no privacy; nobody trains on held-out records."""
-    return row.fact is None and of_model(row.group)
+    return row.fact is None and is_model_group(row.group)
 
 
 def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:

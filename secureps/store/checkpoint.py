@@ -42,7 +42,7 @@ from secureps.messages.encoding import (
     payload_hasher,
     to_plain,
 )
-from secureps.messages.evaluation import VersionEvaluated, of_model
+from secureps.messages.evaluation import VersionEvaluated, is_model_group
 from secureps.messages.format import FORMAT, demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
@@ -153,7 +153,7 @@ class Manifest:
     @property
     def model(self) -> dict[str, int]:
         """The versions of the model's groups."""
-        return {at.group: at.version for at in self.versions if of_model(at.group)}
+        return {at.group: at.version for at in self.versions if is_model_group(at.group)}
 
     def holds(self, version: int) -> bool:
         return {*self.model.values()} == {version}

@@ -31,7 +31,7 @@ from secureps.errors import (
 )
 from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
-from secureps.messages.format import FORMAT, other_journal
+from secureps.messages.format import FORMAT, describe_journal_format
 from secureps.messages.records import Dated, RefusedRequests
 from secureps.messages.requests import JournalRow
 from secureps.roles.machine import Fold
@@ -491,7 +491,7 @@ def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
     if tables and not found:
         raise DamagedStore(f"{path}: not a journal")
     if tables and not oldest <= found <= FORMAT:
-        raise ConfigError(other_journal(path, found))
+        raise ConfigError(describe_journal_format(path, found))
     return bool(tables)
 
 

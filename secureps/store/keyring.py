@@ -54,7 +54,7 @@ from secureps.crypto.tls import (
 )
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty, Unsigned
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
-from secureps.messages.run import on_loopback
+from secureps.messages.run import is_on_loopback
 from secureps.store.atomic_file import own, sync
 from secureps.store.journal_rows import refused
 from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
@@ -364,7 +364,7 @@ def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> See
         own(state)
         return own_seed(state / "seed")
     refuse_unsafe(unsafe, insecure)
-    if not on_loopback(server):
+    if not is_on_loopback(server):
         raise ConfigError("an unsafe seed gives no privacy: it is for loopback alone")
     logging.getLogger("secureps").warning(NO_PRIVACY)
     return UnsafeSeed(unsafe)

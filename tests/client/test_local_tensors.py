@@ -66,7 +66,7 @@ def test_what_a_training_left_as_it_was_is_not_written(tmp_path: Path) -> None:
 # ---
 
 BASE: Tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.zeros((), np.int64)}
-SPECS = schema_of(BASE).telling(digests_of(BASE)).tensors
+SPECS = schema_of(BASE).with_values(digests_of(BASE)).tensors
 
 
 def test_a_digest_is_of_the_values_wherever_they_lie() -> None:

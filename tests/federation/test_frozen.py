@@ -108,7 +108,7 @@ def test_a_file_of_version_0_has_the_base_too(tmp_path: Path) -> None:
     plan = Plan(made.section, file_digest(path.read_bytes()).hex())
     schema = read_initial_schema(plan)
     assert schema is not None
-    assert schema.told == {"base.scale", "base.seen"}
+    assert schema.valued == {"base.scale", "base.seen"}
     played = federation(tmp_path, plan, initial=schema)
     played.run()
     assert played.versions() == {"all": 2}

@@ -31,7 +31,7 @@ from secureps.messages.submission import (
     Member,
     Receipt,
     SubmissionId,
-    rooted,
+    shorten,
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder.committee import CommitteeHolder
@@ -165,7 +165,7 @@ class Site:
             Member(s.receipt.id, w, s.receipt.version, update=s.receipt.update) for s, w in weighed
         )
         version = 1 + max(each.receipt.version for each in sent)
-        receipts = tuple(rooted(s.receipt) for s, _ in weighed)
+        receipts = tuple(shorten(s.receipt) for s, _ in weighed)
         self._corrections |= {s.receipt.id: s.receipt.correction or b"" for s, _ in weighed}
         committee = self.kit.public.roster.committee
         cohort = Cohort("all", number, version, 1, members, committee=committee)

@@ -67,7 +67,7 @@ class Client:
 
     def propose(self, told: bool = False) -> Step:
         values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors if told}
-        asked = requests.Join("c0", SCHEMA.telling(values))
+        asked = requests.Join("c0", SCHEMA.with_values(values))
         return self.give(COORDINATOR, Answered(asked, requests.Proposal(self.plan.text)))
 
     def joined(self) -> Client:

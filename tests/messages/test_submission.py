@@ -19,8 +19,8 @@ from secureps.messages.submission import (
     ciphertext_root,
     enveloped_part,
     model_digest,
-    rooted,
     sharing_id,
+    shorten,
     signing_bytes,
 )
 
@@ -83,9 +83,9 @@ def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str)
 
 
 def test_the_root_stands_for_the_blocks_and_the_correction() -> None:
-    assert (rooted(RECEIPT).blocks, rooted(RECEIPT).correction) == ((), None)
-    assert signing_bytes(rooted(RECEIPT)) == signing_bytes(RECEIPT)
-    assert enveloped_part(rooted(RECEIPT), "keys-0") == enveloped_part(RECEIPT, "keys-0")
+    assert (shorten(RECEIPT).blocks, shorten(RECEIPT).correction) == ((), None)
+    assert signing_bytes(shorten(RECEIPT)) == signing_bytes(RECEIPT)
+    assert enveloped_part(shorten(RECEIPT), "keys-0") == enveloped_part(RECEIPT, "keys-0")
     names = [("one", "two"), ("two", "one"), ("one",), ("onetwo",), ("onet", "wo"), ()]
     roots = [tuple(bytes(32) + name.encode() for name in each) for each in names]
     corrections = [None, b"", b"1234", b"1235"]

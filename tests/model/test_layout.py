@@ -114,12 +114,12 @@ def test_frozen_tensors_stay_and_their_values_are_in_the_digest() -> None:
     assert [t.name for t in layout.staying] == ["head.weight", "embedding.weight"]
     assert layout.group("rest").size == 14
     told = [
-        build(schema=SCHEMA.telling({"embedding.weight": v}), frozen=["e*"], groups=GROUPS[1:])
+        build(schema=SCHEMA.with_values({"embedding.weight": v}), frozen=["e*"], groups=GROUPS[1:])
         for v in ("a" * 64, "b" * 64)
     ]
     assert len({layout.digest, *(each.digest for each in told)}) == 3
     with pytest.raises(PlanRefused, match="cannot be carried"):
-        build(schema=SCHEMA.telling({"body.weight": "a" * 64}))
+        build(schema=SCHEMA.with_values({"body.weight": "a" * 64}))
 
 
 def test_a_scale_is_the_last_value_of_its_group_and_no_tensor() -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.requests import Prepared
-from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, rooted
+from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, shorten
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -113,7 +113,7 @@ def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
 
 def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     making = group.closed_cohort
-    receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
+    receipts = tuple(shorten(group.receipts[m.id]) for m in making.cohort.members)
     shards = () if opening.has_committee(tx.plan) else sorted(making.held)
     held = tuple(making.held[shard] for shard in shards)
     return orders.Open(tx.federation.incarnation, making.cohort, receipts, held)

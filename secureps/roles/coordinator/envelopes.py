@@ -29,7 +29,7 @@ from secureps.messages.orders import (
     KeyCommittee,
 )
 from secureps.messages.requests import Examined
-from secureps.messages.submission import Receipt, SubmissionId, rooted
+from secureps.messages.submission import Receipt, SubmissionId, shorten
 from secureps.policy.cohorts.suspicion import (
     BELIEVED,
     accusation,
@@ -45,7 +45,7 @@ from secureps.wording import named
 
 
 def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
-    return Examine(tx.federation.incarnation, rooted(receipt))
+    return Examine(tx.federation.incarnation, shorten(receipt))
 
 
 def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:

@@ -28,7 +28,7 @@ from secureps.errors import (
 from secureps.messages.coordinator_records import FounderChosen, ShardLocated
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.requests import Noted, Register
-from secureps.messages.run import COORDINATOR, Placement, RunInfo, Schema, ShardAddress, other_run
+from secureps.messages.run import COORDINATOR, Placement, RunInfo, Schema, ShardAddress, wrong_run
 from secureps.messages.submission import cohort_digest
 from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, opening, recovery, reign
@@ -90,7 +90,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     if len(holders) < plan.holders:
         raise NotReady(f"the run waits for key holders: {len(holders)} of {plan.holders} are up")
     layout = plan.layout(schema)
-    if schema.told != {spec.name for spec in layout.frozen or ()}:
+    if schema.valued != {spec.name for spec in layout.frozen or ()}:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
     here = sorted(federation.shards.items())
     if plan.section.scaling is not None:  # the others are there to be added
@@ -242,7 +242,7 @@ def _refuse_outsider(tx: Transaction, event: Register, role: str) -> NotReady | 
             f"more. secureps shards add {party} takes it in again, with nothing"
         )
     if event.run not in (b"", pinned.run.id):
-        raise WrongRun(other_run(party, event.run, pinned.run.id))
+        raise WrongRun(wrong_run(party, event.run, pinned.run.id))
     return None
 
 

@@ -96,7 +96,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
     client, schema, federation = message.client, message.schema, tx.federation
     if federation.pinned is None and (waits := founding.refuse_elsewhere(tx, client, message.run)):
         return waits
-    if tx.plan.section.frozen and not schema.told:
+    if tx.plan.section.frozen and not schema.valued:
         tx.plan.layout(schema)  # a plan that cannot carry its model is refused here
         return Proposal(tx.plan.text)
     if federation.pinned is None:

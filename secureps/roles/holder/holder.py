@@ -49,7 +49,7 @@ from secureps.messages.holder_records import (
 from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
-from secureps.messages.run import COORDINATOR, other_run
+from secureps.messages.run import COORDINATOR, wrong_run
 from secureps.messages.submission import (
     UPDATE,
     Base,
@@ -556,7 +556,7 @@ class HolderLedger:
                     "folder back as it was, or stay out of this run"
                 )
         elif self._pinned.run.id != order.run.id:
-            raise WrongRun(other_run(self.name, self._pinned.run.id, order.run.id))
+            raise WrongRun(wrong_run(self.name, self._pinned.run.id, order.run.id))
         step = self.obey(order.incarnation)
         if self._pinned is None:
             self.write(step, RunPinned(order.run, order.placement, order.shards))

@@ -22,7 +22,7 @@ from secureps.errors import (
     WrongShape,
 )
 from secureps.messages.requests import Join, Proposal, Welcome
-from secureps.messages.run import Schema, other_run
+from secureps.messages.run import Schema, wrong_run
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.checks.privacy import weak_privacy
@@ -361,7 +361,7 @@ class MemberSettings:
             raise WrongRun("the coordinator has another run than this client takes part in")
         self._check_terms(proposed.plan)  # before a plan learns which values are here
         model = self.model(Plan.from_text(proposed.plan))
-        if asked.schema.told or not model.told:
+        if asked.schema.valued or not model.valued:
             raise Malformed("the coordinator asks for frozen values twice, or for none")
         return Join(self.name, model)
 
@@ -379,7 +379,7 @@ class MemberSettings:
                 f"the plan freezes {named(unknown)}, and this client has no values of its own: "
                 "leave frozen out"
             )
-        return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
+        return self.schema.with_values({spec.name: self.values[spec.name] for spec in frozen})
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
         """Warns its data holder before anything leaves: of what is public, of next to no privacy.
@@ -414,7 +414,7 @@ class MemberSettings:
                 difference = run.schema.difference(model)
                 raise WrongShape(f"the run trains another model than this client's: {difference}")
         elif pinned.run.id != run.id:
-            raise WrongRun(other_run(self.name, pinned.run.id, run.id))
+            raise WrongRun(wrong_run(self.name, pinned.run.id, run.id))
         elif lost := out.why_behind(welcome.next):
             raise DamagedStore(lost)
         self._check_terms(run.plan)

@@ -32,7 +32,7 @@ from secureps.messages.encoding import from_plain, payload_digest, to_plain
 from secureps.messages.orders import Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Prepared
-from secureps.messages.run import COORDINATOR, ShardAddress, other_run
+from secureps.messages.run import COORDINATOR, ShardAddress, wrong_run
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -389,7 +389,7 @@ class Shard:
         if not self.state.founded:
             check_run(order.run, order.placement, self._roster)
         elif self.state.pinned.run.id != order.run.id:
-            raise WrongRun(other_run(self._name, self.state.run, order.run.id))
+            raise WrongRun(wrong_run(self._name, self.state.run, order.run.id))
         pins = RunPinned(order.run, order.placement, order.shards, order.coming)
         if halts := self._limit.refusal(self._name, pins):
             step.effects += halts

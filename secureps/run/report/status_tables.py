@@ -24,7 +24,7 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
-from secureps.messages.records import starts
+from secureps.messages.records import describe_starts
 from secureps.messages.requests import (
     Holding,
     MemberStatus,
@@ -143,7 +143,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         yield Text(f"{reason_line(status.groups)} (registered: {here or 'nobody'})")
         yield from _server_tables(status, used)
         return
-    started = starts(status.incarnation) or "running"
+    started = describe_starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     heads, rows = table(status.groups)
     yield make_table("groups" if len(rows) > 1 else "the model", heads, rows)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ConfigError
 from secureps.extras import command
-from secureps.messages.evaluation import VersionEvaluated, of_model
+from secureps.messages.evaluation import VersionEvaluated, is_model_group
 from secureps.messages.requests import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.wording import finite
@@ -131,7 +131,7 @@ class Totals:
     def _arrived(self) -> Iterator[tuple[str, str]]:
         for (group, _), figures in self._figures.items():
             for party, _, name in figures:
-                if name == UP and of_model(group):
+                if name == UP and is_model_group(group):
                     yield group, party
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:

@@ -48,10 +48,10 @@ from secureps.errors import (
     Unreachable,
     WrongRun,
 )
-from secureps.messages.format import FORMAT, other_peer
+from secureps.messages.format import FORMAT, describe_peer_format
 from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import AskBlock, PutBlock, Stored
-from secureps.messages.run import other_run
+from secureps.messages.run import wrong_run
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc.framing import Claim, Link, claim_of
 from secureps.wire.transport import Endpoint
@@ -317,7 +317,7 @@ class Callers:
             claim = self._known(method, context)
         with self._counted(claim.party):
             if claim.run and (ours := self._run()) and claim.run != ours:
-                raise WrongRun(other_run(claim.party, claim.run, ours))
+                raise WrongRun(wrong_run(claim.party, claim.run, ours))
             peer, full = context.peer(), self._calls[claim.party] >= CALLS
             if full and not any(each.oust(claim.party, peer) for each in self._places):
                 text = f"{CALLS} calls of {claim.party} are under way"
@@ -342,7 +342,7 @@ class Callers:
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
         if claim.format != FORMAT:  # before anything of it is judged that may mean something else
-            raise ConfigError(other_peer(claim.party, claim.format, self._name))
+            raise ConfigError(describe_peer_format(claim.party, claim.format, self._name))
         self._link.check(claim.party, context)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         return claim

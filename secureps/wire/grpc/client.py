@@ -45,7 +45,7 @@ from secureps.messages.requests import (
     Stored,
     Subscribe,
 )
-from secureps.messages.run import COORDINATOR, each_address
+from secureps.messages.run import COORDINATOR, split_addresses
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.framing import LANES, Lanes, Link, Metadata, Pace, Progress, Stalls
 from secureps.wire.msgpack import decode, encode
@@ -61,7 +61,7 @@ class Addresses:
     def __init__(
         self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._known = {party: deque(each_address(several)) for party, several in given.items()}
+        self._known = {party: deque(split_addresses(several)) for party, several in given.items()}
         self._turned: dict[str, float] = {}
         self._clock = clock
 

@@ -81,7 +81,7 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.messages.run import on_loopback
+from secureps.messages.run import is_on_loopback
 from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
 
@@ -772,7 +772,7 @@ def _first(known: Any, key: str) -> str:
 
 
 def _demand_loopback(address: str) -> None:
-    if not on_loopback(address):
+    if not is_on_loopback(address):
         raise ConfigError(
             f"without TLS nothing goes beyond this machine, and {address} is not on loopback: "
             "leave insecure out"

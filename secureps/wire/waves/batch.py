@@ -42,7 +42,7 @@ from typing import Any
 from secureps.crypto.identity import check_name
 from secureps.errors import ConfigError, Malformed, Oversized, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import DIGEST_BYTES, digest, payload_digest, payload_hasher
-from secureps.messages.format import FORMAT, other_peer
+from secureps.messages.format import FORMAT, describe_peer_format
 from secureps.messages.orders import (
     MESSAGE_LIMIT,
     AnyOrder,
@@ -207,7 +207,7 @@ def opened(data: bytes, most: int, verify: Verify) -> Batch:
     if len(run) not in (0, DIGEST_BYTES):
         raise Malformed(f"the id of a batch's run has {len(run)} bytes, not {DIGEST_BYTES}")
     if format != FORMAT:
-        raise ConfigError(other_peer(sender, format, to or "this party"))
+        raise ConfigError(describe_peer_format(sender, format, to or "this party"))
     verify(sender, payload_digest(view), bytes(data[-SIGNATURE_BYTES:]))
     return Batch(sender, to, run, challenge, tuple(_entries(view, at)))
 

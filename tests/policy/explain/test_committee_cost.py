@@ -15,7 +15,7 @@ from secureps.crypto.sharing import share, vector_bytes
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
 from secureps.messages.orders import Examine
-from secureps.messages.submission import UPDATE, Receipt, SubmissionId, rooted
+from secureps.messages.submission import UPDATE, Receipt, SubmissionId, shorten
 from secureps.model.layout import GroupLayout
 from secureps.policy.explain.committee_cost import (
     RECEIPT_BYTES,
@@ -69,7 +69,7 @@ def test_a_receipt_on_the_wire_has_the_bytes_that_are_counted() -> None:
         signature=bytes(64),
     )
     counted = RECEIPT_BYTES + cost(plan).submission - cost(plan).up
-    assert len(encode(Examine(3, rooted(receipt)))) == pytest.approx(counted, rel=0.05)
+    assert len(encode(Examine(3, shorten(receipt)))) == pytest.approx(counted, rel=0.05)
 
 
 def test_a_holders_traffic_grows_with_the_cohort_and_not_with_the_model() -> None:

@@ -10,7 +10,7 @@ from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Prepared, Submit
-from secureps.messages.submission import Held, Member, SubmissionId, rooted
+from secureps.messages.submission import Held, Member, SubmissionId, shorten
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Tick, WatchLost
@@ -77,7 +77,7 @@ def test_a_version_in_six_steps() -> None:
     assert opening == orders.Open(
         1,
         cohort,
-        tuple(rooted(names[c]) for c in CLIENTS),
+        tuple(shorten(names[c]) for c in CLIENTS),
         tuple(Held(s, "all", 0, world.sums(s, "all", 0)) for s in SHARDS),
     )
     # 4 prepare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import LINE, REIGN, Incarnated, starts
+from secureps.messages.records import LINE, REIGN, Incarnated, describe_starts
 from secureps.roles.coordinator.state import Reigns
 
 ONE, TWO = b"one", b"two"
@@ -65,8 +65,8 @@ def test_which_incarnations_may_have_acted_on_more(seen: int, foreign: bool) -> 
 
 
 def test_starts_in_words() -> None:
-    assert starts(1) == ""
-    assert starts(4) == "started 4 times"
-    assert starts(REIGN + 1) == "taken over once"
-    assert starts(2 * REIGN + 3) == "taken over 2 times, started 3 times"
-    assert starts(REIGN + LINE + 1) == "taken over once"
+    assert describe_starts(1) == ""
+    assert describe_starts(4) == "started 4 times"
+    assert describe_starts(REIGN + 1) == "taken over once"
+    assert describe_starts(2 * REIGN + 3) == "taken over 2 times, started 3 times"
+    assert describe_starts(REIGN + LINE + 1) == "taken over once"

@@ -194,7 +194,7 @@ def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
         kit = MemberSettings("c0", ROSTER, SCHEMA, terms=terms, values=values)
         step = Client(theirs, kit=kit).propose()
         calls = [each.message for each in step.effects if isinstance(each, Call)]
-        told = [each.schema.told for each in calls if isinstance(each, requests.Join)]
+        told = [each.schema.valued for each in calls if isinstance(each, requests.Join)]
         assert told == ([{"weight"}] if tells else [])
         assert [halt.error for halt in halts(step)] == ([] if tells else [WrongRun])
 
