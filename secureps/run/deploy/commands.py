@@ -1,7 +1,4 @@
-"""`secureps deploy`: writes what runs a kit's parties on a cluster.
-
-Errors go up to `run.cli`.
-"""
+"""`secureps deploy`: writes the files that run a kit's parties on a cluster."""
 
 from __future__ import annotations
 

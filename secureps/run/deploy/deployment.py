@@ -1,4 +1,4 @@
-"""What a plan and a kit on this disk come to, as files for a cluster; writes them."""
+"""Turns a plan and a kit on this disk into files for Kubernetes or Slurm, and writes them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from secureps.store.atomic_file import make_directory, replace_text
 from secureps.wording import named
 
 MOST_CONFIG = 900_000
-"""Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
+"""The most bytes of a ConfigMap's files; encoded they stay below Kubernetes' 1 MiB."""
 
 STORE_BYTES = 64 << 20
-"""Resident in a process that copies to an object store: s3fs, and what it imports."""
+"""Resident memory of s3fs and its imports, in a process that copies to an object store."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a deployment, wherever it is.
+    """The options of a deployment, on any cluster.
 
     Args:
-        names: of the kit's parties; empty: all of them.
-        values: of the model, where the plan does not tell.
-        script, settings, budget, threshold, site: of clients, as `secureps join` has them.
+        names: the parties of the kit to deploy; empty: all of them.
+        values: the size of the model, if the plan does not say it.
+        script, settings, budget, threshold, site: for clients, as in `secureps join`.
     """
 
     plan: Path
@@ -66,7 +66,7 @@ class Request:
         return check(self.plan, self.values, permit=self.permit)
 
     def holders_terms(self) -> dict[str, int]:
-        """What a key holder insists on: the plan's limits, or its site's where those are stricter.
+        """The terms of a key holder: the stricter ones of the plan and of its site.
 
         Raises ConfigError if the site's file does not parse.
         """
@@ -79,7 +79,7 @@ class Request:
         }
 
     def options(self) -> list[str]:
-        """Options of `secureps join` but `--site`; ConfigError unless settings are KEY=VALUE."""
+        """Options of `secureps join` except `--site`; ConfigError unless settings are KEY=VALUE."""
         read_settings(self.settings)
         own = {"budget": self.budget, "threshold": self.threshold}
         given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]
@@ -87,7 +87,10 @@ class Request:
 
 
 def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, str]]:
-    """Makes files for Kubernetes, by folder; raises ConfigError, KitError or PlanRefused."""
+    """Makes the texts of files for Kubernetes, by folder and file name.
+
+    Raises ConfigError, KitError or PlanRefused.
+    """
     explained = request.explained
     script = None if request.script is None else (request.script.name, _read_script(request.script))
     options = request.options()
@@ -107,7 +110,7 @@ def kubernetes_files(request: Request, cluster: Cluster) -> dict[str, dict[str, 
 
 
 def notes(request: Request, shared: bool) -> Iterator[str]:
-    """Yields what else there is to know; `shared`: clients see the files of this machine."""
+    """Yields hints for the operator; `shared`: clients see the files of this machine."""
     roles = {kit.role for kit in request.kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
@@ -143,23 +146,23 @@ def _local_paths(request: Request) -> list[LocalPath]:
 
 
 def _largest_shard(explained: Explanation) -> MemoryUse | None:
-    """A shard once the load has left as few as it may; None where the model's size is unknown."""
+    """The use of a shard when the fewest shards are left; None if the model's size is unknown."""
     return explained.fewest or explained.shard
 
 
 def _version_bytes(shard: MemoryUse) -> int:
-    """Bytes of three versions of a shard's blocks, wherever they lie."""
+    """Bytes of three versions of a shard's blocks, in memory or in files."""
     return max(shard.state, shard.files)
 
 
 def _estimate_needs(explained: Explanation, copies: bool = False) -> Needs:
-    program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
+    program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe runs as another process
     more, shard = STORE_BYTES if copies else 0, _largest_shard(explained)
     if shard is None:
         return Needs(program + probe + more)
-    part = _version_bytes(shard) if copies else 0  # a third is read, as much again is on its way
-    # Pages of a version's files lie in what the process leaves of its limit: a container that had
-    # no room for them would read the disk for every pull.
+    part = _version_bytes(shard) if copies else 0  # one version is read, another is being sent
+    # The system caches pages of version files in the rest of the container's limit: without room
+    # for them every pull would read the disk.
     left = 0 if shard.limit is None else shard.limit - shard.state
     memory = shard.memory + min(left, shard.files // FILED) + probe + more + part
     client = sum(group.client_memory or 0 for group in explained.groups)
@@ -186,7 +189,7 @@ def _read_script(path: Path) -> bytes:
 
 
 def _read_site_file(path: Path) -> bytes:
-    """The file of a site, whose paths are relative to a folder that nobody writes in a cluster."""
+    """Reads a site's file; refuses a relative ledger, because its folder is read-only in a pod."""
     ledger = read_toml(path).get("ledger")
     if ledger is not None and not Path(str(ledger)).is_absolute():
         raise ConfigError(
@@ -197,7 +200,7 @@ def _read_site_file(path: Path) -> bytes:
 
 
 def _read_plan_files(request: Request, store: Store | None) -> dict[str, bytes]:
-    """Reads the plan's file, and its first model's, which only servers need."""
+    """Reads the plan's file, and the file of version 0 if it lies beside the plan."""
     path, initial = request.plan, request.read.section.initial
     serves = any(kit.role in SERVING for kit in request.kits)
     files = {"plan.toml": path.read_bytes()}
@@ -258,7 +261,7 @@ def slurm_files(
         script = request.script.resolve()
     if copies is not None:
         with naming("--copies", ConfigError):
-            ObjectStore(copies)  # refused now, and not by every server
+            ObjectStore(copies)  # refuse a bad URL now rather than in every server
     of = (kits[0].ca_fingerprint, time, more, port, copies, request.holders_terms())
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
@@ -268,12 +271,12 @@ def slurm_files(
 _SOMETHING_ELSE = re.compile(
     r"y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan)|[-+.]?[0-9].*|[~=]|<<|", re.I | re.S
 )
-"""Texts that a reader of YAML 1.1 or 1.2 takes, or may take, for something else than a text."""
+"""Texts that need quotes, because YAML 1.1 or 1.2 may read them as another type."""
 
 
 def yaml_text(documents: Iterable[object]) -> str:
     """Writes YAML documents of dicts with text keys, lists, texts, numbers and booleans."""
-    import yaml  # 13 ms, for manifests alone
+    import yaml  # takes 13 ms, and only manifests need it
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
         quotes = '"' if _SOMETHING_ELSE.fullmatch(text) else None
@@ -291,14 +294,14 @@ def yaml_text(documents: Iterable[object]) -> str:
 
 
 OWN = (".yaml", ".sbatch")
-"""Endings of files that somebody applies or submits with all that lie beside them."""
+"""Endings of files that are applied or submitted together with all others in their folder."""
 
 
 def write_folders(out: Path, folders: Mapping[str, Mapping[str, str]]) -> list[Path]:
     """Writes texts by folder and file, and returns the folders.
 
     Raises:
-        ConfigError: a folder is there and has files that this has not: of other parties, perhaps.
+        ConfigError: a folder has files of another deployment, which would be applied too.
         OperatorError: the disk refuses.
     """
     for name, files in folders.items():

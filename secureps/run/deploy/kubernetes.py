@@ -1,10 +1,9 @@
-"""A plan and a kit as manifests for Kubernetes: a folder for the aggregator, one for each other.
+"""Makes Kubernetes manifests of a plan and a kit: a folder for the servers, one for each site.
 
-Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster, or a
-namespace, of its own: nobody's Secret is in another party's. A client and its site's key holder
-share a folder, in which each has its own Secret, volume and policy.
-
-Prometheus reads servers over mutual TLS, with an observer's certificate.
+Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster or
+namespace of its own, so that no party's Secret is in another's. A client and its site's key holder
+share a folder, but each has its own Secret, volume and policy. Prometheus reads servers' metrics
+over mutual TLS, with an observer's certificate.
 
 References: Prometheus Operator, monitoring.coreos.com/v1.
 """
@@ -50,7 +49,7 @@ Folder = dict[str, list[Manifest]]
 """Files of a folder, by name."""
 
 SITE = "site.toml"
-"""What a client's site allows, beside its script."""
+"""The file of the site's policy, which is mounted beside the client's script."""
 
 SERVERS = "servers"
 """The aggregator's folder."""
@@ -58,19 +57,19 @@ SERVING = ("coordinator", "shard")
 _JSON_LOGS = ("--log-format", "json")
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
-"""What a pod, a Service and a label can all be called, with what Kubernetes adds."""
+"""Names that are valid for a pod, a Service and a label, with the suffixes that are added."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a party runs.
+    """The cluster in which parties run.
 
     Args:
+        storage: the size of a party's volume, as Kubernetes spells it.
         domain: servers are coordinator.DOMAIN, and so on; None: all parties are in one cluster.
-        storage: of a party's volume, as Kubernetes spells it.
         monitoring: the namespace of Prometheus.
         records: a PersistentVolumeClaim with the data holder's records.
-        client_image: with what the script imports; None: that of servers.
+        client_image: an image with the packages that the script imports; None: the servers' image.
     """
 
     image: str
@@ -85,28 +84,29 @@ class Cluster:
     client_image: str | None = None
 
     def address(self, server: str) -> str:
-        """HOST:PORT that a server is dialled at by everybody."""
+        """The HOST:PORT at which all parties dial a server."""
         return f"{server}.{self.domain or f'{self.namespace}.svc'}:{GRPC}"
 
     def inside(self, server: str) -> str:
-        """HOST:PORT that a server is dialled at from its own cluster."""
+        """The HOST:PORT at which a server is dialled from its own cluster."""
         return f"{server}.{self.namespace}.svc:{GRPC}"
 
     @property
     def coordinators(self) -> tuple[str, ...]:
-        """What the coordinator may be found as, its standby too."""
+        """The names of the coordinator and of its standby, if it has one."""
         return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What is deployed: a sound plan, its file and those that it names, and whose kits.
+    """A federation to deploy: a sound plan, its files, and the kits of its parties.
 
     Args:
-        terms: what each key holder insists on.
+        files: the plan's file and those that it names.
+        terms: the limits that each key holder sets.
         script: name and text of the clients' file; None: clients are left out.
         options: of `secureps join`; {name} stands for a client, {index} for its number in the kit.
-        site: text of the file of what the clients' site allows.
+        site: the text of the site's policy for clients.
     """
 
     plan: Plan
@@ -120,7 +120,7 @@ class Federation:
 
 
 def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
-    """Makes the folders; ConfigError if a party, or two, cannot have its name in a cluster."""
+    """Makes the folders; ConfigError if a party's name is invalid or not unique in a cluster."""
     names = _cluster_names(federation.kits)
     folders: dict[str, Folder] = {}
     observer = next((kit for kit in federation.kits if kit.role == "observer"), None)
@@ -195,12 +195,12 @@ class _Party:
 
     @property
     def _store(self) -> Store | None:
-        """Of a server alone: nobody else needs it."""
+        """The object store, which only servers need."""
         return self.cluster.store if self.kit.role in SERVING else None
 
     @property
     def _peers(self) -> list[str]:
-        """Other shards: blocks have copies on them, and move to them while a run trains."""
+        """The other shards, to which copies of blocks and moved blocks are sent."""
         shards = (kit.name for kit in self.federation.kits if kit.role == "shard")
         return [_cluster_name(shard) for shard in shards if shard != self.kit.name]
 
@@ -249,7 +249,7 @@ class _Party:
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
         open_to = "0.0.0.0" if self.monitored and role in SERVING else "127.0.0.1"
         made["metrics"] = f"{open_to}:{METRICS}"
-        made["ca_fingerprint"] = self.kit.ca_fingerprint  # of another's kit nothing starts
+        made["ca_fingerprint"] = self.kit.ca_fingerprint  # another CA's kit is refused
         if role in SERVING:
             made |= {"listen": f"0.0.0.0:{GRPC}", "checkpoints": f"{of}/checkpoints"}
         if self._store is not None and self._store.copies is not None:
@@ -330,18 +330,18 @@ def _set_namespace(namespace: str, each: Manifest) -> Manifest:
     return each | {"metadata": {"name": own["name"], "namespace": namespace} | own}
 
 
-# --- what Prometheus reads, and what it wakes somebody for -----------------------
+# --- metrics and alerts for Prometheus ---------------------------------------------
 
 _API = "monitoring.coreos.com/v1"
 
 
 def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) -> Manifest:
-    """Says how Prometheus reads one server.
+    """Makes a ServiceMonitor, by which Prometheus reads one server.
 
     Args:
-        name: the server's in the cluster.
-        theirs, certificate: the observer's name in the cluster and on the roster; Prometheus shows
-            its certificate.
+        name: the server's name in the cluster.
+        theirs: the observer's name in the cluster.
+        certificate: the observer's name on the roster; Prometheus shows its certificate.
     """
     shown: Manifest = {
         "serverName": tls_name(server.name),
@@ -356,7 +356,7 @@ def service_monitor(name: str, server: PartyKit, theirs: str, certificate: str) 
 
 
 def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str) -> Manifest:
-    """A rule that fires once `expression` has held for `minutes`."""
+    """Makes a rule that fires once `expression` has held for `minutes`."""
     return {
         "alert": name,
         "expr": expression,
@@ -367,7 +367,7 @@ def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str)
 
 
 def alerts(plan: Plan) -> Iterator[Manifest]:
-    """Yields the rules for a plan's run."""
+    """Yields the alerts for a plan's run."""
     over = "unless on () (secureps_finished == 1)"
     yield _alert(
         "SecurepsCoordinatorUnseen",

@@ -1,6 +1,6 @@
-"""Whom a kit has private keys of, and which files of the kit each of them needs elsewhere.
+"""Reads from a kit the files that each party with private keys needs on another machine.
 
-A party's files are its own private ones and public ones: nobody's else.
+A party gets its own private files and public ones, and no other party's private files.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from secureps.wording import named
 
 @dataclass(frozen=True)
 class PartyKit:
-    """One party's part of a kit: the bytes of files, by their paths in public/ and private/NAME/.
+    """One party's part of a kit: file contents, by their paths in public/ and private/NAME/.
 
     Args:
-        private: its own keys; what a key holder has made for single runs is not in it.
-        public: what everybody may know, and of the certificates its own.
-        ca_fingerprint: of the CA that signed it, hexadecimal.
+        private: the party's keys, without those that a key holder makes for single runs.
+        public: public files; of the certificates only the party's own.
+        ca_fingerprint: of the CA that signed the kit, hexadecimal.
     """
 
     name: str
@@ -46,14 +46,15 @@ class PartyKit:
 
 
 def party_kits(kit: Path, plan: Plan, only: Collection[str] = ()) -> tuple[PartyKit, ...]:
-    """Whoever has private keys in a kit, in the order of the roster.
+    """Reads the parts of the parties with private keys in a kit, in the order of the roster.
 
     Args:
-        only: names; empty: all of them.
+        only: the names of the parties to read; empty: all of them.
+
     Raises:
         ConfigError: a key is under a passphrase, which nobody types in a cluster.
-        KitError: there is no private key, or none of a name of `only`; a file is damaged, open to
-            others, or not what the CA certified; or the coordinator's kit does not fit the plan.
+        KitError: a private key is missing; a file is damaged, open to other users, or not as the CA
+            certified it; or the coordinator's kit does not fit the plan.
     """
     public = load_public(kit)
     there = [
@@ -90,12 +91,12 @@ def _read_party(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
 
 
 def fill_options(options: Sequence[str], name: str, index: int) -> list[str]:
-    """Options of several clients as one has them: {name} and {index} are filled in."""
+    """Fills in {name} and {index} in the options of one client."""
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
 
 
 _PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
-"""What looks like a path: it has a slash, and is no URL, or ends as data.csv does."""
+"""Texts that look like a path: with a slash, but no URL, or with an ending such as .csv."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ class LocalPath:
     """A setting of a script whose value is, or looks like, a relative path.
 
     Args:
-        setting: KEY=VALUE, as it was given; absolute: the same with the whole path.
-        there, missing: the clients for whom something of this machine has that path, or nothing.
+        setting: KEY=VALUE, as it was given.
+        absolute: KEY=VALUE with the absolute path.
+        there, missing: the clients for which the path exists on this machine, and the others.
     """
 
     setting: str
@@ -114,7 +116,7 @@ class LocalPath:
 
 
 def find_local_path(setting: str, clients: Sequence[str]) -> LocalPath | None:
-    """What a setting names on this machine; None if it is no relative path."""
+    """Finds the files that a setting names on this machine; None if it is no relative path."""
     key, _, text = setting.partition("=")
     value = toml_value(text)
     if not isinstance(value, str) or not value or Path(value).is_absolute():

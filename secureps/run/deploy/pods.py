@@ -1,19 +1,16 @@
-"""Pods: how a party runs in a container, whatever starts it again.
+"""Makes the Kubernetes objects of one party: its pod, controller, services, policies and store.
 
-A pod is given files: a Secret of its private keys, ConfigMaps of the kit's public part and of its
-configuration, and a volume that outlives it. Its root file system is read-only and its user nobody.
+A pod mounts a Secret with its private keys, ConfigMaps with the kit's public part and the party's
+configuration, and a volume that outlives the pod. Its root file system is read-only, and it runs as
+an unprivileged user.
 
 Each party has a StatefulSet or Job of one pod, because pods of one template would share a Secret.
-Anybody may dial a server, which asks for a certificate of the kit; nobody dials holders or clients.
+Network policies let any party dial a server, which demands a certificate of the kit; key holders
+and clients accept no connections. Keys to an object store stay in a Secret of the operator's, which
+the written files only name.
 
 References: Kubernetes API v1, apps/v1, batch/v1, policy/v1, networking.k8s.io/v1, Pod Security
 Standards ("restricted").
-
-An object store that pods of servers reach: keys from a Secret, and the way there.
-
-The Secret is the operator's, and is only named here: no key to the store is in what is written.
-
-References: Kubernetes API v1 (envFrom), networking.k8s.io/v1.
 """
 
 from __future__ import annotations
@@ -33,41 +30,41 @@ from secureps.run.deploy.parties import PartyKit
 Manifest = dict[str, object]
 
 USER = 10001
-"""Of all processes in pods, and their group; the image has it too."""
+"""The user and group of all processes in pods; the image has this user too."""
 
 DATA = "/srv/data"
-"""Where a party's volume is: its kit, its runs, what its records have spent, compiled kernels."""
+"""The mount of a party's volume, with its kit, runs, privacy ledgers and compiled kernels."""
 CONFIG, KEYS = "/srv/config", "/srv/keys"
 PUBLIC, HOLDERS, CERTIFICATES = "/srv/public", "/srv/holders", "/srv/tls"
 RECORDS = "/srv/records"
-"""Where a data holder's script finds its records, on a volume that is there already."""
+"""The mount of the existing volume with a data holder's records."""
 
 KIT = f"{DATA}/kit"
 SHARED = {"": PUBLIC, "holders": HOLDERS, "tls": CERTIFICATES}
-"""Where each folder of the kit's public part is mounted: whole, so that files may come and go while
-a pod runs."""
+"""The mount of each folder of the kit's public part. Folders are mounted whole, so that their files
+may change while a pod runs."""
 
 _PREPARE = """\
 set -eu
 umask 077
 mkdir -p "$data/kit/public" "$own" "$data/runs/$run" "$data/ledgers" "$data/kernels"
-# A volume that is handed to a group is open to it, and nobody takes keys that others may read.
+# fsGroup opens the volume to its group, but keys that others may read are refused.
 chmod -R go-rwx,g-s "$data/kit" "$data/runs" "$data/ledgers" "$data/kernels"
-# Links: a new roster or certificate is seen in the running pod.
+# Links, so that the running pod sees a new roster or certificate.
 ln -sfn "$public/ca.pub" "$public/roster.json" "$data/kit/public/"
 ln -sfn "$holders" "$data/kit/public/holders"
 ln -sfn "$tls" "$data/kit/public/tls"
-# Keys are taken once: what a key holder has erased since must not come back from the Secret.
+# Keys are copied once: a key that a key holder has erased must not return from the Secret.
 take() { install -m 600 -T "$keys/$1" "$own/$1.new"; mv "$own/$1.new" "$own/$1"; }
 if [ -e "$keys/identity.key" ] && ! cmp -s "$keys/identity.key" "$own/identity.key"; then
   for key in "$keys"/*; do [ "${key##*/}" = identity.key ] || take "${key##*/}"; done
-  take identity.key  # last: without it all are taken anew
+  take identity.key  # last: without it the next start copies all keys again
 fi
 secureps warm
 """
 
 _FILLED = re.compile(r"\$+(?=\()|\$\$+")
-"""What Kubernetes reads in a command: $(NAME), and $$ as one sign."""
+"""Dollar signs that Kubernetes would interpret in a command: $(NAME), and $$ as one sign."""
 
 ENVIRONMENT = {
     "HOME": "/tmp",
@@ -78,7 +75,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that parties take at their peaks, as `secureps check` says it; None: nobody knows."""
+    """The peak memory of parties in bytes, as `secureps check` estimates it; None: unknown."""
 
     server: int
     shard: int | None = None
@@ -87,16 +84,17 @@ class Needs:
 
 @dataclass(frozen=True)
 class Pod:
-    """What runs for one party.
+    """The pod of one party.
 
     Args:
-        name: the party's in the cluster.
-        memory: bytes that are asked for; None: nothing is known of them.
-        bounded: half as much again is its limit: it is known that no more is needed.
-        config: files of its configuration.
+        name: the party's name in the cluster.
+        config: the files of its configuration.
+        memory: the requested bytes; None: unknown.
+        bounded: the limit is 1.5 times the request, because the need is well known.
         records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
-        volume: the one of its DATA; None: its controller claims `data` for each pod.
-        environment: more of it; secret: a Secret whose entries are in it too, or None.
+        volume: the claim that is mounted at DATA; None: its controller claims `data` for each pod.
+        environment: additional variables.
+        secret: a Secret whose entries become variables too, or None.
     """
 
     name: str
@@ -116,20 +114,19 @@ class Pod:
 
 
 def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
-    """Makes a pod's template; its controller claims `data`, or `volume` names it."""
     return {"metadata": {"labels": dict(labels)}, "spec": {**_pod_spec(pod), **more}}
 
 
 def manifest(
     api: str, kind: str, name: str, labels: Mapping[str, str] | None = None, **more: object
 ) -> Manifest:
-    """An object of the cluster, with what else its kind has."""
+    """Makes an object of the cluster; `more` are the other fields of its kind."""
     metadata = {"name": name} | ({} if labels is None else {"labels": labels})
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
 
 
 def config_map(name: str, files: Mapping[str, bytes]) -> Manifest:
-    """A ConfigMap; what is no plain text is in it as base64."""
+    """Makes a ConfigMap; files that are no plain text become base64."""
     texts = {key: text for key, data in files.items() if (text := _text(data)) is not None}
     rest = {key: _base64(data) for key, data in files.items() if key not in texts}
     made = manifest("v1", "ConfigMap", name)
@@ -142,14 +139,14 @@ def secret(name: str, files: Mapping[str, bytes]) -> Manifest:
 
 
 def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
-    """The kit's public part: what changes with the roster, and with certificates."""
+    """Makes a ConfigMap for each folder of the kit's public part."""
     return [
         config_map(f"{name}-{folder or 'public'}", _folder(kit.public, folder)) for folder in SHARED
     ]
 
 
 def volume_claim(name: str, storage: str, storage_class: str | None) -> Manifest:
-    """What a party asks of the cluster's storage, without a version and a kind."""
+    """Makes a claim of storage, without API version and kind."""
     own: Manifest = {"storageClassName": storage_class} if storage_class is not None else {}
     return {
         "metadata": {"name": name},
@@ -184,7 +181,7 @@ def _pod_spec(pod: Pod) -> Manifest:
     records = [] if pod.records is None else [_mount("records", RECORDS)]
     ports = [{"name": name, "containerPort": number} for name, number in pod.ports]
     main = _container(pod, pod.kit.role, pod.command, pod.environment)
-    if pod.secret is not None:  # what `env` has stands before it
+    if pod.secret is not None:  # variables of `env` take precedence
         main["envFrom"] = [{"secretRef": {"name": pod.secret}}]
     return {
         "automountServiceAccountToken": False,
@@ -242,7 +239,7 @@ def _container(
 
 
 def _escape_dollars(text: str) -> str:
-    """A text of which Kubernetes makes this one."""
+    """Doubles dollar signs that Kubernetes would interpret."""
     return _FILLED.sub(r"\g<0>\g<0>", text)
 
 
@@ -284,35 +281,34 @@ def _prepare(pod: Pod) -> str:
 
 
 TERMINATED = 143
-"""The exit status of a client's pod that was told to end before the run was over."""
+"""The exit status of a client's pod that a signal ended before the run had ended."""
 
 _UNTIL_OVER = f"""\
 "$@" & party=$!
 trap 'kill -TERM $party; wait $party; exit {TERMINATED}' TERM
 wait $party
 """
-"""Ends as the client does, but for one that a signal ended: its run is not over."""
+"""Runs the client and passes on its exit status, or TERMINATED after SIGTERM."""
 
 RETRIES = 100
-"""Failures of a client after which its Job is given up; evictions count for nothing."""
+"""Failures after which a client's Job is given up; evictions do not count."""
 
 
 def labels(name: str, component: str) -> dict[str, str]:
-    """Of all that belongs to a party; `component` is its role."""
+    """The labels of a party's objects; `component` is its role."""
     return selector(name) | {"app.kubernetes.io/component": component}
 
 
 def selector(name: str) -> dict[str, str]:
-    """The labels by which a party's pod is found."""
+    """The labels that select a party's pod."""
     own = "app.kubernetes.io"
     return {f"{own}/name": "secureps", f"{own}/instance": name}
 
 
 def probes(file: str) -> Manifest:
-    """Probes a server by a command in its pod: kubelet's own gRPC probes show no certificate.
+    """Makes probes that run a command in the pod: kubelet's gRPC probes show no certificate.
 
-    Args:
-        file: of the server's configuration, in CONFIG.
+    `file` is the server's configuration in CONFIG.
     """
     alive = ["secureps", "health", f"{CONFIG}/{file}", "--alive"]
     ready = {"exec": {"command": alive[:-1]}}
@@ -326,7 +322,7 @@ def probes(file: str) -> Manifest:
 
 
 def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """One pod that comes back with its volume, under its own name."""
+    """Makes a StatefulSet of one pod, which keeps its name and volume."""
     own = labels(pod.name, pod.kit.role)
     spec = {
         "serviceName": pod.name,
@@ -339,9 +335,9 @@ def stateful_set(pod: Pod, storage: str, storage_class: str | None) -> list[Mani
 
 
 def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
-    """A client's Job, and what it claims: the pod is made anew until the client's run is over.
+    """Makes a client's volume claim and its Job, which recreates the pod until the run has ended.
 
-    A client that no restart mends fails the Job at once.
+    The Job fails at once if a restart cannot help the client.
     """
     own = labels(pod.name, pod.kit.role)
     own_claim = volume_claim(f"{pod.name}-data", storage, storage_class)
@@ -358,7 +354,7 @@ def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
     rules = [on("FailJob", MISCONFIGURED), evicted, on("Ignore", TERMINATED)]
     spec = {
         "backoffLimit": RETRIES,
-        "podReplacementPolicy": "Failed",  # never two on one state
+        "podReplacementPolicy": "Failed",  # never two pods on one state folder
         "podFailurePolicy": {"rules": rules},
         "template": template(pod, own, restartPolicy="Never"),
     }
@@ -366,12 +362,12 @@ def job(pod: Pod, storage: str, storage_class: str | None) -> list[Manifest]:
 
 
 def run_until_over(*command: str) -> list[str]:
-    """A client's command, which ends with TERMINATED where a signal ended it."""
+    """Wraps a client's command in a shell that exits with TERMINATED after a signal."""
     return ["sh", "-c", _UNTIL_OVER, "client", *command]
 
 
 def disruption_budget() -> Manifest:
-    """One server at a time: whoever empties a node waits until the last one is back."""
+    """Lets a drained node evict only one server at a time."""
     component = {"key": "app.kubernetes.io/component", "operator": "In"}
     servers = {
         "matchLabels": {"app.kubernetes.io/name": "secureps"},
@@ -382,7 +378,7 @@ def disruption_budget() -> Manifest:
 
 
 GRPC, METRICS = 7600, 7700
-"""Ports, the same at every server: each has an address of its own."""
+"""The ports of every server; each server has its own address."""
 
 _DNS: Manifest = {
     "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")],
@@ -390,13 +386,10 @@ _DNS: Manifest = {
 
 
 def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[Manifest]:
-    """A server's name in the cluster, and where it is dialled from elsewhere.
+    """Makes a server's Service, and one for other clusters if it has a name `outside`.
 
-    A pod is found before it is ready: no shard is ready before all have found each other.
-
-    Args:
-        metrics: whether it shows them.
-        outside: its host name for other clusters; None: it has none.
+    Pods are found before they are ready, because shards become ready by finding each other.
+    `metrics` adds the port of metrics.
     """
     ports = [_service_port("grpc", GRPC), *([_service_port("metrics", METRICS)] if metrics else [])]
     made = [_service(name, role, {"clusterIP": "None", "ports": ports})]
@@ -415,12 +408,12 @@ def policy(
     dials: Sequence[str],
     beside: Sequence[Manifest] = (),
 ) -> Manifest:
-    """Says who may ask a party's pod, and whom it may ask; all else is cut off.
+    """Makes a NetworkPolicy: who may dial a party's pod, and whom it may dial; the rest is blocked.
 
     Args:
-        scraped_from: the namespace that Prometheus is in; None: nobody reads metrics.
-        dials: parties of this cluster that it asks, alone; none: whoever has a server's port.
-        beside: rules for whom it asks that is no party.
+        scraped_from: the namespace of Prometheus; None: nobody reads metrics.
+        dials: the only parties of this cluster that it may dial; empty: any server's port.
+        beside: further rules, for destinations that are no parties.
     """
     serves = role in ("coordinator", "shard")
     incoming: list[Manifest] = [{"ports": [_tcp_port(GRPC)]}] if serves else []
@@ -464,16 +457,16 @@ _OUTSIDE = ("0.0.0.0/0", "::/0")
 
 @dataclass(frozen=True)
 class Store:
-    """A store that servers reach.
+    """An object store that servers use.
 
     Args:
-        secret: of their namespace; the store's library finds keys in its entries, as variables.
-        copies: the URL that checkpoints are copied to; None: none are.
-        endpoint: the URL of a server that speaks S3; None: Amazon's, or whatever `copies` says.
-        networks: its addresses, as 10.1.0.0/16; none: anywhere outside the cluster.
+        secret: the Secret in their namespace whose entries become variables with the store's keys.
+        copies: the URL to which checkpoints are copied; None: none are copied.
+        endpoint: the URL of an S3 server; None: Amazon's, or the one of `copies`.
+        networks: the store's addresses, as 10.1.0.0/16; empty: any address outside the cluster.
 
     Raises:
-        ConfigError: one of them cannot be, cannot be opened, or would tell a key.
+        ConfigError: one of them is invalid, cannot be opened, or would reveal a key.
     """
 
     secret: str
@@ -500,11 +493,11 @@ class Store:
         return {} if self.endpoint is None else {"AWS_ENDPOINT_URL": self.endpoint}
 
     def way(self) -> Manifest:
-        """The rule by which a NetworkPolicy lets a server dial the store."""
+        """Makes the rule of a NetworkPolicy that lets a server dial the store."""
         place = urlsplit(self.endpoint or "")
         host = place.hostname or ""
         if inside := _IN_CLUSTER.fullmatch(host):
-            # A policy sees the port of the store's pod, which need not be that of its Service.
+            # A policy sees the port of the store's pod, which may differ from its Service's.
             space = {"matchLabels": {"kubernetes.io/metadata.name": inside[1]}}
             return {"to": [{"namespaceSelector": space}]}
         port = place.port or (HTTP if place.scheme == "http" else HTTPS)
@@ -517,7 +510,7 @@ class Store:
 def choose_store(
     secret: str | None, copies: str | None, endpoint: str | None, networks: Sequence[str]
 ) -> Store | None:
-    """The store that a command names, if it does; ConfigError if it names none of its Secrets."""
+    """Makes the store of a command's options, if any; ConfigError without a Secret."""
     if secret is not None:
         return Store(secret, copies, endpoint, networks)
     if copies is None and endpoint is None and not networks:
@@ -530,7 +523,7 @@ def choose_store(
 
 
 def refuse_meaningless(key: str, url: str) -> None:
-    """Refuses (ConfigError) a URL of `key` that a pod has no use for, or that tells a key."""
+    """Refuses (ConfigError) a URL that a pod cannot use, or that would reveal a key."""
     if redact(url) != url:
         raise ConfigError(
             f"{key}: {redact(url)}: a user, a password or a query would be in a ConfigMap, for all "
@@ -541,9 +534,9 @@ def refuse_meaningless(key: str, url: str) -> None:
 
 
 def refuse_unreachable(key: str, url: str) -> None:
-    """Refuses (ConfigError) a URL that nothing here can open; some stores are dialled for it."""
+    """Refuses (ConfigError) a URL that cannot be opened here, before every pod fails at it."""
     with naming(key, ConfigError):
-        ObjectStore(url)  # refused now, and not by every pod
+        ObjectStore(url)
 
 
 def _refuse_endpoint(url: str) -> None:
@@ -560,7 +553,7 @@ def _refuse_endpoint(url: str) -> None:
 
 
 def _network_of(host: str) -> tuple[str, ...]:
-    """The network of an address; none of a name, whose addresses may change."""
+    """The network of an IP address; empty for a host name, whose addresses may change."""
     try:
         return (str(ip_network(ip_address(host))),)
     except ValueError:

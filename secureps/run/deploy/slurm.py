@@ -1,7 +1,7 @@
-"""A plan and a kit as batch files for Slurm: one for the aggregator, one for each other party.
+"""Makes batch files for Slurm of a plan and a kit: one for all servers, one for each other party.
 
-Pure: texts from values. All state lies in one folder that every node sees, so that a job that is
-preempted, or whose time is over, goes on wherever it is started next.
+Pure. All state lies in one folder that every node sees, so that a job that was preempted, or ran
+out of time, continues on whatever node it is started next.
 
 References: sbatch(1) and scontrol(1) of Slurm 22.05.
 """
@@ -22,35 +22,35 @@ from secureps.run.deploy.parties import fill_options
 from secureps.run.deploy.pods import Needs
 
 NOTICE = 120
-"""Seconds before the end of a job's time at which its parties end, and it is queued again."""
+"""Seconds before a job's time limit at which its parties end and the job is queued again."""
 GRACE = 60
-"""Seconds that servers go on after a run's end, for clients to hear of it."""
+"""Seconds that servers run on after a run's end, so that clients hear of it."""
 
 ADDRESS = "coordinator.address"
-"""The file that says where the coordinator is: its job writes it, or who has it elsewhere."""
+"""The file with the coordinator's address, written by its job, or by hand if it is elsewhere."""
 
 SERVERS = "aggregator"
-"""What the job of coordinator and shards is called."""
+"""The name of the job of coordinator and shards."""
 
 _TIME = re.compile(r"[\w:-]+")
 _FOLDER = re.compile(r"[\w./@:+,=~-]+")
-"""What sbatch takes as it stands: no spaces, and no % of its own patterns for files."""
+"""Paths that sbatch takes literally: without spaces and without % of its file name patterns."""
 _OPTION = re.compile(r"--?[A-Za-z].*")
 
 _HERE, _THERE = "@HOST@", "@COORDINATOR@"
-"""In a server's file, for the node that its job is on, and for where the coordinator is."""
+"""Placeholders in configuration files: the job's node, and the coordinator's address."""
 
 _HEAD = """\
 set -u
 cd {folder}
 export OMP_NUM_THREADS=1 SECUREPS_KERNELS={folder}/kernels
 parties="" around=""
-# Whoever looks on is ended first: the number that it would end a party by may be another's soon.
+# End the watchers first: they kill parties by numbers that may soon belong to other processes.
 end() {{ kill $around 2> /dev/null; kill -TERM $parties 2> /dev/null; wait $parties; }}
-# The time of this job is nearly over: it is queued again, and goes on where it was.
+# The time of this job is nearly over: queue it again, to continue where it was.
 trap 'end; scontrol requeue "$SLURM_JOB_ID"; exit 0' USR1
 trap 'end; exit 143' TERM
-flock kernels.lock secureps warm || secureps warm  # one after another: they compile the same
+flock kernels.lock secureps warm || secureps warm  # one at a time: all compile the same kernels
 """
 
 _AGGREGATOR = """\
@@ -76,7 +76,7 @@ end
 _PARTY = """\
 [ -s {address} ] || echo "waits for $PWD/{address}, where the coordinator's HOST:PORT stands"
 until [ -s {address} ]; do sleep 1 & wait $!; done
-moved() {{  # once: the number may be another process's next
+moved() {{  # kills once: later the number may be another process's
   while sleep 5; do [ "$(cat {address})" = "$1" ] || {{ kill -TERM "$2"; break; }}; done
 }}
 {over}
@@ -96,15 +96,15 @@ done
 
 @dataclass(frozen=True)
 class Batch:
-    """What is asked of Slurm for every job.
+    """The options of every job.
 
     Args:
         folder, kit: absolute, on a file system that all nodes share.
-        ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
-        time: of a job, as sbatch has it.
+        ca_fingerprint: of the kit's CA, hexadecimal; a kit of another CA is refused.
+        time: the time limit of a job, as sbatch spells it.
         more: further options of sbatch, such as "--partition=low".
-        port: the coordinator's; shards have those that follow.
-        terms: what each key holder insists on.
+        port: the coordinator's port; shards have the following ones.
+        terms: the limits that each key holder sets.
     """
 
     folder: Path
@@ -126,15 +126,15 @@ def batch_files(
     script: Path | None = None,
     options: Sequence[str] = (),
 ) -> dict[str, dict[str, str]]:
-    """The files of a deployment, by folder ("" and "config") and name.
+    """Makes the files of a deployment, by folder ("" and "config") and name.
 
     Args:
-        file: the plan's, absolute, on the shared file system.
-        parties: whose private keys are in the kit.
-        script: absolute; None: clients are left out. They run it with `options` of `secureps join`.
+        file: the plan's file, absolute, on the shared file system.
+        parties: the roles of parties with private keys in the kit, by name.
+        script: absolute, run by clients with `options` of `secureps join`; None: no clients.
+
     Raises:
-        ConfigError: shards are without their coordinator, or something would not come to sbatch as
-            it was said.
+        ConfigError: shards have no coordinator, or sbatch would misread an option.
     """
     _refuse_unfit(batch, parties)
     serving = _serving_names(parties)
@@ -155,7 +155,7 @@ def batch_files(
 
 
 def _refuse_unfit(batch: Batch, parties: Mapping[str, Role]) -> None:
-    """Refuses what sbatch or bash would read as something else."""
+    """Refuses names and options that sbatch or bash would misread."""
     if SERVERS in parties:
         raise ConfigError(f"{SERVERS} is what the servers' job is called: enrol it as another name")
     if not _FOLDER.fullmatch(str(batch.folder)):

@@ -1,10 +1,9 @@
 """Ends a supervisor's processes when the supervisor itself was killed.
 
-A native abort, SIGKILL and the kernel's out-of-memory killer run no handler; the servers of a
-run would go on for nobody. So a small process beside the supervisor reads from a pipe which
-process groups there are, and when the supervisor is gone it ends those that are left. It is
-started by the path of this file, without the package: what must not live here is any import
-but the standard library's.
+A native abort, SIGKILL and the kernel's out-of-memory killer run no handler, so the servers of a
+run would outlive their supervisor. This small process reads the supervisor's process groups from a
+pipe, and ends those that are left when the supervisor is gone. It is started by the path of this
+file, without the package, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from contextlib import suppress
 
 _TICK = 0.05
 _LOOK = 1.0
-"""Seconds between two checks for the supervisor: a fork may keep its end of the pipe open."""
+"""Seconds between two checks for the supervisor, because a fork may keep the pipe open."""
 
 
 def watch(supervisor: int, grace: float) -> None:
-    """Reads `+GROUP` and `-GROUP`, a line each, from stdin, until the supervisor is gone."""
+    """Reads lines `+GROUP` and `-GROUP` from stdin until the supervisor is gone."""
     groups: set[int] = set()
     rest = b""
     while True:
@@ -51,7 +50,7 @@ def _end(groups: set[int], grace: float) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Signals a group, and tells whether it still had a process."""
+    """Signals a group; returns whether it still had a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

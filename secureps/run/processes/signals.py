@@ -1,9 +1,9 @@
-"""Holds signals back during actions that must not be interrupted, and has them end a block.
+"""Delays signals during actions that must not be interrupted, and makes them end a block.
 
-The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
-any two instructions of the main thread: also between a fork and the moment at which
-anybody knows of the child. A process of ours then ends without taking the interpreter apart
-(`without_teardown`), which takes most of a second with torch.
+The handlers of SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt or SystemExit between any two
+instructions of the main thread, for example between a fork and the note of its number.
+`without_teardown` ends a process without tearing down the interpreter, which takes most of a
+second with torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import FrameType
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-"""Those of this system: Windows has no SIGHUP."""
+"""The signals that end a command; Windows has no SIGHUP."""
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -29,9 +29,9 @@ Handler = Callable[[int, FrameType | None], object]
 class SignalGate:
     """Delays the handlers of SIGNALS, from `install` to `remove`.
 
-    While it is `closed`, signals wait; they are handled when it opens. When a handler has
-    raised, the work is being ended: from then on signals wait until `remove`, and are
-    dropped there, so that a second Ctrl-C cannot raise in the middle of cleaning up.
+    While the gate is `closed`, signals wait; they are handled when it opens. Once a handler has
+    raised, the work is ending: later signals wait until `remove`, which drops them, so that a
+    second Ctrl-C cannot interrupt the cleanup.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class SignalGate:
         self._held: list[int] = []
 
     @property
-    def knocked(self) -> bool:
+    def has_waiting(self) -> bool:
         return bool(self._held)
 
     def install(self) -> None:
-        """Replaces the handlers in Python; signals that are ignored stay ignored.
+        """Replaces the handlers; ignored signals stay ignored.
 
-        In another thread than the main one, where signals do not raise, it does nothing.
+        Outside the main thread, where signals do not raise, it does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -58,7 +58,7 @@ class SignalGate:
                 signal.signal(number, self._handle)
 
     def remove(self) -> None:
-        """Restores the handlers; handles signals that wait, unless one has raised already."""
+        """Restores the handlers; handles waiting signals, unless a handler has already raised."""
         if self._raised:
             self._raised = False
             self._held.clear()
@@ -68,7 +68,7 @@ class SignalGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Makes signals wait until the end of this block; blocks may be nested."""
+        """Makes signals wait until the end of the block; blocks may be nested."""
         self._depth += 1
         try:
             yield
@@ -91,9 +91,9 @@ class SignalGate:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, where a script runs in this process: it would be blamed for a SystemExit.
+    """SIGTERM or SIGHUP in a process that runs a user's script, where it ends as Ctrl-C does.
 
-    It ends a command as Ctrl-C does, without waiting for anything.
+    SystemExit would be blamed on the script.
     """
 
 
@@ -103,24 +103,23 @@ def _exit(number: int) -> BaseException:
 
 @contextmanager
 def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end the block as an error does, so that nothing is left over.
+    """Makes SIGTERM and SIGHUP raise an error in the block, so that its cleanup runs.
 
-    Args:
-        ends: makes the error, of the signal's number.
+    `ends` makes the error from the signal's number.
     """
 
     ended = False
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal ended
-        if not ended:  # a second one, of either kind, would interrupt what cleans up
+        if not ended:  # a second signal would interrupt the cleanup
             ended = True
             raise ends(number)
 
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it says
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                     stack.callback(signal.signal, number, signal.signal(number, end))
         yield
 
@@ -129,13 +128,12 @@ def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
 def without_teardown() -> Iterator[None]:
     """Ends the process with the status of the SystemExit that ends this block.
 
-    Non-daemon threads are waited for, and functions that are registered with `atexit` in the
-    block are called, as ever; then the process ends, and modules and C libraries free nothing.
-    What is durable is so before: a process may be killed at any moment. An error that is no
-    SystemExit ends the process as Python does.
+    Non-daemon threads are joined and `atexit` functions are called as usual; then the process ends
+    before modules and C libraries free their memory. Nothing durable is lost, because processes are
+    built to be killed at any moment. Other errors than SystemExit end the process as usual.
     """
     statuses: list[int] = []
-    atexit.register(_leave, statuses)  # first in, hence called last
+    atexit.register(_leave, statuses)  # registered first, so called last
     try:
         yield
     except SystemExit as end:
@@ -152,5 +150,5 @@ def _leave(statuses: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
-        return  # the interpreter says so, and ends with a status of its own
+        return  # the interpreter reports the error and ends with its own status
     os._exit(statuses[0])

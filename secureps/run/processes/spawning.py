@@ -1,12 +1,13 @@
-"""Starts single processes, each of which waits until somebody watches over it.
+"""Starts single processes, each of which waits until its supervisor knows of it.
 
-A process starts from its beginning (`Subprocesses`), or as a fork of one that has imported what it
-needs (`ForkServers`): a dozen parties on one machine would each import the same packages, for
-seconds. A fork has a session, an environment, a folder, stdout, stderr and random numbers of its
-own.
+A process starts as a new interpreter (`Subprocesses`), or as a fork of a process that has already
+imported its packages (`ForkServers`), because a dozen parties on one machine would each spend
+seconds on the same imports. A fork gets its own session, environment, folder, output and random
+numbers.
 
-`multiprocessing` has one fork server a process. The pools of whoever calls `ps.up` would be its
-forks as well, it would stay after `ps.up`, and each of its forks would run the caller's script.
+The fork server of `multiprocessing` does not fit: there is one per process, so it would also serve
+the pools of the caller of `ps.up`, would outlive `ps.up`, and would run the caller's script in each
+fork.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from typing import IO, Protocol
 from setproctitle import setproctitle
 
 ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
-"""Before a command: it runs when a line comes, and never if this process has ended before."""
+"""Put before a command: it starts on a line of input, and never if this process ends before."""
 
 MODULE = (sys.executable, "-P", "-m")
-"""How the arguments of a program begin that can be a fork; a module's name follows."""
+"""The first arguments of a program that can be a fork; a module's name follows."""
 
 SECUREPS = (*MODULE, "secureps")
-"""The installed package, whatever a file of the current folder is called: `python -m` alone would
-take its modules from there."""
+"""The command `secureps`, with -P because `python -m` alone would import modules of the current
+folder."""
 
 _TASKS = Path("/proc/self/task")
 _TICK = 0.005
 _NUMBER = struct.Struct("<q")
-"""A fork's number, which the fork says, and its exit status, which its server says."""
+"""The message with a fork's process number, from the fork, or its exit status, from its server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,12 @@ class Program:
     """The command of a process.
 
     Args:
-        environment: None: this process's own.
-        may_finish: it ends by itself, with exit status 0 or `UNFINISHED`.
-        preloaded: it starts when all that it is likely to import is there, if a server imports it.
-        done: words of its log after which it may finish too.
-        may_fail: the others go on without it, as without a data holder's script.
-        inherits: an open file that keeps its number.
+        environment: its variables; None: those of this process.
+        may_finish: it may end by itself, with exit status 0 or `UNFINISHED`.
+        preloaded: it is forked from the server that also imports the scripts' packages.
+        done: a text in its log after which it may finish too.
+        may_fail: the other processes go on without it, as without a data holder's script.
+        inherits: an open file, which keeps its number in the process.
     """
 
     name: str
@@ -72,17 +73,17 @@ class Program:
 
 
 class Process(Protocol):
-    """A process of this machine, the first of a session and of a process group of its own."""
+    """A process of this machine that leads its own session and process group."""
 
     @property
     def pid(self) -> int:
         """The number of the process and of its group."""
 
     def begin(self) -> None:
-        """Lets it run: from here on somebody knows that it is there."""
+        """Lets the process run, once its supervisor knows of it."""
 
     def poll(self) -> int | None:
-        """The exit status, below 0 by a signal; None while it runs."""
+        """The exit status, negative after a signal; None while it runs."""
 
     def wait(self) -> int:
         """The exit status, once it has ended."""
@@ -92,14 +93,14 @@ class Spawner(Protocol):
     """Starts processes."""
 
     def ready(self, program: Program) -> bool:
-        """Whether `spawn` would start it at once."""
+        """Whether `spawn` would start the program at once."""
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Starts a process that waits for `begin`, or OSError; its output goes to an open file."""
+        """Starts a process that waits for `begin`, with its output to `log`; or raises OSError."""
 
 
 class Subprocess:
-    """A process that this one has started itself."""
+    """A process that starts as a new interpreter."""
 
     def __init__(self, program: Program, log: IO[bytes]) -> None:
         self._process = subprocess.Popen(
@@ -127,7 +128,7 @@ class Subprocess:
 
 
 class Subprocesses:
-    """Starts each process from its beginning."""
+    """Starts each process as a new interpreter."""
 
     def ready(self, program: Program) -> bool:
         return True
@@ -140,10 +141,10 @@ class Subprocesses:
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether forks behave as processes that began anew would, in this environment.
+    """Whether forks behave like new processes in this environment.
 
-    On Linux alone (since 5.3), as libraries of macOS break in forks; and with one thread a process,
-    the default: the number of threads is settled when NumPy and torch are imported.
+    They do on Linux 5.3 or later (libraries of macOS break in forks), and with one thread per
+    process, the default, because the import of NumPy and torch fixes the number of threads.
     """
     if sys.platform != "linux" or environment.get("OMP_NUM_THREADS") != "1":
         return False
@@ -157,14 +158,14 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 class ForkServers:
     """A `Spawner` of forks, in a `with` that outlives them. One thread may use it at a time.
 
-    There are two servers: servers of a run need not wait for torch, which the second one imports
-    meanwhile, as a fork of the first.
+    There are two fork servers, so that a run's servers need not wait for torch: the second one is a
+    fork of the first, and imports it meanwhile.
 
     Args:
-        always: modules, or MODULE:FUNCTION to call, that are imported before any fork; those that
-            fail are left to the programs, which say why.
-        preloads: those that are imported besides for programs that are `preloaded`.
-        environment: of the servers.
+        always: modules to import, or MODULE:FUNCTION to call, before any fork; if one fails, the
+            program that needs it reports the error.
+        preloads: further ones, for programs that are `preloaded`.
+        environment: of the fork servers.
     """
 
     def __init__(
@@ -192,16 +193,16 @@ class ForkServers:
         self._process.wait()
         for line in (self._plain, self._full):
             with line, suppress(ConnectionError):
-                while line.recv(1):  # until the server is gone
+                while line.recv(1):  # wait until the server is gone
                     pass
 
     def ready(self, program: Program) -> bool:
         return _is_readable(self._line(program))
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
-        """Forks a module of this interpreter; any other program begins anew, or OSError."""
+        """Forks a module of this interpreter; starts any other program as a subprocess."""
         if program.arguments[:3] == MODULE and program.environment is not None:
-            with suppress(OSError, EOFError):  # the server has ended
+            with suppress(OSError, EOFError):  # raised if the server has ended
                 return Fork(self._line(program), program, log)
         return Subprocess(program, log)
 
@@ -223,12 +224,12 @@ class Fork:
         self._order = json.dumps(order).encode() + b"\n"
         with ExitStack() as failing:
             self._line, theirs = socket.socketpair()
-            failing.enter_context(self._line)  # a fork that is there all the same ends
+            failing.enter_context(self._line)  # closed on failure, which ends a started fork
             with theirs:
                 files = [theirs.fileno(), log.fileno()]
                 files += [] if program.inherits is None else [program.inherits]
                 socket.send_fds(server, [b"\n"], files)
-            self.pid = self._said()
+            self.pid = self._receive_number()
             self._handle = os.pidfd_open(self.pid)
             failing.pop_all()
 
@@ -237,10 +238,10 @@ class Fork:
             self._line.sendall(self._order)
 
     def poll(self) -> int | None:
-        """Polls as `Process.poll`; a fork without its server counts as killed once it ended."""
+        """Like `Process.poll`; a fork whose server has died counts as killed once it has ended."""
         if self._code is None and _is_readable(self._line):
             try:
-                self._code = self._said()
+                self._code = self._receive_number()
             except (EOFError, ConnectionError):
                 if not _is_readable(self._handle):
                     return None
@@ -254,7 +255,7 @@ class Fork:
             time.sleep(_TICK)
         return code
 
-    def _said(self) -> int:
+    def _receive_number(self) -> int:
         data = self._line.recv(_NUMBER.size, socket.MSG_WAITALL)
         if len(data) < _NUMBER.size:
             raise EOFError
@@ -263,7 +264,7 @@ class Fork:
 
 
 def _is_readable(file: int | socket.socket) -> bool:
-    """Whether a file can be read: a pidfd once its process has ended."""
+    """Whether a file can be read; a pidfd can be read once its process has ended."""
     watched = select.poll()
     watched.register(file, select.POLLIN)
     return bool(watched.poll(0))
@@ -273,7 +274,7 @@ def _is_readable(file: int | socket.socket) -> bool:
 
 
 def main(plain: str, full: str, always: str, preloads: str) -> None:
-    """Imports, serves on two open sockets, and in each fork runs its program."""
+    """Imports modules, forks on request of two sockets, and runs the program in each fork."""
     _preload(always)
     lines = [socket.socket(fileno=int(number)) for number in (plain, full)]
     own, other = lines if os.fork() else lines[::-1]
@@ -284,24 +285,24 @@ def main(plain: str, full: str, always: str, preloads: str) -> None:
 
 
 def _preload(names: str) -> None:
-    """Imports what is named; ends the process if that started a thread.
+    """Imports modules; ends the process if one started a thread.
 
-    Another thread may hold a lock, and would be missing in a fork.
+    Forks have no such thread, and a lock that it held would stay locked for ever.
     """
     for name in names.split():
-        with suppress(Exception):  # whoever needs it fails at it, and says so
+        with suppress(Exception):  # the program that needs it reports the error
             found = pkgutil.resolve_name(name)
             if ":" in name:
                 found()
-    logging.getLogger().handlers.clear()  # opacus sets a format of its own, which is no fork's
+    logging.getLogger().handlers.clear()  # opacus adds a handler, which forks should not have
     if len(list(_TASKS.iterdir())) > 1:
         os._exit(1)
     gc.collect()
-    gc.freeze()  # forks share what is not touched
+    gc.freeze()  # forks share memory that is not written to
 
 
 def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
-    """Forks when asked; returns only in a fork, with its files, and ends with its asker."""
+    """Forks on request until the asker is gone; returns only in a fork, with its files."""
     forks: dict[int, tuple[int, socket.socket]] = {}
     line.send(b"\n")
     while True:
@@ -332,12 +333,12 @@ def _serve(line: socket.socket) -> tuple[socket.socket, list[int]]:
 
 
 def _become(asker: socket.socket, files: list[int]) -> str:
-    """Makes this fork a process like any other; returns the module that it is to run."""
+    """Turns this fork into an independent process; returns the module that it has to run."""
     os.setsid()
     with asker, asker.makefile() as orders:
         asker.send(_NUMBER.pack(os.getpid()))
         line = orders.readline()
-    if not line:  # whoever asked for it has ended
+    if not line:  # the asker has ended
         sys.exit(1)
     order = json.loads(line)
     log, *inherited = files
@@ -349,10 +350,10 @@ def _become(asker: socket.socket, files: list[int]) -> str:
             os.dup2(file, order["inherits"])
             os.close(file)
     os.chdir(order["folder"])
-    setproctitle(" ".join((*MODULE, *order["arguments"])))  # which needs environ
+    setproctitle(" ".join((*MODULE, *order["arguments"])))  # needs the original environ
     os.environ.clear()
     os.environ.update(order["environment"])
-    if "numpy.random" in sys.modules:  # Python's own generator sees to this by itself
+    if "numpy.random" in sys.modules:  # Python's own generator reseeds itself
         import numpy as np
 
         np.random.seed()

@@ -1,8 +1,8 @@
 """Supervises processes that live as long as this one: starts, watches, restarts and stops them.
 
-Every process has a session of its own, so that a Ctrl-C on the terminal reaches this
-process alone and this one stops the others, with whatever they started; where this one ends
-without a word, `run.processes.reaper` does.
+Every process has its own session, so that a Ctrl-C on the terminal reaches only this process, which
+then stops the others and their children. If this process is killed, `run.processes.reaper` stops
+them.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ TAIL_LINES = 8
 _TICK = 0.02
 _TAIL_BYTES = 16384
 _DUMP_LINES = 200
-"""The most lines that are read of a native crash's dump, one for every frame of every thread."""
+"""The most lines that are read of a native crash's dump; each frame of each thread has one."""
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Somebody's signals: they say nothing about the process that they ended."""
+"""Signals that come from outside, so the process that they end need not be faulty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A process ended as it should; `last` is the last line of its log.
 
-    `failed`: its run failed, and may go on (`UNFINISHED`).
+    `failed`: the run failed, and may be resumed (`UNFINISHED`).
     """
 
     name: str
@@ -64,7 +64,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A process ended that should not have; it is started again. `tail` is the end of its log."""
+    """A process died and will be restarted; `tail` is the end of its log."""
 
     name: str
     how: str
@@ -79,21 +79,21 @@ class _Running:
     restarts: int = 0
     due: float = 0.0
     written: int = 0
-    """Bytes of its log before it was started last: what it said then has been told."""
+    """The length of its log when it was last started; earlier lines have been reported."""
     failure: tuple[int, str] | None = None
 
 
 class Supervisor:
     """Runs a group of processes, in a `with` that leaves none of them behind.
 
-    Signals whose handlers raise end the `with`; while a process is being started or stopped
-    they wait (`run.processes.signals`).
+    Signals whose handlers raise end the `with`; they wait while a process is being started or
+    stopped (`run.processes.signals`).
 
     Args:
-        logs: stdout and stderr of process NAME go to NAME.log in this folder.
-        restarts: how often each process is started again after it died.
+        logs: the folder in which NAME.log gets stdout and stderr of process NAME.
+        restarts: how often each process is restarted after it died.
         grace: seconds that processes get to stop by themselves.
-        spawner: starts them.
+        spawner: starts the processes.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Supervisor:
         self._spawner = spawner if spawner is not None else Subprocesses()
         self._running: dict[str, _Running] = {}
         self.failed: dict[str, SecurepsError] = {}
-        """Why processes that may fail are not started again, by name."""
+        """The errors of processes that may fail and are not restarted, by name."""
         self._ending = False
         self._signals = SignalGate()
         self._reaper: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Supervisor:
-        # For a signal that ends the `with` before the first line of `__exit__`.
+        # A signal may end the `with` before the first line of `__exit__`.
         atexit.register(self.stop)
         self._signals.install()
         return self
@@ -124,7 +124,7 @@ class Supervisor:
         try:
             self.stop()
         finally:
-            # Again, if a signal came before `stop` held signals back: no second one raises.
+            # Again, in case a signal interrupted `stop` at its start; a second one cannot raise.
             self.stop()
             atexit.unregister(self.stop)
             self._signals.remove()
@@ -135,20 +135,20 @@ class Supervisor:
         self._launch(running)
 
     def poll(self) -> tuple[Finished | Died, ...]:
-        """Returns the ends since the last call; restarts processes that should not have ended.
+        """Returns the processes that ended since the last call, and restarts those that died.
 
-        A process that may fail is in `failed` from the moment when no restart helps it.
+        A process that may fail is put into `failed` once a restart cannot help.
 
         Raises:
-            OperatorError: another process died once more than it may, or twice in the same way, or
-                says that no restart helps; ScriptFailed, RuleFailed or InternalError, if its last
-                line says that it is their fault.
+            OperatorError: another process died too often, or twice in the same way, or says that a
+                restart cannot help. It is ScriptFailed, RuleFailed or InternalError if the last
+                line of the process says so.
         """
         with self._signals.closed():  # Popen holds a lock while it looks
-            return tuple(self._news())
+            return tuple(self._collect_ends())
 
-    def ended(self, name: str) -> str | None:
-        """How a process ended, without restarting it; None while it runs, or is to be started."""
+    def describe_end(self, name: str) -> str | None:
+        """Describes the end of a process, without a restart; None while it runs or has to start."""
         running = self._running[name]
         with self._signals.closed():
             if running.process is None:
@@ -159,15 +159,15 @@ class Supervisor:
     def expect_end(self) -> None:
         self._ending = True
 
-    def starting(self) -> bool:
-        """Whether a process waits for what is imported for it; `poll` starts it after that."""
+    def is_starting(self) -> bool:
+        """Whether a process waits for its fork server's imports; `poll` starts it after them."""
         return any(e.process is None and not e.restarts for e in self._running.values())
 
     def running(self) -> tuple[str, ...]:
         return tuple(self._running)
 
     def tail(self, name: str, lines: int = TAIL_LINES) -> tuple[str, ...]:
-        """The last lines of a log that are not empty, since its process was started last."""
+        """The last nonempty lines of a log since its process was last started."""
         before = self._running[name].written if name in self._running else 0
         try:
             with self._log(name).open("rb") as file:
@@ -178,9 +178,9 @@ class Supervisor:
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
     def stop(self) -> None:
-        """Sends SIGTERM to all, and SIGKILL after the grace; afterwards none is left.
+        """Sends SIGTERM to all processes, and SIGKILL after the grace; afterwards none is left.
 
-        A signal that comes meanwhile only shortens the grace.
+        A signal in the meantime only shortens the grace.
         """
         with self._signals.closed():
             processes = [e.process for e in self._running.values() if e.process is not None]
@@ -189,7 +189,7 @@ class Supervisor:
                     _signal_group(process, signal.SIGTERM)
                 until = time.monotonic() + self._grace
                 while time.monotonic() < until and any(e.poll() is None for e in processes):
-                    if self._signals.knocked:
+                    if self._signals.has_waiting:
                         break
                     time.sleep(_TICK)
             finally:
@@ -200,9 +200,9 @@ class Supervisor:
                 for name in self._running:
                     self._drop_empty(name)
                 self._running.clear()
-                self._dismiss()
+                self._stop_reaper()
 
-    def _news(self) -> list[Finished | Died]:
+    def _collect_ends(self) -> list[Finished | Died]:
         news: list[Finished | Died] = []
         for name, running in list(self._running.items()):
             if running.process is None:
@@ -213,14 +213,14 @@ class Supervisor:
             if code is None:
                 continue
             _kill_group(running.process)
-            self._tell(f"-{running.process.pid}")
+            self._tell_reaper(f"-{running.process.pid}")
             if code in (0, UNFINISHED) and (self._ending or self._may_finish(running.program)):
                 last = _strip_error((self.tail(name, 1) or ("",))[0])
                 news.append(Finished(name, last, code == UNFINISHED))
                 del self._running[name]
                 continue
             try:
-                news.append(self._died(running, code))
+                news.append(self._handle_death(running, code))
             except SecurepsError as error:
                 if not running.program.may_fail:
                     raise
@@ -231,7 +231,7 @@ class Supervisor:
         said = program.done
         return program.may_finish or bool(said and any(said in e for e in self.tail(program.name)))
 
-    def _died(self, running: _Running, code: int) -> Died:
+    def _handle_death(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)
         how, said = _describe_exit(code), _strip_error((tail or ("",))[-1])
         last, kind = split_fault(said)
@@ -245,7 +245,7 @@ class Supervisor:
             raise kind(
                 f"{name} cannot take part, and no restart mends that: {last}; see {self._log(name)}"
             )
-        # A training fails again as it failed, with other addresses and times in its words.
+        # A script that fails the same way again may print other addresses and times.
         failure = (code, numberless(last) if running.program.may_fail else last)
         if failure == running.failure and code != 0 and -code not in _FROM_OUTSIDE:
             del self._running[name]
@@ -272,8 +272,8 @@ class Supervisor:
             if shutil.which(program.arguments[0]) is None:
                 raise FileNotFoundError(f"no program {program.arguments[0]}")
             self._logs.mkdir(parents=True, exist_ok=True)
-            # A signal whose handler raises between the fork and the end of this block would
-            # leave a process that nobody knows of.
+            # A signal handler that raised between the fork and the end of this block would leave an
+            # unknown process behind.
             with self._log(program.name).open("ab") as log, self._signals.closed():
                 if not self._spawner.ready(program):
                     return
@@ -281,19 +281,19 @@ class Supervisor:
                     self._reaper = _start_reaper(self._grace)
                 running.written = log.tell()
                 running.process = process = self._spawner.spawn(program, log)
-                self._tell(f"+{process.pid}")
+                self._tell_reaper(f"+{process.pid}")
                 process.begin()
         except OSError as error:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
-    def _tell(self, line: str) -> None:
-        """Tells the reaper, if there is one; the run goes on without it."""
+    def _tell_reaper(self, line: str) -> None:
+        """Tells the reaper, if it is still there; the run goes on without it."""
         if self._reaper is not None:
             assert self._reaper.stdin is not None
             with suppress(BrokenPipeError):
                 os.write(self._reaper.stdin.fileno(), f"{line}\n".encode())
 
-    def _dismiss(self) -> None:
+    def _stop_reaper(self) -> None:
         if self._reaper is not None:
             _signal_group(self._reaper, signal.SIGKILL)
             assert self._reaper.stdin is not None
@@ -311,11 +311,11 @@ class Supervisor:
 
 
 def _strip_error(line: str) -> str:
-    """What a log's line says without the mark of an error; under `--log-format json` it is JSON."""
+    """The text of a log's line, which may be JSON, without "error: "."""
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
         return f"{told['message']} ({told['fault']} fault)"
-    return line.removeprefix("error: ")  # of another error
+    return line.removeprefix("error: ")
 
 
 def _describe_exit(code: int) -> str:
@@ -323,7 +323,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
-    """Starts the reaper in isolated mode, so that no file or variable can break its imports."""
+    """Starts the reaper in isolated mode, where no file or variable can break its imports."""
     arguments = (sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), str(grace))
     return subprocess.Popen(
         arguments,
@@ -337,8 +337,8 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
 def _kill_group(process: Process) -> None:
     """Kills the rest of a process's session, with its children.
 
-    The group's id is the process's; nobody else can have it while a member is left, and
-    the kernel does not hand it out again in the instant after the last one.
+    The process's number is that of its group. The kernel cannot reuse it while a member is left,
+    and does not in the instant after.
     """
     _signal_group(process, signal.SIGKILL)
 
@@ -346,5 +346,8 @@ def _kill_group(process: Process) -> None:
 def _signal_group(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):  # gone; on macOS a zombie gives the latter
+    except (
+        ProcessLookupError,
+        PermissionError,
+    ):  # gone; macOS raises the latter for a zombie
         return

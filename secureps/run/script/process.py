@@ -195,8 +195,8 @@ class ScriptProcess:
 
     def _connected(self) -> Channel:
         """Waits until the process has been started, which alone has the other end from then on."""
-        while self._supervisor.starting():
-            self._supervisor.ended(NAME)
+        while self._supervisor.is_starting():
+            self._supervisor.describe_end(NAME)
             time.sleep(_TICK)
         self._theirs.close()
         return Channel(self._ours)
@@ -204,7 +204,7 @@ class ScriptProcess:
     def _ended(self) -> SecurepsError:
         """The error that says how the process ended, and in which function of the script."""
         until = time.monotonic() + END_SECONDS
-        while (how := self._supervisor.ended(NAME)) is None and time.monotonic() < until:
+        while (how := self._supervisor.describe_end(NAME)) is None and time.monotonic() < until:
             time.sleep(_TICK)
         place = locate_crash(self._supervisor.tail(NAME, _DUMP_LINES))
         self._gone = (

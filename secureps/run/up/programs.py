@@ -173,7 +173,7 @@ class Programs:
         for i, client in enumerate(self.cast.clients):
             supervisor.start(self._client(client, address, i))
         deaths = Deaths(progress)
-        while supervisor.starting():
+        while supervisor.is_starting():
             deaths.tell(supervisor.poll())
             time.sleep(_TICK)
         return address

@@ -37,9 +37,9 @@ def test_signals_wait_until_it_opens(seen: list[int]) -> None:
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM], "the outer block is not over"
-        assert gate.knocked
+        assert gate.has_waiting
     assert seen == [signal.SIGTERM, signal.SIGHUP, signal.SIGTERM]
-    assert not gate.knocked
+    assert not gate.has_waiting
     gate.remove()
 
 
@@ -63,7 +63,7 @@ def test_what_waits_at_the_end_is_handled() -> None:
         with gate.closed():
             signal.raise_signal(signal.SIGINT)
             gate.remove()
-            assert gate.knocked
+            assert gate.has_waiting
 
     with pytest.raises(KeyboardInterrupt):
         end()
@@ -77,9 +77,9 @@ def test_after_one_that_raised_all_others_wait_and_are_dropped() -> None:
     signal.raise_signal(signal.SIGINT)
     with gate.closed():
         signal.raise_signal(signal.SIGINT)
-    assert gate.knocked
+    assert gate.has_waiting
     gate.remove()
-    assert not gate.knocked
+    assert not gate.has_waiting
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

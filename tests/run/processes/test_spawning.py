@@ -236,9 +236,9 @@ def test_a_supervisor_restarts_forks_and_leaves_none(
     with ForkServers((), ("heavy",), environment) as server:
         with Supervisor(tmp_path, spawner=server) as supervisor:
             supervisor.start(program(environment, "ends", "stay", preloaded=True))
-            assert supervisor.starting()
-            assert supervisor.ended("ends") is None
-            until(lambda: supervisor.poll() == () and not supervisor.starting())
+            assert supervisor.is_starting()
+            assert supervisor.describe_end("ends") is None
+            until(lambda: supervisor.poll() == () and not supervisor.is_starting())
             until(lambda: supervisor.tail("ends") == ("up",))
             (first,) = (each.process for each in supervisor._running.values())
             assert isinstance(first, Fork)
