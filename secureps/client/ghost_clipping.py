@@ -172,7 +172,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
     places = sum(each.right.shape[1] for each in products)
     rows, columns = products[0].rows, products[0].right.shape[2]
     words = not any(each.left.is_floating_point() for each in products)
-    if not few(places, rows, columns, words):
+    if not is_cheap(places, rows, columns, words):
         return None
     squared = total([each.lengths() for each in products]) ** 2
     if places == 1:
@@ -189,7 +189,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
     return inner.clamp(min=0) + taken * squared
 
 
-def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
+def is_cheap(places: int, rows: int, columns: int, words: bool = False) -> bool:
     """Tells whether norms of a matrix used at `places` places cost less than its gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
@@ -224,7 +224,7 @@ def _convolution(
         x = functional.pad(x, tuple(layer._reversed_padding_repeated_twice), mode=mode)
         padding = tuple(0 for _ in layer.kernel_size)
     # Convolutions in groups are quick on a CPU only: other devices make products.
-    products = not x.is_cpu or few(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
+    products = not x.is_cpu or is_cheap(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
     if products and layer.groups == 1 and not isinstance(layer, nn.Conv3d):
         own: Any = (layer.kernel_size, layer.dilation, padding, layer.stride)
         if isinstance(layer, nn.Conv1d):
@@ -383,7 +383,9 @@ class Use:
 
 
 @contextmanager
-def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> Iterator[list[Use]]:
+def watch_uses(
+    layers: Sequence[Layer], taps: Sequence[Tensor] | None = None
+) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that run inside.
 
     Calls inside a layer without a formula are that layer's. `taps` are added to the outputs, in
@@ -438,7 +440,7 @@ def clipped_sum(
             squared, added, kept = norms_and_sum(of, room)
             found[parameter] = (squared, added)
             room -= kept
-        norms = torch.zeros_like(losses, dtype=wide(losses.dtype))
+        norms = torch.zeros_like(losses, dtype=wide_dtype(losses.dtype))
         if found:
             norms = total([squared for squared, _ in found.values()]).sqrt()
         weights = (bound / (norms + 1e-6)).clamp(max=1)
@@ -451,7 +453,7 @@ def clipped_sum(
     return norms, add
 
 
-def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
+def count_values(loss: Tensor, uses: Sequence[Use]) -> int:
     """Counts the values of gradients that one record needs at once, without slices.
 
     Raises PlanRefused if a layer does not have the records first, has no gradients by record, or
@@ -495,14 +497,16 @@ def by_parameter(
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:
         if x.is_floating_point():
-            x = x.to(wide(x.dtype))
-        for parameter, part in layer.formula(layer.module, x, grad.to(wide(grad.dtype))).items():
+            x = x.to(wide_dtype(x.dtype))
+        for parameter, part in layer.formula(
+            layer.module, x, grad.to(wide_dtype(grad.dtype))
+        ).items():
             if parameter.requires_grad:
                 parts.setdefault(parameter, []).append(part)
     return parts
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums and norms: float32, or float64 where the model is."""
     return torch.promote_types(dtype, torch.float32)
 

@@ -53,7 +53,7 @@ Sealing = Generator[BlockHeader, None, Made]
 """Seals blocks one by one; yields each that may leave before all are sealed."""
 
 
-def whole(sealing: Sealing[Made]) -> Made:
+def finish_sealing(sealing: Sealing[Made]) -> Made:
     """Seals to the end, and returns the result."""
     while True:
         try:
@@ -63,7 +63,7 @@ def whole(sealing: Sealing[Made]) -> Made:
             return made
 
 
-def draft(
+def draft_receipt(
     run: bytes,
     id: SubmissionId,
     purpose: str,
@@ -133,8 +133,8 @@ class OutboxSealer:
             return little[4 * first : 4 * last]
 
         blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
-        receipt = draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
-        return whole(self._put(pinned, receipt, blocks))
+        receipt = draft_receipt(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
+        return finish_sealing(self._put(pinned, receipt, blocks))
 
     def seal(
         self,
@@ -214,7 +214,7 @@ class OutboxSealer:
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.seals_again:
             same = ((h.block, iter([partial(self._sent, h)])) for h in headers)
-            return whole(self._put(pinned, anew, same))
+            return finish_sealing(self._put(pinned, anew, same))
         if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         old, committee = kept
@@ -239,7 +239,7 @@ class OutboxSealer:
                 yield piece
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        return whole(self._put(pinned, anew, blocks, sealer.key, committee))
+        return finish_sealing(self._put(pinned, anew, blocks, sealer.key, committee))
 
     def _sent(self, header: BlockHeader) -> bytes:
         payload = self._outbox.get(header.key)

@@ -29,11 +29,11 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     Parameters,
-    check_like,
+    convert_tensors,
+    find_mismatch,
     number,
     record_privacy,
-    taken_tensors,
-    whole_number,
+    to_whole_number,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
@@ -445,13 +445,13 @@ def _make_model(
         if any(fnmatchcase(name, pattern) for pattern in frozen)
     }
     try:
-        own = taken_tensors(pushed)
-        given |= own | taken_tensors(sums)
+        own = convert_tensors(pushed)
+        given |= own | convert_tensors(sums)
     except WrongShape as error:
         raise ScriptFailed(f"push: {error}") from None
     if both := sorted(summed & own.keys()):
         raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")
-    if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
+    if wrong := find_mismatch(given, {name: array.shape for name, array in model.items()}):
         raise ScriptFailed(f"push: {wrong}")
     trained = dict[str, Array]()
     for name, base in model.items():
@@ -468,7 +468,7 @@ def _make_model(
 
 def _count(key: str, given: object) -> int:
     try:
-        count = whole_number(key, given)
+        count = to_whole_number(key, given)
     except Malformed as error:
         raise ScriptFailed(f"push: {error}") from None
     if count < 1:

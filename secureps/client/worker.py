@@ -24,15 +24,15 @@ from secureps.buffers import Buffers
 from secureps.client.initial_model import (
     LocalTensors,
     Tensors,
-    conformed,
+    add_ties,
+    conform,
     initial_digest,
     initial_parameters,
     refuse_changed,
     refuse_other_start,
     take_frozen,
-    with_ties,
 )
-from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
+from secureps.client.sealing import OutboxSealer, Sealing, draft_receipt, finish_sealing
 from secureps.client.trainer import (
     LOOK,
     SECRET_BYTES,
@@ -42,12 +42,12 @@ from secureps.client.trainer import (
     HeldTensor,
     Trainer,
     blamed,
-    fit_of,
+    convert_fit,
     judge,
     kinds_of,
     record_privacy,
-    taken_fit,
     ties_of,
+    training_function,
 )
 from secureps.client.update import (
     BlockIntegers,
@@ -56,10 +56,10 @@ from secureps.client.update import (
     UpdateIntegers,
     add_kept,
     clip_update,
+    declared_magnitude,
     difference,
     keep,
     load_kept,
-    magnitude,
 )
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
@@ -173,7 +173,7 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def _not_finite(layout: GroupLayout, result: FitResult) -> str:
+def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
         layout.flatten(result.parameters)
@@ -183,7 +183,7 @@ def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def trained_update(made: Trained) -> Update:
+def make_update(made: Trained) -> Update:
     """Makes the clipped update of a group; in memory and changeable where the plan has feedback.
 
     It is made on the device where the model was trained, if it was left there, with the same bits.
@@ -191,7 +191,7 @@ def trained_update(made: Trained) -> Update:
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
-        return _addends(plan, layout, made.model)
+        return make_addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
     if held is not None:
@@ -205,7 +205,7 @@ def trained_update(made: Trained) -> Update:
     return update.held() if plan.group(layout.name).feedback else update
 
 
-def _addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
+def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
     """Makes what a client adds to a sum: the tensors themselves, not how they changed.
 
     Raises:
@@ -456,7 +456,7 @@ class ClientWorker(Worker):
         tensors = layout.assemble(values) | staying
         run = self._machine.pinned.run.schema.untied
         model = {spec.name: tensors[spec.name] for spec in run.tensors}
-        return with_ties(model, ties_of(self._site.trainer))
+        return add_ties(model, ties_of(self._site.trainer))
 
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
         return [self.pulled[block_key(each)] for each in blocks]
@@ -497,10 +497,10 @@ class ClientWorker(Worker):
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
-            result = fit_of(self._site.trainer)(given, config)
+            result = training_function(self._site.trainer)(given, config)
         with blamed("what fit returned"):
             schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)
-            result = conformed(taken_fit(result), schema, ties)
+            result = conform(convert_fit(result), schema, ties)
             for group in self._layout().groups:
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
@@ -554,9 +554,9 @@ class ClientWorker(Worker):
             kept = load_kept(name, self._outbox, aim, layout.size)
             made = (published, result.parameters, kept, scale, kinds)
             try:
-                update = trained_update(Trained(name, plan, layout, *made))
+                update = make_update(Trained(name, plan, layout, *made))
             except NotFinite as error:
-                raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
+                raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._count(aim, result.examples)
             spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
@@ -579,9 +579,9 @@ class ClientWorker(Worker):
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
         receipt = dataclasses.replace(
-            draft(run, id, UPDATE, aim.version, base, spends, unsafe),
+            draft_receipt(run, id, UPDATE, aim.version, base, spends, unsafe),
             step=aim.step,
-            magnitude=magnitude(plan, aim.group, update),
+            magnitude=declared_magnitude(plan, aim.group, update),
             update=self._name(aim, own),
             beside=beside(plan, aim.group, task.model, pulled),
             examples=examples,
@@ -666,7 +666,7 @@ class ClientWorker(Worker):
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        updates = tuple(whole(self._seal(made)) for made in leave)
+        updates = tuple(finish_sealing(self._seal(made)) for made in leave)
         told, standing = f"{judgement.examples:,} records", self._sealer.standing(pinned)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)

@@ -399,7 +399,7 @@ def found_run(
     if (root / PLAN).exists():
         return load_plan(root / PLAN)
     section, _ = with_optimizer(plan, optimizer_of(strategy))
-    groups = tuple(_draw(group, strategy, clients) for group in section.group)
+    groups = tuple(_set_fraction(group, strategy, clients) for group in section.group)
     if metrics:
         model = {**model, TRAIN_METRICS: np.zeros(len(metrics), np.float32)}
         groups = (_group_of_metrics(section, groups[0], len(metrics)), *groups)
@@ -417,7 +417,7 @@ def found_run(
     return load_plan(root / PLAN)
 
 
-def _draw(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
+def _set_fraction(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
     """Gives a group the fraction that draws as many nodes as Flower's strategy would."""
     fraction = float(getattr(strategy, "fraction_train", 1.0))
     least = int(getattr(strategy, "min_train_nodes", 1))

@@ -32,7 +32,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore.run import Run
 
-from secureps.client.flower.server import flowers_name
+from secureps.client.flower.server import strategy_name
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import (
     ConfigError,
@@ -151,7 +151,7 @@ class SecureFedAvg(FedAvg):
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:
-        log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
+        log.info("\t├──> secureps: %s by plan %s", strategy_name(self.strategy), self.plan)
         self._flowers.summary()
 
     def configure_train(
@@ -243,7 +243,7 @@ class SecureFedAvg(FedAvg):
 
 
 def _refuse_aggregation(strategy: Strategy) -> None:
-    flowers_name(strategy)
+    strategy_name(strategy)
     aggregate = strategy.aggregate_train
     if not isinstance(strategy, SecureFedAvg) and not aggregate.__module__.startswith("flwr."):
         raise ConfigError(
@@ -643,7 +643,7 @@ class Waves:
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
         parcel = post.Parcel(self._said, sealed(batch, self._servers.sign_wave), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
-        content = RecordDict({**records, **post.packed(parcel, self._arrays)})
+        content = RecordDict({**records, **post.pack(parcel, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
 
@@ -667,7 +667,7 @@ class Waves:
             is_newest = reply.metadata.reply_to_message_id == newest
             if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
                 if is_newest:
-                    self._lost(node, _words(reply.error.reason))
+                    self._lost(node, _shorten(reply.error.reason))
                 continue
             if is_newest:
                 node.waiting = False
@@ -683,17 +683,17 @@ class Waves:
     def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
         """Performs one reply; NotReady if the app failed, else SecurepsError if it is no node's."""
         if reply.has_error():
-            node.foreign = _words(reply.error.reason)
+            node.foreign = _shorten(reply.error.reason)
             hint = "" if node.name else f"; {MOD}"
             raise NotReady(f"{node.foreign}{hint}")
-        if not post.marked(reply.content):
+        if not post.is_ours(reply.content):
             node.foreign = "it answered in the clear"
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        parcel = post.unpacked(reply.content, most)
+        parcel = post.unpack(reply.content, most)
         if error := parcel.said.get("error"):
-            raise NotReady(_words(error))
+            raise NotReady(_shorten(error))
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
@@ -712,7 +712,7 @@ class Waves:
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
         self._servers.relay.came(node.name, batch.entries)
         if ended := parcel.said.get("ended"):
-            node.ended = _words(ended)
+            node.ended = _shorten(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 
     @property
@@ -778,7 +778,7 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
     )
 
 
-def _words(text: object) -> str:
+def _shorten(text: object) -> str:
     line = printable(str(text))
     if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
         return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"

@@ -25,7 +25,7 @@ from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
-from secureps.client.worker import ClientWorker, trained_update
+from secureps.client.worker import ClientWorker, make_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.device import encoding
 from secureps.errors import NotFinite
@@ -97,7 +97,7 @@ def updated(
     tensors: Tensors,
     **more: Any,
 ) -> Update:
-    return trained_update(Trained("c0", plan, layout, blocks, tensors, **more))
+    return make_update(Trained("c0", plan, layout, blocks, tensors, **more))
 
 
 def both(
@@ -276,7 +276,7 @@ def test_an_update_is_few_operations() -> None:
     made = Trained("c0", plan, layout, blocks, held(tensors))
     assert encoding.first_difference(DEVICE) == ""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        assert trained_update(made).device is not None
+        assert make_update(made).device is not None
     assert 0 < sum(each.count for each in seen.key_averages()) < 1000
 
 

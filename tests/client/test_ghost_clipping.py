@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import ghost_clipping
-from secureps.client.ghost_clipping import Part, Products, clipped_sum, few, norms_and_sum
-from secureps.client.private_sum import Together, made_records, private_sum, zeros
+from secureps.client.ghost_clipping import Part, Products, clipped_sum, is_cheap, norms_and_sum
+from secureps.client.private_sum import Together, make_records, private_sum, zero_sums
 from secureps.errors import PlanRefused
 from tests.kits.torch_models import Built
 
@@ -220,9 +220,9 @@ def clipped(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    gradients = private_sum(model, functional.cross_entropy, made_records(x, y), bound).gradients
+    gradients = private_sum(model, functional.cross_entropy, make_records(x, y), bound).gradients
     assert isinstance(gradients, Together)
-    sums, (losses, found) = zeros(trained.values()), gradients(x, y)
+    sums, (losses, found) = zero_sums(trained.values()), gradients(x, y)
     norms, add = clipped_sum(found, losses, bound)
     add(sums)
     return norms, {name: sums[each] for name, each in trained.items()}
@@ -408,10 +408,10 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
 
 def test_words_cost_a_comparison_and_no_product() -> None:
     """512 places of a table of 50,257 words of width 768: whole, a record is 154 MB."""
-    assert few(512, 50257, 768, words=True)
-    assert not few(512, 50257, 768)
-    assert few(1, 4, 4)
-    assert not few(64, 4, 4, words=True)
+    assert is_cheap(512, 50257, 768, words=True)
+    assert not is_cheap(512, 50257, 768)
+    assert is_cheap(1, 4, 4)
+    assert not is_cheap(64, 4, 4, words=True)
 
 
 # --- what is seen of a model, and what is refused -----------------------------------
