@@ -61,7 +61,7 @@ class Products:
     def __getitem__(self, of: slice) -> Products:
         return Products(self.left[of], self.right[of], self.rows)
 
-    def lengths(self) -> Tensor:
+    def bound_norms(self) -> Tensor:
         """The sum over places of |left| |right|: no gradient's norm is larger; [records]."""
         right = torch.linalg.vector_norm(self.right, dim=2)
         if self.left.is_floating_point():
@@ -69,11 +69,11 @@ class Products:
         found: Tensor = right.sum(dim=1)
         return found
 
-    def inner(self, other: Products) -> Tensor:
+    def inner_products(self, other: Products) -> Tensor:
         """Inner products of records' gradients with their others; [records]."""
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
-    def whole(self) -> Tensor:
+    def to_gradients(self) -> Tensor:
         """The gradients themselves; [records, rows * columns]."""
         records, _, columns = self.right.shape
         if self.left.is_floating_point():
@@ -83,7 +83,7 @@ class Products:
         made.index_add_(0, (self.left + first).flatten(), self.right.flatten(0, 1))
         return made.reshape(records, -1)
 
-    def weighted(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the gradients, each times its record's weight; [rows, columns]."""
         right = (self.right * weights[:, None, None]).flatten(0, 1)
         if self.left.is_floating_point():
@@ -117,7 +117,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
     if not tensors and (squared := _ghost_norms(products)) is not None:
-        return squared, lambda weights: total([each.weighted(weights) for each in products]), 0
+        return squared, lambda weights: total([each.weighted_sum(weights) for each in products]), 0
     records, values = len(parts[0]), _values(parts[0])
     if records * values <= room:
         whole = _whole(parts, slice(records))
@@ -146,12 +146,14 @@ _FACTORS = attrgetter("left"), attrgetter("right")
 def _whole(parts: Sequence[Part], of: slice) -> Tensor:
     """The gradients of these records by one parameter; [records, values]."""
     cut = [each[of] for each in parts]
-    return total([p.whole() if isinstance(p, Products) else p.reshape(len(p), -1) for p in cut])
+    return total(
+        [p.to_gradients() if isinstance(p, Products) else p.reshape(len(p), -1) for p in cut]
+    )
 
 
 def _weighted(part: Part, weights: Tensor) -> Tensor:
     if isinstance(part, Products):
-        return part.weighted(weights).flatten()
+        return part.weighted_sum(weights).flatten()
     return weights @ part.reshape(len(part), -1)
 
 
@@ -174,12 +176,12 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
     words = not any(each.left.is_floating_point() for each in products)
     if not is_cheap(places, rows, columns, words):
         return None
-    squared = total([each.lengths() for each in products]) ** 2
+    squared = total([each.bound_norms() for each in products]) ** 2
     if places == 1:
         return squared
     inner = torch.cat(
         [
-            total([one[s].inner(other[s]) for one in products for other in products])
+            total([one[s].inner_products(other[s]) for one in products for other in products])
             for s in _slices(len(squared), places**2)
         ]
     )

@@ -307,7 +307,7 @@ class Served:
     fits: tuple[RoundRecords, ...] = ()
     evaluations: tuple[RoundRecords, ...] = ()
 
-    def told(self, evaluates: bool, number: int) -> str:
+    def records_at(self, evaluates: bool, number: int) -> str:
         """The records that clients get in round `number` (from 1), as JSON."""
         known = self.evaluations if evaluates else self.fits
         before = [told for told in known if told.since <= max(number, 1)]

@@ -76,7 +76,7 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
+    """Makes a client that effective_terms on `terms`; a task takes `cost` seconds of virtual time.
 
     Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
     """
@@ -190,20 +190,20 @@ class Joining:
     site: SitePolicy = NO_POLICY
 
     @property
-    def insists(self) -> Terms:
+    def effective_terms(self) -> Terms:
         """The stricter of the client's own terms and its site's."""
         own = self.terms
         return self.site.terms.tightened(own.budget, own.threshold, own.plan)
 
     @property
-    def charged(self) -> Path:
+    def ledger_path(self) -> Path:
         """The ledger over all runs; ConfigError if an option names another than its site's."""
-        return self.site.ledger_of(self.ledger) or default_ledger(self.kit, self.name)
+        return self.site.choose_ledger(self.ledger) or default_ledger(self.kit, self.name)
 
     @property
     def count_records(self) -> int | None:
         """The number to count by; ConfigError if an option says another than its site's."""
-        return self.site.records_of(self.records)
+        return self.site.choose_records(self.records)
 
     def __post_init__(self) -> None:
         demand_address(self.server)
@@ -244,7 +244,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 
 
 def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
-    terms, ledger, records = joining.insists, joining.charged, joining.counted
+    terms, ledger, records = joining.effective_terms, joining.ledger_path, joining.public_records
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)

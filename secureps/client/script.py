@@ -107,11 +107,15 @@ class Script:
         asked.refuse_misspelt()
         return made
 
-    def found(
+    def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
-        return None if self._app is None else self._app.found(settings, versions, seed, clients)
+        return (
+            None
+            if self._app is None
+            else self._app.run_server_app(settings, versions, seed, clients)
+        )
 
     @property
     def takes_initial(self) -> bool:
@@ -124,7 +128,7 @@ class Script:
         return "" if self._app is None else self._app.own_code
 
     @property
-    def not_central(self) -> str:
+    def why_not_central(self) -> str:
         """Why there is no `central` baseline; empty if the script has one."""
         if self._app is not None:
             return "a Flower app trains in its clients alone"

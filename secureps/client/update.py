@@ -124,22 +124,22 @@ class Update:
     uncut: float | None = None
 
     @classmethod
-    def of(cls, values: NDArray[np.float32], norm: float) -> Update:
+    def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
         """An update in memory, float32 (size,): its parts are views."""
         return cls(values.size, largest_magnitude(values), norm, _slices(values))
 
-    def whole(self) -> NDArray[np.float32]:
+    def to_array(self) -> NDArray[np.float32]:
         made = np.empty(self.size, np.float32)
         for start in range(0, self.size, PIECE):
             stop = min(start + PIECE, self.size)
             made[start:stop] = self.part(start, stop)
         return made
 
-    def held(self) -> Update:
+    def copy_to_memory(self) -> Update:
         """Copies the update into memory; its parts are views that the caller may change."""
-        return dataclasses.replace(self, part=_slices(self.whole()))
+        return dataclasses.replace(self, part=_slices(self.to_array()))
 
-    def beyond(self, part: slice, share: float, most: float) -> int:
+    def count_beyond(self, part: slice, share: float, most: float) -> int:
         """How many values of a part are beyond `most`, times `share` in float64."""
         return sum(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
@@ -281,7 +281,7 @@ def clip_update(
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
         joint = mover.clip_with_indicator(delta(0, layout.size), scale)
-        return Update.of(joint, mover.norm)
+        return Update.from_values(joint, mover.norm)
     statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
     largest = 0.0
 
@@ -363,7 +363,7 @@ def _describe_range_cuts(
     wider = f" and range = {_round_up(whole):g}" if whole > most else ""
     count = {}
     if wider:  # `largest` is of the values before the clip: these are counted after it
-        count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
+        count = {name: update.count_beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
         largest = share * max(map(largest_magnitude, pieces(update.part, 0, update.size)))
@@ -529,7 +529,7 @@ class UpdateIntegers:
                 encoded[span] = code.encode(update.part(*place))
             whole, _ = clip_l2(encoded, mechanism.clip)
         else:
-            whole = update.whole()
+            whole = update.to_array()
         z = mechanism.round_update(whole, self.stream("round", *self._labels).words)
         every = parts if section.feedback else ()
         kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]

@@ -181,13 +181,13 @@ class Aggregator:
         tensors = () if self._initial is None else self._initial.tensors
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
-    def settled(self) -> None:
+    def flush_orders(self) -> None:
         """Waits until the coordinator has sent all orders that follow from the requests so far."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._wait_for(COORDINATOR, told)
 
-    def foreseen(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
+    def answer_ahead(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
         """The answers, with payloads, to what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
@@ -369,7 +369,7 @@ class Holders:
         self._supervisor.stop()
         self._supervisor.__exit__(None, None, None)
 
-    def look(self) -> None:
+    def restart_dead(self) -> None:
         """Starts dead processes again; OperatorError if that does not help."""
         for each in self._supervisor.poll():
             if isinstance(each, Died):

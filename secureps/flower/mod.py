@@ -171,7 +171,7 @@ def play_as_client(
     identity = load_private(settings.kit, name, roster=kit.roster)
     own(settings.state)
     terms, records = policy.terms, policy.records
-    ledger = policy.ledger_of(None) or default_ledger(settings.kit, name)
+    ledger = policy.choose_ledger(None) or default_ledger(settings.kit, name)
     site = Site(
         name,
         trainer,

@@ -71,7 +71,7 @@ def found(
         return None
     number = seed.derive("founding").integer(SEED_BITS)
     own = {**settings, **({} if initial is None else {"initial": initial})}
-    founded = Script(path).found(own, plan.section.versions, number, clients)
+    founded = Script(path).run_server_app(own, plan.section.versions, number, clients)
     if founded is None:
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)

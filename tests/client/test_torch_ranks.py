@@ -75,7 +75,7 @@ def test_nobody_is_dismissed_from_the_midst_of_a_training(monkeypatch: pytest.Mo
     """The others would not hear it; where no value was finite all are at its end."""
     told = list[object]()
     monkeypatch.setattr(torch_ranks, "is_group", lambda: True)
-    monkeypatch.setattr(torch_ranks, "order", lambda given, parameters: told.append(given))
+    monkeypatch.setattr(torch_ranks, "send_order", lambda given, parameters: told.append(given))
     monkeypatch.setattr(torch_ranks, "failing_together", nullcontext)
     order = torch_ranks.Order(bytes(32), LocalSgd(), 1)
     for error, heard in ((NotFinite, [order, None]), (ScriptFailed, [order])):
@@ -156,7 +156,7 @@ def test_of_a_run_that_went_well_a_failing_dismissal_is_told(
     following: Following, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following.reason, following.gone = None, True
-    monkeypatch.setattr(runner, "_lead", lambda *given: Halt("done"))
+    monkeypatch.setattr(runner, "_take_part", lambda *given: Halt("done"))
     joining = Joining("127.0.0.1:1", tmp_path / "kit", "c0", tmp_path / "state")
     with pytest.raises(ScriptFailed, match="dismiss raised RuntimeError"):
         join(joining, following)

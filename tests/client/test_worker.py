@@ -255,7 +255,7 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
 
 def drafts_by_rote(own: ClientWorker, patch: pytest.MonkeyPatch, seal: Any) -> None:
     """Of no training; all may leave."""
-    patch.setattr(own, "_draft_of", lambda aim, *_: SimpleNamespace(aim=aim))
+    patch.setattr(own, "_draft_update", lambda aim, *_: SimpleNamespace(aim=aim))
     patch.setattr(own, "_release", lambda drafts: (drafts, ()))
     patch.setattr(own, "_seal", seal)
 

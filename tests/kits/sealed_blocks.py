@@ -20,7 +20,7 @@ from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 
 def made_of(values: NDArray[np.float32]) -> Update:
     """An update that no clip cuts."""
-    return Update.of(values, float(np.linalg.norm(values)))
+    return Update.from_values(values, float(np.linalg.norm(values)))
 
 
 def parts_of(values: NDArray[np.float32]) -> Part:

@@ -80,7 +80,7 @@ class FlowerScript:
         """Why the app must run in its clients alone; empty if anybody may run it."""
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
-    def found(
+    def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.

@@ -283,7 +283,7 @@ class FlowerTrainer:
         `config` overrides the ServerApp's settings for round `at`. WrongShape for another model.
         """
         arrays, served = self.model.record(parameters), self._served
-        said = from_plain({}, served.told(legacy == "evaluateins", at))
+        said = from_plain({}, served.records_at(legacy == "evaluateins", at))
         before = dict(said.config_records.get(served.config, {}))
         settings = ConfigRecord({**before, **config, "server-round": at})
         if self._app.legacy:

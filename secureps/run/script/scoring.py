@@ -458,7 +458,7 @@ def run_baselines(race: Race, say: Say) -> Baselines:
 
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
-    if why := race.script.not_central:
+    if why := race.script.why_not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")
     try:
