@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from secureps.client.initial_model import Served, Told, write_served
+from secureps.client.initial_model import RoundRecords, Served, write_served
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import choose
 from secureps.crypto.roster import KeyRequest, Roster
@@ -166,7 +166,7 @@ def told_to_clients(length: int, folder: Path) -> None:
     """A ServerApp's settings of all rounds come to so many bytes."""
 
     def served(text: int) -> Served:
-        return Served(fits=(Told(1, json.dumps([["x" * text, "config", {}]])),))
+        return Served(fits=(RoundRecords(1, json.dumps([["x" * text, "config", {}]])),))
 
     beside = len(json.dumps(dataclasses.asdict(served(0))))
     write_served(folder / "initial", {}, served(length - beside))
@@ -175,7 +175,7 @@ def told_to_clients(length: int, folder: Path) -> None:
 def records(number: int) -> object:
     text = json.dumps([[f"{each}", "config", {}] for each in range(number)])
     try:
-        return TypeAdapter(Told).validate_python({"since": 1, "records": text})
+        return TypeAdapter(RoundRecords).validate_python({"since": 1, "records": text})
     except ValidationError as error:
         raise ConfigError(str(error)) from None
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.timing import Memory, Sizes, fastest, one_core, row, timed
 from benchmarks.report import Row
 from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update, UpdateIntegers
-from secureps.client.worker import trained_update
+from secureps.client.worker import make_update
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
@@ -81,7 +81,7 @@ def taken(device: torch.device, made: Trained, tries: int) -> tuple[Seconds, Sec
     best = [(float("inf"), float("inf"))] * 2
     for turn in range(tries + 1):
         found = list[Update]()
-        first = timed(device, lambda: found.append(trained_update(made)))  # noqa: B023
+        first = timed(device, lambda: found.append(make_update(made)))  # noqa: B023
         update = found[0]
         second = timed(device, lambda: integers(made, update))  # noqa: B023
         if turn:
@@ -130,7 +130,7 @@ def memory_of(device: torch.device, tensors: Mapping[str, HeldTensor]) -> tuple[
     model = sum(each.tensor.numel() * each.tensor.element_size() for each in tensors.values())
     made, memory = made_of(plan_of(CODECS["a quarter, rotated, 4 bits"]), tensors), Memory(device)
     others = memory.again() - model  # a trained model and what is kept beside it, if anything is
-    integers(made, trained_update(made))
+    integers(made, make_update(made))
     if device.type != "cuda":
         return model, 0  # nobody counts
     return model, memory.peak - max(others, 0) - 2 * model

@@ -22,7 +22,7 @@ from benchmarks.gpu.models import FEW, MODELS
 from benchmarks.gpu.timing import Memory
 from benchmarks.gpu.training import trained_of
 from benchmarks.report import Row
-from secureps.client.worker import trained_update
+from secureps.client.worker import make_update
 
 SHARE = 0.45
 """Of the device's memory, of each."""
@@ -33,7 +33,7 @@ def work(device: torch.device, tiny: bool) -> str:
     """Trains a few steps, makes the update and its integers; returns the integers' digest."""
     model = (FEW if tiny else MODELS)["transformer"]
     made = made_of(plan_of(CODECS["16 bits"]), trained_of(device, model))
-    return integers(made, trained_update(made)).hex()
+    return integers(made, make_update(made)).hex()
 
 
 def play(given: Sequence[str], lines: TextIO) -> None:

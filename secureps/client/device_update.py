@@ -25,9 +25,9 @@ from secureps.client.update import (
     Trained,
     Update,
     Words,
-    runs,
+    overlapping_slices,
+    overlaps,
     subtract,
-    within,
 )
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid, MovingRange
@@ -68,19 +68,19 @@ def device_update(made: Trained, device: torch.device) -> Update | None:
             text = f"{device} makes other bits than the host ({other})"
             tell(made.party, "Note", f"{text}: updates are made on the host")
             return None
-        values = _difference(made, device)
+        values = _subtract_published(made, device)
         if made.kept is not None:
-            for at, piece in _copy(made.kept):
+            for at, piece in _copy_pieces(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
-        return _clipped(made, values)
+        return _clip(made, values)
     except torch.OutOfMemoryError:
         pass
-    text = f"{made.plan.head(made.layout.name)}{_full(device)}"
+    text = f"{made.plan.head(made.layout.name)}{_no_memory(device)}"
     tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
     return None
 
 
-def _full(device: torch.device) -> str:
+def _no_memory(device: torch.device) -> str:
     return f"{device} has no memory left for the update"
 
 
@@ -116,7 +116,7 @@ class DeviceVector:
             return action()
         except torch.OutOfMemoryError:
             pass  # here, because the error's traceback keeps what the action had made so far
-        text = f"{self._where}{_full(self._there.device)}"
+        text = f"{self._where}{_no_memory(self._there.device)}"
         tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
         self._host, self._values = self.part(0, self._values.numel()), None
         return None
@@ -126,7 +126,7 @@ class DeviceVector:
     ) -> Integers:
         stream, start = words_at
         encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
-        for at, piece in _place(encoded):
+        for at, piece in _number_pieces(encoded):
             drawn = words(stream, start + at, piece.numel(), piece.device)
             made.append(_to_host(round_to_grid(piece, drawn, grid, share), grid.levels))
         return np.concatenate(made)
@@ -181,7 +181,7 @@ class DeviceVector:
         return True
 
 
-def _difference(made: Trained, device: torch.device) -> Tensor:
+def _subtract_published(made: Trained, device: torch.device) -> Tensor:
     """`client.update.difference`, float32 (size,).
 
     Tensors of other types, and tensors that lie elsewhere, are subtracted on the host.
@@ -197,9 +197,9 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
         now = made.model[spec.name]
         held = isinstance(now, HeldTensor) and now.tensor.device == device
         if held and spec.dtype in EXACT:
-            for block, first, last in runs(ends, part.start, part.stop):
+            for block, first, last in overlaps(ends, part.start, part.stop):
                 was = published[block][first - ends[block] : last - ends[block]]
-                for at, piece in _copy(was):
+                for at, piece in _copy_pieces(was):
                     values[first + at : first + at + piece.numel()].copy_(piece)
             there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
             for before, after in zip(pieces(values[part]), pieces(there), strict=True):
@@ -207,7 +207,7 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for block, first, last in runs(ends, part.start, part.stop):
+        for block, first, last in overlaps(ends, part.start, part.stop):
             own = np.empty(last - first, np.float32)
             was = published[block][first - ends[block] : last - ends[block]]
             subtract(spec, flat[first - part.start : last - part.start], was, own)
@@ -215,7 +215,7 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
     return values
 
 
-def _clipped(made: Trained, values: Tensor) -> Update:
+def _clip(made: Trained, values: Tensor) -> Update:
     party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
@@ -236,8 +236,8 @@ def _clipped(made: Trained, values: Tensor) -> Update:
     far = largest_magnitude(values)
 
     def counted() -> Iterator[Tensor]:
-        for at, piece in _place(values):
-            found = list(within(statistics, at, at + piece.numel()))
+        for at, piece in _number_pieces(values):
+            found = list(overlapping_slices(statistics, at, at + piece.numel()))
             own = piece.clone() if found else piece
             for part in found:
                 own[part] = 0
@@ -259,12 +259,12 @@ def _clipped(made: Trained, values: Tensor) -> Update:
     return update
 
 
-def _copy(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
+def _copy_pieces(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
     for start in range(0, array.size, TOGETHER):
         yield start, torch.from_numpy(np.array(array[start : start + TOGETHER], np.float32))
 
 
-def _place(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _number_pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
     return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
 
 

@@ -61,7 +61,7 @@ class Products:
     def __getitem__(self, of: slice) -> Products:
         return Products(self.left[of], self.right[of], self.rows)
 
-    def lengths(self) -> Tensor:
+    def bound_norms(self) -> Tensor:
         """The sum over places of |left| |right|: no gradient's norm is larger; [records]."""
         right = torch.linalg.vector_norm(self.right, dim=2)
         if self.left.is_floating_point():
@@ -69,11 +69,11 @@ class Products:
         found: Tensor = right.sum(dim=1)
         return found
 
-    def inner(self, other: Products) -> Tensor:
+    def inner_products(self, other: Products) -> Tensor:
         """Inner products of records' gradients with their others; [records]."""
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
-    def whole(self) -> Tensor:
+    def to_gradients(self) -> Tensor:
         """The gradients themselves; [records, rows * columns]."""
         records, _, columns = self.right.shape
         if self.left.is_floating_point():
@@ -83,7 +83,7 @@ class Products:
         made.index_add_(0, (self.left + first).flatten(), self.right.flatten(0, 1))
         return made.reshape(records, -1)
 
-    def weighted(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the gradients, each times its record's weight; [rows, columns]."""
         right = (self.right * weights[:, None, None]).flatten(0, 1)
         if self.left.is_floating_point():
@@ -117,7 +117,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
     products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
     if not tensors and (squared := _ghost_norms(products)) is not None:
-        return squared, lambda weights: total([each.weighted(weights) for each in products]), 0
+        return squared, lambda weights: total([each.weighted_sum(weights) for each in products]), 0
     records, values = len(parts[0]), _values(parts[0])
     if records * values <= room:
         whole = _whole(parts, slice(records))
@@ -146,12 +146,14 @@ _FACTORS = attrgetter("left"), attrgetter("right")
 def _whole(parts: Sequence[Part], of: slice) -> Tensor:
     """The gradients of these records by one parameter; [records, values]."""
     cut = [each[of] for each in parts]
-    return total([p.whole() if isinstance(p, Products) else p.reshape(len(p), -1) for p in cut])
+    return total(
+        [p.to_gradients() if isinstance(p, Products) else p.reshape(len(p), -1) for p in cut]
+    )
 
 
 def _weighted(part: Part, weights: Tensor) -> Tensor:
     if isinstance(part, Products):
-        return part.weighted(weights).flatten()
+        return part.weighted_sum(weights).flatten()
     return weights @ part.reshape(len(part), -1)
 
 
@@ -172,14 +174,14 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
     places = sum(each.right.shape[1] for each in products)
     rows, columns = products[0].rows, products[0].right.shape[2]
     words = not any(each.left.is_floating_point() for each in products)
-    if not few(places, rows, columns, words):
+    if not is_cheap(places, rows, columns, words):
         return None
-    squared = total([each.lengths() for each in products]) ** 2
+    squared = total([each.bound_norms() for each in products]) ** 2
     if places == 1:
         return squared
     inner = torch.cat(
         [
-            total([one[s].inner(other[s]) for one in products for other in products])
+            total([one[s].inner_products(other[s]) for one in products for other in products])
             for s in _slices(len(squared), places**2)
         ]
     )
@@ -189,7 +191,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
     return inner.clamp(min=0) + taken * squared
 
 
-def few(places: int, rows: int, columns: int, words: bool = False) -> bool:
+def is_cheap(places: int, rows: int, columns: int, words: bool = False) -> bool:
     """Tells whether norms of a matrix used at `places` places cost less than its gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
@@ -224,7 +226,7 @@ def _convolution(
         x = functional.pad(x, tuple(layer._reversed_padding_repeated_twice), mode=mode)
         padding = tuple(0 for _ in layer.kernel_size)
     # Convolutions in groups are quick on a CPU only: other devices make products.
-    products = not x.is_cpu or few(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
+    products = not x.is_cpu or is_cheap(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
     if products and layer.groups == 1 and not isinstance(layer, nn.Conv3d):
         own: Any = (layer.kernel_size, layer.dilation, padding, layer.stride)
         if isinstance(layer, nn.Conv1d):
@@ -383,7 +385,9 @@ class Use:
 
 
 @contextmanager
-def watched(layers: Sequence[Layer], taps: Sequence[Tensor] | None = None) -> Iterator[list[Use]]:
+def watch_uses(
+    layers: Sequence[Layer], taps: Sequence[Tensor] | None = None
+) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that run inside.
 
     Calls inside a layer without a formula are that layer's. `taps` are added to the outputs, in
@@ -438,7 +442,7 @@ def clipped_sum(
             squared, added, kept = norms_and_sum(of, room)
             found[parameter] = (squared, added)
             room -= kept
-        norms = torch.zeros_like(losses, dtype=wide(losses.dtype))
+        norms = torch.zeros_like(losses, dtype=wide_dtype(losses.dtype))
         if found:
             norms = total([squared for squared, _ in found.values()]).sqrt()
         weights = (bound / (norms + 1e-6)).clamp(max=1)
@@ -451,7 +455,7 @@ def clipped_sum(
     return norms, add
 
 
-def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
+def count_values(loss: Tensor, uses: Sequence[Use]) -> int:
     """Counts the values of gradients that one record needs at once, without slices.
 
     Raises PlanRefused if a layer does not have the records first, has no gradients by record, or
@@ -495,14 +499,16 @@ def by_parameter(
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:
         if x.is_floating_point():
-            x = x.to(wide(x.dtype))
-        for parameter, part in layer.formula(layer.module, x, grad.to(wide(grad.dtype))).items():
+            x = x.to(wide_dtype(x.dtype))
+        for parameter, part in layer.formula(
+            layer.module, x, grad.to(wide_dtype(grad.dtype))
+        ).items():
             if parameter.requires_grad:
                 parts.setdefault(parameter, []).append(part)
     return parts
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of sums and norms: float32, or float64 where the model is."""
     return torch.promote_types(dtype, torch.float32)
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from secureps.client.trainer import Array, FitResult, Setting, Trainer, blamed, taken_tensors
+from secureps.client.trainer import Array, FitResult, Setting, Trainer, blamed, convert_tensors
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
 from secureps.messages.encoding import digest
@@ -45,7 +45,7 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
     with blamed("parameters"):
         made = trainer.parameters(seed.derive("initial").integer(63))
     with blamed("what parameters returned"):
-        return taken_tensors(made)
+        return convert_tensors(made)
 
 
 def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = None) -> Schema:
@@ -62,7 +62,7 @@ def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = No
     return Schema(tuple(map(spec, sorted(parameters))))
 
 
-def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
+def conform(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitResult:
     """Gives a trained model the run's names and types; WrongShape if it is another model."""
     given, run = result.parameters, schema.untied.with_values({})
     for name, own in ties.items():
@@ -72,14 +72,14 @@ def conformed(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> Fit
                 f"{name} and {own} are two names of one tensor (tied), and came back different"
             )
     rest = {name: each for name, each in given.items() if name not in ties}
-    made = {s.name: _like(s, rest.pop(s.name)) for s in run.tensors if s.name in rest}
+    made = {s.name: _cast_like(s, rest.pop(s.name)) for s in run.tensors if s.name in rest}
     fitted = schema_of(made | rest)
     if fitted != run:
         raise WrongShape(run.difference(fitted))
     return replace(result, parameters=made)
 
 
-def with_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> Tensors:
+def add_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> Tensors:
     """A model with each tensor under all its names, sorted by name."""
     further = {name: tensors[own] for name, own in ties.items() if own in tensors}
     return dict(sorted({**tensors, **further}.items()))
@@ -105,7 +105,7 @@ def shared_names(tensors: Mapping[str, Any]) -> dict[str, str]:
     return ties
 
 
-def _like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
+def _cast_like(spec: TensorSpec, given: NDArray[Any]) -> NDArray[Any]:
     """Casts a tensor to the run's type, if that can hold its values (else WrongShape)."""
     dtype = np.dtype(spec.dtype)
     if given.dtype == dtype or tuple(given.shape) != spec.shape or given.dtype.kind == "c":
@@ -218,14 +218,14 @@ def _newest(model: Model) -> int:
 
 def digests_of(tensors: Tensors) -> dict[str, str]:
     """The digest of each tensor's values, in hex: equal for equal bits."""
-    return {name: _bits(array).hex() for name, array in tensors.items()}
+    return {name: _hash_bits(array).hex() for name, array in tensors.items()}
 
 
 def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
     """The frozen tensors of a fresh model; WrongShape if they are not those announced."""
     taken = {spec.name: initial[spec.name] for spec in frozen}
     for spec in frozen:
-        if spec.values != _bits(taken[spec.name]).hex():
+        if spec.values != _hash_bits(taken[spec.name]).hex():
             raise WrongShape(
                 f"{spec.name} is frozen, and has other values than when this client joined: the "
                 "file that it comes from has changed, or parameters(seed) is not one model"
@@ -236,14 +236,14 @@ def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDA
 def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]) -> None:
     """Raises WrongShape if training has changed a frozen tensor, by a bit."""
     for spec in frozen:
-        if _bits(before[spec.name]) != _bits(after[spec.name]):
+        if _hash_bits(before[spec.name]) != _hash_bits(after[spec.name]):
             raise WrongShape(
                 f"{spec.name} was trained, and the plan has it frozen: leave it as it came "
                 "(requires_grad_(False)), or take it out of frozen"
             )
 
 
-def _bits(array: NDArray[Any]) -> bytes:
+def _hash_bits(array: NDArray[Any]) -> bytes:
     """Hashes an array in little-endian row order, the same on every machine."""
     whole = np.asarray(array)
     little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
@@ -262,7 +262,7 @@ MOST_RECORDS = 64
 """The most records in a round's message."""
 
 
-def _records(text: str) -> str:
+def _check_records(text: str) -> str:
     """Accepts the JSON of a round's records (else ValueError or TypeError)."""
     records = json.loads(text)
     if len(records) > MOST_RECORDS:
@@ -275,7 +275,7 @@ def _records(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class RoundRecords:
     """The records, without arrays, that clients get from a round on.
 
     Args:
@@ -284,7 +284,7 @@ class Told:
     """
 
     since: Annotated[int, Field(ge=1)]
-    records: Annotated[str, AfterValidator(_records)]
+    records: Annotated[str, AfterValidator(_check_records)]
 
 
 @dataclass(frozen=True)
@@ -304,10 +304,10 @@ class Served:
     config: str = "config"
     weighted_by: str = "num-examples"
     run: Mapping[str, Setting] = field(default_factory=dict)
-    fits: tuple[Told, ...] = ()
-    evaluations: tuple[Told, ...] = ()
+    fits: tuple[RoundRecords, ...] = ()
+    evaluations: tuple[RoundRecords, ...] = ()
 
-    def told(self, evaluates: bool, number: int) -> str:
+    def records_at(self, evaluates: bool, number: int) -> str:
         """The records that clients get in round `number` (from 1), as JSON."""
         known = self.evaluations if evaluates else self.fits
         before = [told for told in known if told.since <= max(number, 1)]
@@ -337,7 +337,7 @@ def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served
     if text is None:
         return tensors, ties, None
     try:
-        served = _parsed(text)
+        served = _parse(text)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
             f"initial: {path}: what it says of a ServerApp cannot be read: make it again with "
@@ -348,7 +348,7 @@ def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served
     return tensors, ties, served
 
 
-def _parsed(text: str) -> Served:
+def _parse(text: str) -> Served:
     """Parses the JSON of `write_served`; ValueError, KeyError or TypeError if it is another."""
     if len(text) > MOST_BYTES:
         raise ValueError("too long")

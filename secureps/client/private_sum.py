@@ -45,12 +45,12 @@ from secureps.client.ghost_clipping import (
     Use,
     by_parameter,
     clipped_sum,
+    count_values,
     ghost_layers,
     graph_nodes,
     refuse_outside,
-    values_made,
-    watched,
-    wide,
+    watch_uses,
+    wide_dtype,
 )
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
@@ -69,7 +69,7 @@ Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 Parts = Mapping[nn.Parameter, Sequence[Part]]
 
 
-def made_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
+def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
     """Makes `count` records of the same shapes and dtypes that no data holder has, on the CPU.
 
     Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these before the first
@@ -135,12 +135,12 @@ class Together:
         return outputs, inputs, taps
 
     def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
-        with watched(self.layers, taps) as uses:
+        with watch_uses(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
             raise _refuse_change(f"it calls {len(uses)} layers in place of {len(taps)}")
         refuse_other_rows(outputs, 1)
-        return of_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
+        return map_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ class Alone:
             raise ValueError(str(error)) from error
         grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         made = {
-            parameter: [grad.detach()[None].to(wide(grad.dtype))]
+            parameter: [grad.detach()[None].to(wide_dtype(grad.dtype))]
             for parameter, grad in zip(own, grads, strict=True)
             if grad is not None
         }
@@ -169,7 +169,7 @@ class Alone:
         """The model's outputs for these records; records come first."""
         apart = [self.module(each[None]) for each in x]
         columns = zip(*(tensors_in(each) for each in apart), strict=True)
-        return of_tensors(apart[0], lambda _: torch.cat(next(columns)))
+        return map_tensors(apart[0], lambda _: torch.cat(next(columns)))
 
 
 RAISES = ("cpu",)
@@ -298,7 +298,7 @@ class PrivateSum:
 def private_sum(
     module: nn.Module, loss: Measure, made: tuple[Tensor, Tensor], bound: float
 ) -> PrivateSum:
-    """Tries a model and a loss on `made_records`, and chooses how gradients are added up.
+    """Tries a model and a loss on `make_records`, and chooses how gradients are added up.
 
     Raises PlanRefused if the model or the loss fails, gives no row for a record, hides a gradient,
     or mixes records.
@@ -307,12 +307,12 @@ def private_sum(
     rewind = _make_rewind(x.device)
     layers = ghost_layers(module)
     try:
-        with watched(layers) as uses:
+        with watch_uses(layers) as uses:
             outputs = module(x[:1].clone())
         refuse_reentrant(outputs)
         one = record_losses(loss, outputs, y[:1]).sum()
         refuse_outside(one, uses, module)
-        most = min(MICROBATCH, max(1, VALUES // max(1, values_made(one, uses))))
+        most = min(MICROBATCH, max(1, VALUES // max(1, count_values(one, uses))))
         gradients = choose_gradients(Together(module, loss, layers, uses), x, y)
         if isinstance(gradients, Alone):
             most = 1
@@ -331,9 +331,9 @@ def private_sum(
     return PrivateSum(gradients, most, bound, x.device)
 
 
-def zeros(parameters: Iterable[nn.Parameter]) -> Sums:
+def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
     """Empty sums of these parameters' gradients."""
-    return {each: torch.zeros_like(each, dtype=wide(each.dtype)) for each in parameters}
+    return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
 
 
 def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alone:
@@ -388,7 +388,7 @@ def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
         PlanRefused: outputs do not have the records first, or the loss is no mean over records.
     """
     refuse_other_rows(outputs, len(targets))
-    own, whole = _leave_records_apart(loss)
+    own, whole = _keep_records_apart(loss)
     if _is_torchs(own):
         losses = own(outputs, targets)
         if losses.ndim == 0 or len(losses) != len(targets):
@@ -402,7 +402,7 @@ def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> T
     """The loss of each record as if there were no other; [records]."""
 
     def one(outputs: Any, target: Tensor) -> Tensor:
-        found = own(of_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
+        found = own(map_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
         return found.sum() if whole else found.mean()
 
     try:
@@ -410,12 +410,12 @@ def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> T
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             losses = torch.func.vmap(one)(outputs, targets)
     except RuntimeError:  # vmap takes no loss that draws, or branches on values
-        apart = ((of_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
+        apart = ((map_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
         losses = torch.stack([one(*each) for each in apart])
     return losses
 
 
-def _leave_records_apart(loss: Measure) -> tuple[Measure, bool]:
+def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
     """A loss that keeps records apart if it can, and whether a record's values are added up."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
@@ -454,11 +454,11 @@ def _no_mean(what: str) -> PlanRefused:
 def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     """Refuses a loss whose gradients, of all records, are not those of each alone."""
     refuse_other_rows(outputs, len(targets))
-    apart = of_tensors(
+    apart = map_tensors(
         outputs, lambda each: each.detach().clone().requires_grad_(not is_whole(each))
     )
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
-    own, whole = _leave_records_apart(loss)
+    own, whole = _keep_records_apart(loss)
     try:
         if own is loss:
             together = loss(apart, targets) * len(targets)
@@ -493,7 +493,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
     """Refuses outputs that have a tensor without `count` records first (PlanRefused)."""
-    for each in tensors_in(of_tensors(outputs, lambda each: each)):
+    for each in tensors_in(map_tensors(outputs, lambda each: each)):
         if each.ndim == 0 or len(each) != count:
             raise PlanRefused(
                 f"record privacy: the model gives {tuple(each.shape)} for {count} records; it must "
@@ -512,14 +512,14 @@ def tensors_in(outputs: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
 
 
-def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
     """Applies a function to each tensor in tuples, lists and dicts of tensors."""
     if isinstance(outputs, Tensor):
         return made(outputs)
     if type(outputs) in (tuple, list):
-        return type(outputs)(of_tensors(each, made) for each in outputs)
+        return type(outputs)(map_tensors(each, made) for each in outputs)
     if type(outputs) is dict:
-        return {name: of_tensors(each, made) for name, each in outputs.items()}
+        return {name: map_tensors(each, made) for name, each in outputs.items()}
     raise PlanRefused(
         f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor (of "
         "a model of transformers, its logits), or a tuple, list or dict of tensors"

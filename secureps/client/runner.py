@@ -25,7 +25,7 @@ import numpy as np
 from secureps.arguments import check_types
 from secureps.client.initial_model import digests_of, initial_digest, initial_parameters, schema_of
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import Setting, Trainer, blamed, ties_of, whole_number
+from secureps.client.trainer import Setting, Trainer, blamed, ties_of, to_whole_number
 from secureps.client.worker import ClientWorker, Site
 from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.config.site_files import read_profile
@@ -76,11 +76,11 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
+    """Makes a client that effective_terms on `terms`; a task takes `cost` seconds of virtual time.
 
     Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
     """
-    return put_together(member_settings(kit, site, terms), site, stores, around, cost)
+    return assemble_member(member_settings(kit, site, terms), site, stores, around, cost)
 
 
 def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
@@ -89,9 +89,9 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
     with blamed("what parameters returned"):
         schema = schema_of(initial, ties_of(site.trainer))
     with blamed("touches"):
-        rows = touched_rows(site.trainer, schema)
+        rows = read_touched_rows(site.trainer, schema)
     with blamed("examples"):
-        counted(site.trainer)  # refuses a wrong number before the first update
+        count_records(site.trainer)  # refuses a wrong number before the first update
     return MemberSettings(
         site.name,
         kit.roster,
@@ -104,7 +104,7 @@ def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
     )
 
 
-def put_together(
+def assemble_member(
     settings: MemberSettings,
     site: Site,
     stores: Stores,
@@ -124,15 +124,15 @@ def machine_and_worker(
     return machine, ClientWorker(site, machine, outbox, cost)
 
 
-def counted(trainer: Trainer) -> int | None:
+def count_records(trainer: Trainer) -> int | None:
     """The trainer's number of records, None without a method `examples`; else Malformed."""
     tells = getattr(trainer, "examples", None)
     if tells is None:
         return None
-    return whole_number("the number of records", tells())
+    return to_whole_number("the number of records", tells())
 
 
-def touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
+def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
     """The rows of tensors that a trainer's records touch, ascending; {} without a method `touches`.
 
     Raises WrongShape or Malformed if these are no rows of the model.
@@ -190,20 +190,20 @@ class Joining:
     site: SitePolicy = NO_POLICY
 
     @property
-    def insists(self) -> Terms:
+    def effective_terms(self) -> Terms:
         """The stricter of the client's own terms and its site's."""
         own = self.terms
         return self.site.terms.tighten(own.budget, own.threshold, own.plan)
 
     @property
-    def charged(self) -> Path:
+    def ledger_path(self) -> Path:
         """The ledger over all runs; ConfigError if an option names another than its site's."""
-        return self.site.ledger_of(self.ledger) or default_ledger(self.kit, self.name)
+        return self.site.choose_ledger(self.ledger) or default_ledger(self.kit, self.name)
 
     @property
-    def counted(self) -> int | None:
+    def count_records(self) -> int | None:
         """The number to count by; ConfigError if an option says another than its site's."""
-        return self.site.records_of(self.records)
+        return self.site.choose_records(self.records)
 
     def __post_init__(self) -> None:
         demand_address(self.server)
@@ -229,7 +229,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         if reason is not None:
             return Halt(reason)
     try:
-        halt = _lead(joining, trainer, make)
+        halt = _take_part(joining, trainer, make)
     except BaseException:
         if dismiss is not None:
             try:
@@ -243,8 +243,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     return halt
 
 
-def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
-    terms, ledger, records = joining.insists, joining.charged, joining.counted
+def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
+    terms, ledger, records = joining.effective_terms, joining.ledger_path, joining.public_records
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
@@ -276,7 +276,7 @@ _looked_at: ContextVar[bool] = ContextVar("a script is imported for its function
 
 
 @contextmanager
-def looked_at() -> Iterator[None]:
+def only_importing() -> Iterator[None]:
     """Makes `run_client` do nothing inside: a script is imported only for its functions."""
     token = _looked_at.set(True)
     try:
@@ -327,7 +327,7 @@ def run(
     ignore_output_errors()
     dump_crashes()
     try:
-        given = _given(sys.argv[1:] if arguments is None else arguments)
+        given = _parse_arguments(sys.argv[1:] if arguments is None else arguments)
         if given.hold:
             raise ConfigError(
                 "--hold: a script that is run by itself is a client alone: `secureps join "
@@ -379,7 +379,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
     return settings
 
 
-def _given(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a command line; a profile fills what it leaves out."""
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--profile")
@@ -488,7 +488,7 @@ _PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
 def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
     """Reads `--run-config` as `flwr run` does: "lr=0.1 name='x'", or a TOML file's path."""
     if len(given) == 1 and given[0].endswith(".toml"):
-        return dict(flat(read_toml(Path(given[0])), f"--run-config {given[0]}"))
+        return dict(flatten_table(read_toml(Path(given[0])), f"--run-config {given[0]}"))
     found = dict[str, Setting]()
     for text in given:
         if _PAIR.sub("", text).strip():
@@ -502,11 +502,13 @@ def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
     return found
 
 
-def flat(table: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Setting]]:
+def flatten_table(
+    table: Mapping[str, Any], where: str, prefix: str = ""
+) -> Iterator[tuple[str, Setting]]:
     """Yields the plain values of a table, "a.b" for b of table a; else ConfigError."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from flat(value, where, f"{prefix}{key}.")
+            yield from flatten_table(value, where, f"{prefix}{key}.")
         elif isinstance(value, bool | int | float | str):
             yield f"{prefix}{key}", value
         else:

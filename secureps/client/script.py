@@ -13,16 +13,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from secureps.client.initial_model import Founded
-from secureps.client.runner import Asked, looked_at, refuse_unknown
+from secureps.client.runner import Asked, only_importing, refuse_unknown
 from secureps.client.trainer import (
     EvaluateResult,
     Evaluator,
     Setting,
     Trainer,
     blamed,
+    convert_evaluation,
     record_privacy,
-    taken_evaluation,
-    told_of,
+    tell_listeners,
 )
 from secureps.errors import ConfigError, PlanRefused, ScriptFailed, SecurepsError, naming
 from secureps.extras import from_extras
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from secureps.client.flower.script import FlowerScript
 
 
-def speaks_flower(path: Path) -> bool:
+def is_flower_app(path: Path) -> bool:
     """Whether a script is a Flower app: a project's folder, or a file that imports flwr.
 
     The file is read, not run. One that defines `make` is a script, whatever else it uses.
@@ -60,7 +60,7 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
     # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
     federation = plan.section.federation
     numbers = () if federation is None else federation.records
-    if record_privacy(plan, *numbers[:1]) is not None and speaks_flower(path):
+    if record_privacy(plan, *numbers[:1]) is not None and is_flower_app(path):
         from secureps.client.flower.script import NO_RECORD_PRIVACY
 
         raise PlanRefused(f"{path}: {NO_RECORD_PRIVACY}")
@@ -77,7 +77,7 @@ class Script:
         self.path = path
         self._app: FlowerScript | None = None
         self._functions: dict[str, Any] = {}
-        if speaks_flower(path):
+        if is_flower_app(path):
             # flwr is an extra, and takes half a second
             from secureps.client.flower.script import FlowerScript
 
@@ -107,11 +107,15 @@ class Script:
         asked.refuse_misspelt()
         return made
 
-    def found(
+    def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
-        return None if self._app is None else self._app.found(settings, versions, seed, clients)
+        return (
+            None
+            if self._app is None
+            else self._app.run_server_app(settings, versions, seed, clients)
+        )
 
     @property
     def takes_initial(self) -> bool:
@@ -124,7 +128,7 @@ class Script:
         return "" if self._app is None else self._app.own_code
 
     @property
-    def not_central(self) -> str:
+    def why_not_central(self) -> str:
         """Why there is no `central` baseline; empty if the script has one."""
         if self._app is not None:
             return "a Flower app trains in its clients alone"
@@ -145,11 +149,11 @@ class Script:
         with blamed("central(settings)"):
             made = None if train is None else train(Asked(settings))
         with blamed("what central(settings) returned"):
-            return None if made is None else taken_evaluation(made)
+            return None if made is None else convert_evaluation(made)
 
 
 @contextmanager
-def own_arguments(path: Path) -> Iterator[None]:
+def without_arguments(path: Path) -> Iterator[None]:
     """Gives a script a command line without arguments, because ours are not for it."""
     before, sys.argv = sys.argv, [str(path)]
     try:
@@ -182,9 +186,9 @@ def _load(path: Path) -> ModuleType:
     beside = str(path.parent.resolve())
     if sys.path[:1] != [beside]:
         sys.path.insert(0, beside)
-    told_of("its import")
+    tell_listeners("its import")
     try:
-        with looked_at(), from_extras(), own_arguments(path):
+        with only_importing(), from_extras(), without_arguments(path):
             loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]

@@ -53,7 +53,7 @@ Sealing = Generator[BlockHeader, None, Made]
 """Seals blocks one by one; yields each that may leave before all are sealed."""
 
 
-def whole(sealing: Sealing[Made]) -> Made:
+def finish_sealing(sealing: Sealing[Made]) -> Made:
     """Seals to the end, and returns the result."""
     while True:
         try:
@@ -63,7 +63,7 @@ def whole(sealing: Sealing[Made]) -> Made:
             return made
 
 
-def draft(
+def draft_receipt(
     run: bytes,
     id: SubmissionId,
     purpose: str,
@@ -133,8 +133,8 @@ class OutboxSealer:
             return little[4 * first : 4 * last]
 
         blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
-        receipt = draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
-        return whole(self._put(pinned, receipt, blocks))
+        receipt = draft_receipt(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
+        return finish_sealing(self._put(pinned, receipt, blocks))
 
     def seal(
         self,
@@ -165,7 +165,7 @@ class OutboxSealer:
         privacy = pinned.plan.section.privacy
         return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
 
-    def excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
+    def explain_excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
         """Says why this run may spend no more of a client; empty if a task is affordable.
 
         Only the ledger tells what the run has spent: it outlives a state folder that was lost.
@@ -180,7 +180,9 @@ class OutboxSealer:
         excess = budget.excess(Ledger(own), new)
         return excess and f"another version {excess}: this client stops"
 
-    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
+    def check_budget(
+        self, pinned: Pinned, client: str, task: Contribute | Evaluate
+    ) -> tuple[str, ...]:
         """Checks that the budget over all runs covers a task, else BudgetSpent; returns remarks."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
@@ -190,7 +192,7 @@ class OutboxSealer:
         self._ledger.look(pinned.run.id, ahead, privacy.delta)
         return tuple(filter(None, (self._ledger.warning(),)))
 
-    def standing(self, pinned: Pinned) -> str:
+    def describe_spending(self, pinned: Pinned) -> str:
         """Says in words what all runs have spent; empty where no budget bounds it."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
@@ -213,8 +215,8 @@ class OutboxSealer:
         kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))
         if not pinned.plan.seals_again:
-            same = ((h.block, iter([partial(self._sent, h)])) for h in headers)
-            return whole(self._put(pinned, anew, same))
+            same = ((h.block, iter([partial(self._read_sent, h)])) for h in headers)
+            return finish_sealing(self._put(pinned, anew, same))
         if kept is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         old, committee = kept
@@ -226,7 +228,7 @@ class OutboxSealer:
         def sealed(header: BlockHeader) -> Iterator[Piece]:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
-            adder.add(sums, self._sent(header), 1)
+            adder.add(sums, self._read_sent(header), 1)
             opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
             pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
             # A committee's cipher opens and seals in the same pieces. After the last one the opener
@@ -239,9 +241,9 @@ class OutboxSealer:
                 yield piece
 
         blocks = ((header.block, sealed(header)) for header in headers)
-        return whole(self._put(pinned, anew, blocks, sealer.key, committee))
+        return finish_sealing(self._put(pinned, anew, blocks, sealer.key, committee))
 
-    def _sent(self, header: BlockHeader) -> bytes:
+    def _read_sent(self, header: BlockHeader) -> bytes:
         payload = self._outbox.get(header.key)
         if payload_digest(payload) != header.digest:  # other integers would get the update's name
             raise DamagedStore(

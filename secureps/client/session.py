@@ -29,11 +29,11 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     Parameters,
-    check_like,
+    convert_tensors,
+    find_mismatch,
     number,
     record_privacy,
-    taken_tensors,
-    whole_number,
+    to_whole_number,
 )
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.member_records import Sealed, SubmissionSettled
@@ -118,7 +118,7 @@ class Session:
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
-        self._entered = self._told = False
+        self._entered = self._raised = False
 
     def __enter__(self) -> Session:
         if self._entered:
@@ -130,13 +130,13 @@ class Session:
         except BaseException:  # Ctrl-C: there is no __exit__ yet
             self._stop()
             raise
-        self._raise()
+        self._raise_end()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._leave()
-            self._raise()
+            self._raise_end()
         else:
             self._stop()
 
@@ -191,7 +191,7 @@ class Session:
                 "push what came of it first"
             )
         self._pulled = self._exchange.take()
-        self._raise()
+        self._raise_end()
         return self._pulled
 
     def push(
@@ -240,7 +240,7 @@ class Session:
             _demand_private(self._pulled.config, result)
         self._pulled = None
         sealed = self._exchange.give(result)
-        self._raise()
+        self._raise_end()
         return sealed
 
     def push_sum(
@@ -269,7 +269,7 @@ class Session:
             end: Halt | BaseException = take_part(self._joining, self._trainer, self._make)
         except BaseException as error:
             end = error
-        self._exchange.ended(end)
+        self._exchange.note_end(end)
 
     def _make(self, *parts: Any, terms: Terms) -> Executor:
         kit, site, stores, around = parts
@@ -277,9 +277,9 @@ class Session:
         executor = make_member(kit, site, stores, metered, terms=terms)
         executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor
-        if self._exchange.over:  # it was stopped before there was anything to stop
+        if self._exchange.is_over:  # it was stopped before there was anything to stop
             executor.stop()
-        self._exchange.started()
+        self._exchange.note_start()
         return executor
 
     def _leave(self) -> None:
@@ -299,11 +299,11 @@ class Session:
             self._executor.stop()
         self._thread.join()
 
-    def _raise(self) -> None:
+    def _raise_end(self) -> None:
         """Raises what ended the client, once."""
         end = self._exchange.end
-        if isinstance(end, BaseException) and not self._told:
-            self._told = True
+        if isinstance(end, BaseException) and not self._raised:
+            self._raised = True
             raise end
 
     def _demand_inside(self) -> None:
@@ -389,7 +389,7 @@ def join(
     """
     agreed = plan if isinstance(plan, Plan) else load_plan(plan)
     policy = NO_POLICY if site is None else read_site(Path(site))
-    records = policy.records_of(records)
+    records = policy.choose_records(records)
     if not private_steps and record_privacy(agreed, records) is not None:
         raise PlanRefused(
             "the plan trains with record-level privacy: a loop that clips each record's gradient "
@@ -445,13 +445,13 @@ def _make_model(
         if any(fnmatchcase(name, pattern) for pattern in frozen)
     }
     try:
-        own = taken_tensors(pushed)
-        given |= own | taken_tensors(sums)
+        own = convert_tensors(pushed)
+        given |= own | convert_tensors(sums)
     except WrongShape as error:
         raise ScriptFailed(f"push: {error}") from None
     if both := sorted(summed & own.keys()):
         raise ScriptFailed(f"push: {named(both)} is summed: give it in sums= alone")
-    if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
+    if wrong := find_mismatch(given, {name: array.shape for name, array in model.items()}):
         raise ScriptFailed(f"push: {wrong}")
     trained = dict[str, Array]()
     for name, base in model.items():
@@ -468,7 +468,7 @@ def _make_model(
 
 def _count(key: str, given: object) -> int:
     try:
-        count = whole_number(key, given)
+        count = to_whole_number(key, given)
     except Malformed as error:
         raise ScriptFailed(f"push: {error}") from None
     if count < 1:
@@ -533,12 +533,12 @@ class Exchange(Meter):
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._pushed is not None or self.over)
+            self._changed.wait_for(lambda: self._pushed is not None or self.is_over)
             if self._pushed is None:
                 raise Left
             return self._pushed
 
-    def sealed(self, ids: set[str]) -> None:
+    def note_sealed(self, ids: set[str]) -> None:
         """Notes the ids of the sealed updates; `give` returns once all of them are journalled."""
         with self._changed:
             self._sealed = ids
@@ -555,13 +555,13 @@ class Exchange(Meter):
                         self.outcomes[str(id)] = outcome
             self._changed.notify_all()
 
-    def started(self) -> None:
+    def note_start(self) -> None:
         """Notes that the client is put together; it may still have to join."""
         with self._changed:
             self._started = True
             self._changed.notify_all()
 
-    def ended(self, end: Halt | BaseException) -> None:
+    def note_end(self, end: Halt | BaseException) -> None:
         """Notes that the client ended, and why."""
         with self._changed:
             self.end = end
@@ -572,24 +572,24 @@ class Exchange(Meter):
     def wait_for_start(self) -> None:
         """Waits until the client is put together, or has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: self._started or self.over)
+            self._changed.wait_for(lambda: self._started or self.is_over)
 
     def take(self) -> PulledModel | None:
         """The next model to train from; None once the run is over."""
         with self._changed:
-            self._changed.wait_for(lambda: self._asked is not None or self.over)
+            self._changed.wait_for(lambda: self._asked is not None or self.is_over)
             model, self._asked = self._asked, None
-            return None if self.over else model
+            return None if self.is_over else model
 
     def give(self, result: FitResult) -> tuple[str, ...]:
         """Hands an update over, waits until it is durable, and returns the ids of durable ones."""
         with self._changed:
-            if self.over:
+            if self.is_over:
                 return ()
             self._pushed = result
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: self.over or (self._sealed is not None and self._sealed <= self._durable)
+                lambda: self.is_over or (self._sealed is not None and self._sealed <= self._durable)
             )
             return tuple(sorted((self._sealed or set()) & self._durable))
 
@@ -600,7 +600,7 @@ class Exchange(Meter):
             self._changed.notify_all()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """True once the session was closed or its client ended."""
         return self._closed or self.end is not None
 
@@ -667,5 +667,5 @@ class ExchangeWorker:
             return Leave(LEFT)
         sealing = isinstance(task, Contribute | SealOn)
         if sealing and isinstance(done, Contributed) and not done.again:  # again: sealed anew
-            self._exchange.sealed({str(update.receipt.id) for update in done.updates})
+            self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
         return done

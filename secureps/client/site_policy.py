@@ -69,7 +69,7 @@ class SitePolicy:
         file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
         self.demand_script(Path(file) if file else None)
 
-    def records_of(self, option: int | None) -> int | None:
+    def choose_records(self, option: int | None) -> int | None:
         """The number to count by; ConfigError if the option contradicts this site's."""
         if self.records is None or option in (None, self.records):
             return self.records or option
@@ -78,7 +78,7 @@ class SitePolicy:
             "leave the option out"
         )
 
-    def ledger_of(self, option: Path | None) -> Path | None:
+    def choose_ledger(self, option: Path | None) -> Path | None:
         """The ledger to charge; ConfigError if the option names another than this site's."""
         if self.ledger is None or option is None or option.absolute() == self.ledger:
             return self.ledger or option

@@ -48,7 +48,7 @@ from secureps.client.trainer import (
     HeldTensor,
     RecordPrivacy,
     Setting,
-    check_like,
+    find_mismatch,
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.tensor_kinds import Kind
@@ -149,11 +149,11 @@ class TorchTrainer:
         touches: Mapping[str, NDArray[np.int64]] | None = None,
     ) -> None:
         self._model = model
-        self._train = _tensors(train, "train")
-        self._held_out = _tensors(held_out, "held_out")
+        self._train = _to_tensors(train, "train")
+        self._held_out = _to_tensors(held_out, "held_out")
         self._loss = loss
         self._metrics: dict[str, Measure] | None = None if metrics is None else dict(metrics)
-        self._device = _device(device)
+        self._device = _find_device(device)
         self._digest: bytes | None = None
         self._ranks = ranks.Ranks()
         self._touches = {
@@ -187,7 +187,7 @@ class TorchTrainer:
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
             module = self._make_model()
         state, ties = _tensors_of(module), _ties(module)
-        made = {name: _array(each) for name, each in state.items() if name not in ties}
+        made = {name: _to_array(each) for name, each in state.items() if name not in ties}
         return {name: made[ties.get(name, name)] for name in state}
 
     def refuse_settings(
@@ -305,10 +305,10 @@ class TorchTrainer:
 
         Returns why it ended; None if this process is the client's.
         """
-        if not ranks.several() or ranks.leads():
+        if not ranks.is_group() or ranks.is_client():
             return None
         with ranks.failing_together():
-            while (heard := ranks.hear()) is not None:
+            while (heard := ranks.receive_order()) is not None:
                 with suppress(NotFinite):  # all have met it: the client says so, and decides
                     if heard[1] == ranks.EVALUATION:
                         self._evaluate(heard[0])
@@ -337,14 +337,14 @@ class TorchTrainer:
                 momentum=local.momentum,
                 weight_decay=local.weight_decay,
             )
-            rng = np.random.Generator(np.random.PCG64(derived(key, "order")))
+            rng = np.random.Generator(np.random.PCG64(derive(key, "order")))
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if privacy is None:
                 least = 2 if any(isinstance(each, _BatchNorm) for each in module.modules()) else 1
                 size = (local.batch_size, least)
-                batches = _shuffled(rng, len(self._train[0]), size, order.steps)
-                down = ranks.descend_together if ranks.several() else descend
+                batches = _shuffle_batches(rng, len(self._train[0]), size, order.steps)
+                down = ranks.descend_together if ranks.is_group() else descend
                 metrics["loss"] = down(module, sgd, task, batches)
             else:
                 noise = noise_generators(key, self._device)
@@ -360,7 +360,7 @@ class TorchTrainer:
         stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
         if stays and name not in self._touches:
             return HeldTensor(tensor.detach())
-        return _array(tensor)
+        return _to_array(tensor)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Evaluates a model on the held-out records; changes nothing.
@@ -372,7 +372,7 @@ class TorchTrainer:
                 process of this client has failed.
         """
         self._ranks.demand_whole()
-        if not (ranks.several() and self._has_shards):
+        if not (ranks.is_group() and self._has_shards):
             return self._evaluate(parameters)
         with self._ranks.together(ranks.EVALUATION, parameters, None):
             return self._evaluate(parameters)
@@ -433,7 +433,7 @@ class TorchTrainer:
         ties, state = _ties(module), _tensors_of(module)
         shapes = {name: tuple(each.shape) for name, each in state.items() if name not in ties}
         given = {name: each for name, each in parameters.items() if name not in ties}
-        if (reason := check_like(given, shapes)) is not None:
+        if (reason := find_mismatch(given, shapes)) is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
         with torch.no_grad():
             for name in shapes:
@@ -448,7 +448,7 @@ class TorchTrainer:
             variance = getattr(layer, "running_var", None)
             if isinstance(variance, Tensor):
                 variance.clamp_(min=0)
-        return ranks.placed(module, self._device)
+        return ranks.place(module, self._device)
 
     @contextmanager
     def _reproducible(self, key: bytes, purpose: str, size: str = "batch_size") -> Iterator[None]:
@@ -475,7 +475,7 @@ class TorchTrainer:
                 torch.set_deterministic_debug_mode(before)
 
 
-def _shuffled(
+def _shuffle_batches(
     rng: np.random.Generator, records: int, size: tuple[int, int], steps: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yields `steps` batches of shuffled passes; a short one has the second `size` at least."""
@@ -508,21 +508,23 @@ def _classifies(outputs: Any, targets: Tensor) -> bool:
     return targets.shape == outputs.shape[:1] + outputs.shape[2:]
 
 
-def _array(tensor: Tensor) -> Array:
+def _to_array(tensor: Tensor) -> Array:
     """A copy on the host; bfloat16, which NumPy lacks, becomes float32."""
     dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
     order = torch.contiguous_format
     return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
 
 
-def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
+def _to_tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
     pair = tuple(records)
     if len(pair) != 2:
         raise ScriptFailed(
             f"{name} is a {type(records).__name__} of {len(pair)}, and must be a pair of arrays or "
             "tensors: inputs and targets"
         )
-    x, y = (_tensor(f"{name}: {what}", pair[at]) for at, what in enumerate(("inputs", "targets")))
+    x, y = (
+        _to_tensor(f"{name}: {what}", pair[at]) for at, what in enumerate(("inputs", "targets"))
+    )
     if len(x) == 0 or len(x) != len(y):
         raise ScriptFailed(
             f"{name}: {len(x)} inputs and {len(y)} targets; need as many, at least 1"
@@ -530,7 +532,7 @@ def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _tensor(what: str, given: Tensor | Array) -> Tensor:
+def _to_tensor(what: str, given: Tensor | Array) -> Tensor:
     if isinstance(given, Tensor):
         return given
     try:
@@ -557,7 +559,7 @@ def _find_lacking(
     return None
 
 
-def _device(name: str) -> torch.device:
+def _find_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -583,7 +585,7 @@ def fit_key(
     return digest.digest()
 
 
-def derived(key: bytes, purpose: str, size: int = 32) -> int:
+def derive(key: bytes, purpose: str, size: int = 32) -> int:
     """Derives an integer of `size` bytes from `key` for one purpose."""
     digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
     return int.from_bytes(digest.digest(), "big")
@@ -591,7 +593,7 @@ def derived(key: bytes, purpose: str, size: int = 32) -> int:
 
 def seed_of(key: bytes, purpose: str) -> int:
     """Derives a seed of SEED_BITS from `key` for one purpose."""
-    return derived(key, purpose, 8) >> (64 - SEED_BITS)
+    return derive(key, purpose, 8) >> (64 - SEED_BITS)
 
 
 def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
@@ -618,5 +620,5 @@ def noise_seeds(key: bytes) -> tuple[int, ...]:
     The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
     other two: 2^128 of work and memory.
     """
-    wide = derived(key, "noise")
+    wide = derive(key, "noise")
     return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))

@@ -46,17 +46,17 @@ class Order:
     steps: int
 
 
-def several() -> bool:
+def is_group() -> bool:
     """Whether this process is one of several that train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def leads() -> bool:
+def is_client() -> bool:
     """Whether this process is the client."""
     return dist.get_rank() == 0
 
 
-def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
+def send_order(given: Order | None, parameters: Mapping[str, Array]) -> None:
     """Tells the other ranks what to train from; None dismisses them."""
     head = b"null"
     if given is not None:
@@ -69,16 +69,16 @@ def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
         _send(np.ascontiguousarray(each).reshape(-1).view(np.uint8))
 
 
-def hear() -> tuple[dict[str, Array], Order] | None:
+def receive_order() -> tuple[dict[str, Array], Order] | None:
     """Waits for the next order of rank 0, and its model; None once the client is done."""
-    (length,) = _received(1, np.int64)
-    told = json.loads(_received(int(length), np.uint8).tobytes())
+    (length,) = _receive(1, np.int64)
+    told = json.loads(_receive(int(length), np.uint8).tobytes())
     if told is None:
         return None
     parameters = {}
     for name, dtype, shape in told["tensors"]:
         count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        parameters[name] = _received(count, np.uint8).view(dtype).reshape(shape)
+        parameters[name] = _receive(count, np.uint8).view(dtype).reshape(shape)
     given = Order(bytes.fromhex(told["key"]), LocalSgd(**told["local"]), told["steps"])
     return parameters, given
 
@@ -94,7 +94,7 @@ def failing_together() -> Iterator[None]:
     wait as long as its own watchdog. Raises ScriptFailed, with the rank's number, if another rank
     failed first.
     """
-    if not several():
+    if not is_group():
         yield
         return
     rank, store = dist.get_rank(), distributed_c10d._get_default_store()
@@ -136,7 +136,7 @@ class Ranks:
         and ScriptFailed if a rank failed, now or before.
         """
         self.demand_whole()
-        if several():
+        if is_group():
             if privacy is not None:
                 raise PlanRefused(
                     "record privacy: DP-SGD is taken by one process; start this client without "
@@ -145,8 +145,8 @@ class Ranks:
             self._hear = False
         try:
             with failing_together():
-                if several():
-                    order(given, parameters)
+                if is_group():
+                    send_order(given, parameters)
                 yield
         except NotFinite:
             self._hear = True
@@ -163,8 +163,8 @@ class Ranks:
         Ranks in the midst of a training that this rank left would hear no order; they fail once
         this process has ended.
         """
-        if several() and self._hear:
-            order(None, {})
+        if is_group() and self._hear:
+            send_order(None, {})
 
 
 def descend_together(
@@ -193,9 +193,9 @@ def shards_of(module: nn.Module) -> Callable[[], Iterable[nn.Module]] | None:
     return found if callable(found) else None
 
 
-def placed(module: nn.Module, device: torch.device) -> nn.Module:
+def place(module: nn.Module, device: torch.device) -> nn.Module:
     """Puts a model on a rank's device: all of it, or this rank's share if it has `shards`."""
-    parts = shards_of(module) if several() else None
+    parts = shards_of(module) if is_group() else None
     if parts is None:
         return module.to(device)
     from torch.distributed.device_mesh import init_device_mesh
@@ -213,14 +213,14 @@ def state_of(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Ranks that hold shares call it together; the others get nothing.
     """
-    if not several() or shards_of(module) is None:
+    if not is_group() or shards_of(module) is None:
         return state
     from torch.distributed.tensor import DTensor
 
     found = dict[str, Tensor]()
     for name, each in state.items():
         whole = each.full_tensor() if isinstance(each, DTensor) else each
-        if leads():
+        if is_client():
             found[name] = whole.cpu()
     return found
 
@@ -230,7 +230,7 @@ def _send(array: NDArray[np.int64] | NDArray[np.uint8]) -> None:
         dist.broadcast(torch.from_numpy(array.copy()), 0)
 
 
-def _received(count: int, dtype: type[np.generic]) -> Array:
+def _receive(count: int, dtype: type[np.generic]) -> Array:
     made = np.empty(count, dtype)
     if count:
         dist.broadcast(torch.from_numpy(made), 0)

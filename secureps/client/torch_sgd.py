@@ -25,10 +25,10 @@ from torch.nn import functional
 from secureps.client.private_sum import (
     Kept,
     Measure,
-    made_records,
+    make_records,
     private_sum,
     refuse_model,
-    zeros,
+    zero_sums,
 )
 from secureps.client.trainer import RecordPrivacy, Setting
 from secureps.config.sections import Table, parse
@@ -119,17 +119,17 @@ def descend_privately(
     rng, noise = generators
     refuse_model(module)
     kept = Kept(module)
-    made = tuple(each.to(task.device) for each in made_records(task.x, task.y))
+    made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()
     records = len(task.x)
-    optimizer = _noisy(sgd, privacy, records, noise)
+    optimizer = _make_noisy(sgd, privacy, records, noise)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # of vmap
         for _ in range(steps):
             index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
             optimizer.zero_grad()
-            sums = zeros(optimizer.params)
+            sums = zero_sums(optimizer.params)
             gradients.add(task.batch, index, sums)
             kept.refuse_changes()  # at every step, because a later one may undo a change
             for each in optimizer.params:
@@ -146,7 +146,7 @@ def descend_privately(
         )
 
 
-def _noisy(
+def _make_noisy(
     sgd: torch.optim.SGD,
     privacy: RecordPrivacy,
     records: int,
@@ -194,7 +194,7 @@ def refuse_compiled(module: nn.Module) -> None:
 def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
     """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
 
-    The model is tried on made records (`made_records`), so a refusal tells nothing of a real
+    The model is tried on made records (`make_records`), so a refusal tells nothing of a real
     record's values. Returns why targets are out of range, by argument: under record-level privacy,
     ending a client for that would tell everybody of a record, without noise.
     """
@@ -204,15 +204,17 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
 
     @cache
     def tried(dtype: torch.dtype, shape: torch.Size) -> Any:
-        return _tried(module, torch.empty(1, *shape, dtype=dtype))
+        return _try_model(module, torch.empty(1, *shape, dtype=dtype))
 
     for name, (x, y) in held.items():
         outputs, shape = tried(x.dtype, x.shape[1:]), x.shape[1:]
         if outputs is None:
             for dtype in (*weights, torch.int64):
                 if tried(dtype, shape) is not None:
-                    wanted = f"and the model takes {_named(dtype)}: make them {_named(dtype)}"
-                    raise ScriptFailed(f"{name}: inputs are {_named(x.dtype)}, {wanted}")
+                    wanted = (
+                        f"and the model takes {_dtype_name(dtype)}: make them {_dtype_name(dtype)}"
+                    )
+                    raise ScriptFailed(f"{name}: inputs are {_dtype_name(x.dtype)}, {wanted}")
         if ignored is None:
             continue
         if outputs is not None and not isinstance(outputs, Tensor):
@@ -233,7 +235,7 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
 
 def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
     """Says why targets are no classes for outputs of this shape by record, if they are none."""
-    kind, shape = _named(y.dtype), tuple(y.shape)
+    kind, shape = _dtype_name(y.dtype), tuple(y.shape)
     if y.is_floating_point():
         if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # chances of the classes
             return None
@@ -273,17 +275,17 @@ def _ignored_class(loss: Measure) -> int | None:
     return given.get("ignore_index", -100) if loss is functional.cross_entropy else None
 
 
-def _tried(module: nn.Module, like: Tensor) -> Any:
+def _try_model(module: nn.Module, like: Tensor) -> Any:
     """Returns the model's outputs for made records, untrained; None if it fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return module.eval()(made_records(like, like, TRIED)[0])
+            return module.eval()(make_records(like, like, TRIED)[0])
     except Exception:  # whatever a model raises; its training will say it
         return None
 
 
-def _named(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

@@ -14,7 +14,7 @@ Checks and converts what a data holder's functions return, native trainers and F
 What cannot be converted is refused by its key; `blamed` adds the function. Examples and steps may
 be any whole number (`3.0`, `np.int64(3)`); a loss or metric any number or tensor of one; a tensor
 anything that NumPy takes. A metric that is no number is left out, unless it is one of the plan's.
-`initial_model.conformed` then casts a trained tensor to the run's type.
+`initial_model.conform` then casts a trained tensor to the run's type.
 
 Evaluates a model on a data holder's held-out records, and reads a plan's metrics.
 """
@@ -382,7 +382,7 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
         return told
 
 
-def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
+def training_function(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
     """The function that trains: `fit_held`, unless a derived class has a `fit` of its own."""
     for kind in type(trainer).__mro__:
         if "fit_held" in vars(kind):
@@ -393,7 +393,7 @@ def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResul
     return trainer.fit
 
 
-def check_like(
+def find_mismatch(
     parameters: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
 ) -> str | None:
     """Names the first tensor that differs from a model's names and shapes; None if none does."""
@@ -437,17 +437,17 @@ log = logging.getLogger("secureps")
 _listeners: list[Callable[[str], None]] = []
 
 
-def entering(listener: Callable[[str], None]) -> None:
+def add_listener(listener: Callable[[str], None]) -> None:
     """Adds a listener for each function of the data holder, before the call (it may hang)."""
     _listeners.append(listener)
 
 
-def leaving(listener: Callable[[str], None]) -> None:
+def remove_listener(listener: Callable[[str], None]) -> None:
     """Removes a listener."""
     _listeners.remove(listener)
 
 
-def told_of(what: str) -> None:
+def tell_listeners(what: str) -> None:
     """Tells all listeners which function is called next."""
     for listener in _listeners:
         listener(what)
@@ -464,7 +464,7 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
     Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit
     does not pass, because it would end a thread. `whose` names the client to listeners.
     """
-    told_of(f"{whose}'s {what}" if whose else what)
+    tell_listeners(f"{whose}'s {what}" if whose else what)
     try:
         with from_extras():
             yield
@@ -500,7 +500,7 @@ def number(value: object) -> float | None:
         return None
 
 
-def whole_number(key: str, value: object) -> int:
+def to_whole_number(key: str, value: object) -> int:
     """Converts a number of examples or steps; Malformed unless it is whole, 0 or more."""
     plain = _plain(value)
     sound = isinstance(plain, Real) and not isinstance(plain, bool)
@@ -509,7 +509,7 @@ def whole_number(key: str, value: object) -> int:
     return int(plain)
 
 
-def taken_tensors(returned: object) -> dict[str, Array]:
+def convert_tensors(returned: object) -> dict[str, Array]:
     """Converts a model's tensors to arrays, but those on a device; else WrongShape."""
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
@@ -519,19 +519,19 @@ def taken_tensors(returned: object) -> dict[str, Array]:
     return {name: _array(name, value) for name, value in returned.items()}
 
 
-def taken_fit(result: object) -> FitResult:
+def convert_fit(result: object) -> FitResult:
     """Converts the result of `fit` to arrays and numbers; else WrongShape or Malformed."""
     if not isinstance(result, FitResult):
         raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
     return FitResult(
-        taken_tensors(result.parameters),
-        whole_number("examples", result.examples),
+        convert_tensors(result.parameters),
+        to_whole_number("examples", result.examples),
         _metrics(result.metrics),
-        whole_number("steps", result.steps),
+        to_whole_number("steps", result.steps),
     )
 
 
-def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
+def convert_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
     """Converts the result of `evaluate` or `report_at` to numbers; else WrongShape or Malformed.
 
     `wanted` are the plan's metrics, which must be numbers.
@@ -541,7 +541,7 @@ def taken_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateRe
     loss = number(result.loss)
     if loss is None and result.loss is not None:
         raise Malformed(f"loss is {result.loss!r:.80}, and must be a number, or None")
-    examples = whole_number("examples", result.examples)
+    examples = to_whole_number("examples", result.examples)
     return EvaluateResult(loss, examples, _metrics(result.metrics, wanted))
 
 
@@ -646,7 +646,7 @@ def judge(
 def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
     """Converts the result of a holder's function; ScriptFailed if it cannot be used."""
     with blamed(what):
-        result = taken_evaluation(returned, wanted)
+        result = convert_evaluation(returned, wanted)
         if result.examples < 1:
             raise Malformed(f"{result.examples} examples: at least 1 is needed")
         loss = {} if result.loss is None else {"loss": result.loss}
@@ -663,8 +663,8 @@ class PooledEvaluation:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Raises WrongShape if no evaluator has held-out records; else as `taken_evaluation`."""
-        told = [taken_evaluation(each.evaluate(parameters)) for each in self._evaluators]
+        """Raises WrongShape if no evaluator has held-out records; else as `convert_evaluation`."""
+        told = [convert_evaluation(each.evaluate(parameters)) for each in self._evaluators]
         results = [result for result in told if result.examples]
         if not results:
             raise WrongShape("no data holder has held-out records: each said 0 examples")

@@ -124,22 +124,22 @@ class Update:
     uncut: float | None = None
 
     @classmethod
-    def of(cls, values: NDArray[np.float32], norm: float) -> Update:
+    def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
         """An update in memory, float32 (size,): its parts are views."""
         return cls(values.size, largest_magnitude(values), norm, _slices(values))
 
-    def whole(self) -> NDArray[np.float32]:
+    def to_array(self) -> NDArray[np.float32]:
         made = np.empty(self.size, np.float32)
         for start in range(0, self.size, PIECE):
             stop = min(start + PIECE, self.size)
             made[start:stop] = self.part(start, stop)
         return made
 
-    def held(self) -> Update:
+    def copy_to_memory(self) -> Update:
         """Copies the update into memory; its parts are views that the caller may change."""
-        return dataclasses.replace(self, part=_slices(self.whole()))
+        return dataclasses.replace(self, part=_slices(self.to_array()))
 
-    def beyond(self, part: slice, share: float, most: float) -> int:
+    def count_beyond(self, part: slice, share: float, most: float) -> int:
         """How many values of a part are beyond `most`, times `share` in float64."""
         return sum(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
@@ -182,12 +182,12 @@ def difference(
 
     def part(first: int, last: int) -> NDArray[np.float32]:
         out = np.empty(last - first, np.float32)
-        for k, start, stop in runs(starts, first, last):
+        for k, start, stop in overlaps(starts, first, last):
             spec, view = tensors[k]
             if spec == SCALE:
                 out[start - first : stop - first] = 0
                 continue
-            for j, begin, end in runs(ends, start, stop):
+            for j, begin, end in overlaps(ends, start, stop):
                 now = view[begin - starts[k] : end - starts[k]]
                 before = published[j][begin - ends[j] : end - ends[j]]
                 subtract(spec, now, before, out[begin - first : end - first])
@@ -196,7 +196,7 @@ def difference(
     return part
 
 
-def runs(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
+def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Yields (k, begin, end) for the part of [first, last) in each [starts[k], starts[k + 1])."""
     k = bisect_right(starts, first) - 1
     while first < last:
@@ -281,7 +281,7 @@ def clip_update(
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
         joint = mover.clip_with_indicator(delta(0, layout.size), scale)
-        return Update.of(joint, mover.norm)
+        return Update.from_values(joint, mover.norm)
     statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
     largest = 0.0
 
@@ -294,7 +294,7 @@ def clip_update(
             largest = max(largest, largest_magnitude(values))
             if statistics and not np.isfinite(values).all():
                 raise NotFinite("an update has a value that is not a finite float32")
-            for part in within(statistics, start, start + values.size):
+            for part in overlapping_slices(statistics, start, start + values.size):
                 values[part] = 0
             yield values
 
@@ -302,7 +302,7 @@ def clip_update(
 
     def clipped(first: int, last: int) -> NDArray[np.float32]:
         values = delta(first, last)
-        kept = [(part, values[part].copy()) for part in within(statistics, first, last)]
+        kept = [(part, values[part].copy()) for part in overlapping_slices(statistics, first, last)]
         shrink(values, factor)
         for part, as_it_was in kept:
             values[part] = as_it_was
@@ -313,11 +313,11 @@ def clip_update(
         layout.size, largest, min(norm, clip), of_it, uncut=norm if norm > clip else None
     )
     if isinstance(mover, MovingRange) and scale is not None:
-        return _in_units(update, scale, mover.encode_length(update.norm, scale))
+        return _divide_by_scale(update, scale, mover.encode_length(update.norm, scale))
     return update
 
 
-def _in_units(update: Update, scale: float, last: np.float32) -> Update:
+def _divide_by_scale(update: Update, scale: float, last: np.float32) -> Update:
     def part(first: int, end: int) -> NDArray[np.float32]:
         values = update.part(first, end)
         values /= np.float32(scale)
@@ -328,7 +328,7 @@ def _in_units(update: Update, scale: float, last: np.float32) -> Update:
     return dataclasses.replace(update, part=part)
 
 
-def magnitude(plan: Plan, group: str, update: Update) -> int | None:
+def declared_magnitude(plan: Plan, group: str, update: Update) -> int | None:
     """The norm that a receipt declares; None unless the rule asks for it."""
     section = plan.group(group)
     if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
@@ -350,18 +350,20 @@ def tell_cuts(
         left = 100 * update.norm / update.uncut
         said.append(f"update norm {update.uncut:.3g}, clip {update.norm:.3g}: cut to {left:.2g} %")
     if most is not None:
-        said += _range_words(layout, update, share, most)
+        said += _describe_range_cuts(layout, update, share, most)
     if said:
         tell(party, EVENT, where + "; ".join(said))
 
 
-def _range_words(layout: GroupLayout, update: Update, share: float, most: float) -> Iterator[str]:
+def _describe_range_cuts(
+    layout: GroupLayout, update: Update, share: float, most: float
+) -> Iterator[str]:
     """Says what the range cuts off, and which numbers of the plan would hold the update."""
     whole, in_plan = update.largest * share, "in the plan's [[group]]"
-    wider = f" and range = {_room(whole):g}" if whole > most else ""
+    wider = f" and range = {_round_up(whole):g}" if whole > most else ""
     count = {}
     if wider:  # `largest` is of the values before the clip: these are counted after it
-        count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
+        count = {name: update.count_beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
         largest = share * max(map(largest_magnitude, pieces(update.part, 0, update.size)))
@@ -370,24 +372,24 @@ def _range_words(layout: GroupLayout, update: Update, share: float, most: float)
             f"{after}{beyond:,} of the update's {update.size:,} values are beyond range {most:.3g}"
             f": cut to it, {count[worst]:,} of them in {worst}"
         )
-        yield f"the largest is {largest:.3g}: range = {_room(largest):g} {in_plan} holds it"
+        yield f"the largest is {largest:.3g}: range = {_round_up(largest):g} {in_plan} holds it"
     if update.uncut is not None and update.uncut > FAR * update.norm:
         yield (
             "no clip suits an update this long: its inputs are not scaled, or its learning rate is "
             "too high"
         )
     elif update.uncut is not None:
-        clip = f"clip = {_room(update.uncut):g}"
+        clip = f"clip = {_round_up(update.uncut):g}"
         yield f"{clip}{wider} {in_plan} would hold the whole update"
 
 
-def _room(largest: float) -> float:
+def _round_up(largest: float) -> float:
     """The next number of one digit: the next update may be a little larger."""
     digit = 10.0 ** math.floor(math.log10(largest))
     return float(f"{math.ceil(largest / digit) * digit:.0e}")
 
 
-def within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
+def overlapping_slices(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
     """The parts of these slices that lie in values [first, last), counted from `first`."""
     for part in parts:
         start, stop = max(part.start, first), min(part.stop, last)
@@ -461,7 +463,7 @@ class UpdateIntegers:
             made = [self._round(part(block), update, share) for block in every]
         else:
             made = self._round_and_noise(mechanism, [part(block) for block in every], update)
-        return _digest_of(examples, made), [(block, _slices(made[block])) for block in order]
+        return _hash_integers(examples, made), [(block, _slices(made[block])) for block in order]
 
     @cached_property
     def _grid(self) -> Grid:
@@ -527,7 +529,7 @@ class UpdateIntegers:
                 encoded[span] = code.encode(update.part(*place))
             whole, _ = clip_l2(encoded, mechanism.clip)
         else:
-            whole = update.whole()
+            whole = update.to_array()
         z = mechanism.round_update(whole, self.stream("round", *self._labels).words)
         every = parts if section.feedback else ()
         kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
@@ -570,7 +572,7 @@ def _leave_rest(
     rest -= code.decode(integers * step)
 
 
-def _digest_of(examples: int, blocks: Iterable[Integers]) -> bytes:
+def _hash_integers(examples: int, blocks: Iterable[Integers]) -> bytes:
     """Hashes the public number and all integers, int32 little-endian, by BLAKE3."""
     hasher = payload_hasher()
     hasher.update(examples.to_bytes(8, "little"))

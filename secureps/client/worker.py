@@ -24,15 +24,15 @@ from secureps.buffers import Buffers
 from secureps.client.initial_model import (
     LocalTensors,
     Tensors,
-    conformed,
+    add_ties,
+    conform,
     initial_digest,
     initial_parameters,
     refuse_changed,
     refuse_other_start,
     take_frozen,
-    with_ties,
 )
-from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
+from secureps.client.sealing import OutboxSealer, Sealing, draft_receipt, finish_sealing
 from secureps.client.trainer import (
     LOOK,
     SECRET_BYTES,
@@ -42,12 +42,12 @@ from secureps.client.trainer import (
     HeldTensor,
     Trainer,
     blamed,
-    fit_of,
+    convert_fit,
     judge,
     kinds_of,
     record_privacy,
-    taken_fit,
     ties_of,
+    training_function,
 )
 from secureps.client.update import (
     BlockIntegers,
@@ -56,10 +56,10 @@ from secureps.client.update import (
     UpdateIntegers,
     add_kept,
     clip_update,
+    declared_magnitude,
     difference,
     keep,
     load_kept,
-    magnitude,
 )
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Label, Seed, Stream
@@ -173,7 +173,7 @@ class _Draft:
     rest: Callable[[], None] | None
 
 
-def _not_finite(layout: GroupLayout, result: FitResult) -> str:
+def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
     """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
     try:
         layout.flatten(result.parameters)
@@ -183,7 +183,7 @@ def _not_finite(layout: GroupLayout, result: FitResult) -> str:
     return ""
 
 
-def trained_update(made: Trained) -> Update:
+def make_update(made: Trained) -> Update:
     """Makes the clipped update of a group; in memory and changeable where the plan has feedback.
 
     It is made on the device where the model was trained, if it was left there, with the same bits.
@@ -191,7 +191,7 @@ def trained_update(made: Trained) -> Update:
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
-        return _addends(plan, layout, made.model)
+        return make_addends(plan, layout, made.model)
     named = (made.model.get(spec.name) for spec in layout.tensors)
     held = next((each for each in named if isinstance(each, HeldTensor)), None)
     if held is not None:
@@ -202,10 +202,10 @@ def trained_update(made: Trained) -> Update:
             return there
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
     update = clip_update(plan, layout, delta, made.scale, made.kinds)
-    return update.held() if plan.group(layout.name).feedback else update
+    return update.copy_to_memory() if plan.group(layout.name).feedback else update
 
 
-def _addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
+def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
     """Makes what a client adds to a sum: the tensors themselves, not how they changed.
 
     Raises:
@@ -214,8 +214,8 @@ def _addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Upd
     section, values = plan.group(layout.name), layout.flatten(tensors)
     if plan.is_exact(layout.name):
         check_addends(section, layout, values)
-        return Update.of(values, float(np.linalg.norm(values)))
-    return Update.of(*clip_l2(values, section.clip))
+        return Update.from_values(values, float(np.linalg.norm(values)))
+    return Update.from_values(*clip_l2(values, section.clip))
 
 
 class ClientWorker(Worker):
@@ -288,13 +288,13 @@ class ClientWorker(Worker):
         layout = self._layout().group(request.group)
         first, last = layout.span(request.block)
         if len(payload) != 4 * (last - first):
-            payload = self._follow(layout, request, payload)
+            payload = self._apply_changes(layout, request, payload)
             digest = payload_digest(payload)
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
         self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
         return digest
 
-    def _follow(
+    def _apply_changes(
         self, layout: GroupLayout, request: GetBlock, changes: bytes | memoryview
     ) -> memoryview:
         """Applies differences to the pulled block that they start from; float32 as published."""
@@ -322,9 +322,9 @@ class ClientWorker(Worker):
                 if unsent := self._find_repeats(task):
                     return Contributed((), (), unsent)
                 pinned = self._machine.pinned
-                if excess := self._sealer.excess(pinned, self._site.name, task):
+                if excess := self._sealer.explain_excess(pinned, self._site.name, task):
                     return Leave(excess)
-                if seconds := self._rest(task):
+                if seconds := self._seconds_to_rest(task):
                     return Contributed((), (), again=task.aims, rest=seconds)
                 self._sealing, self._aims = self._contribute(task), task.aims
                 self._left, self._between = time.perf_counter(), 0.0
@@ -369,7 +369,7 @@ class ClientWorker(Worker):
         trained, made = time.perf_counter(), list[Sealed]()
         with self._sealer.all_or_none() as put:
             try:
-                drafts = [self._draft_of(aim, result, task, kinds) for aim in task.aims]
+                drafts = [self._draft_update(aim, result, task, kinds) for aim in task.aims]
                 leave, unsent = self._release(drafts)
                 for own_draft in leave:
                     made.append(update := (yield from self._seal(own_draft)))
@@ -388,7 +388,9 @@ class ClientWorker(Worker):
         # For the data holder's own terminal alone: no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
-        return Contributed(tuple(made), figures, unsent, told, self._sealer.standing(pinned))
+        return Contributed(
+            tuple(made), figures, unsent, told, self._sealer.describe_spending(pinned)
+        )
 
     def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
@@ -407,12 +409,14 @@ class ClientWorker(Worker):
         self._sealing, self._left = sealing, time.perf_counter()
         return Done(task, block)
 
-    def _rest(self, task: Contribute) -> float:
+    def _seconds_to_rest(self, task: Contribute) -> float:
         """Seconds until the site lets a training begin; one that is done already needs no leave."""
         pinned, ledger = self._machine.pinned, self._site.ledger
         if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
-        self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
+        self._sealer.check_budget(
+            pinned, self._site.name, task
+        )  # else it leaves instead of resting
         return ledger.begin(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
@@ -420,7 +424,7 @@ class ClientWorker(Worker):
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
-        self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
+        self._note(self._sealer.check_budget(self._machine.pinned, self._site.name, task))
         early, self._early = (self._early if self._is_trained(task) else None), None
         if early is not None:
             return early[1:]
@@ -456,7 +460,7 @@ class ClientWorker(Worker):
         tensors = layout.assemble(values) | staying
         run = self._machine.pinned.run.schema.untied
         model = {spec.name: tensors[spec.name] for spec in run.tensors}
-        return with_ties(model, ties_of(self._site.trainer))
+        return add_ties(model, ties_of(self._site.trainer))
 
     def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
         return [self.pulled[block_key(each)] for each in blocks]
@@ -497,10 +501,10 @@ class ClientWorker(Worker):
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.prepare_fit(task, staying)
         with blamed("fit", self._site.name):
-            result = fit_of(self._site.trainer)(given, config)
+            result = training_function(self._site.trainer)(given, config)
         with blamed("what fit returned"):
             schema, ties = self._machine.pinned.run.schema, ties_of(self._site.trainer)
-            result = conformed(taken_fit(result), schema, ties)
+            result = conform(convert_fit(result), schema, ties)
             for group in self._layout().groups:
                 group.refuse_inexact(result.parameters)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
@@ -510,9 +514,9 @@ class ClientWorker(Worker):
         """The labels that a training's randomness derives from, besides the client's name."""
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
-        return (*labels, self._content(task))
+        return (*labels, self._digest_model(task))
 
-    def _content(self, task: Pulled) -> bytes:
+    def _digest_model(self, task: Pulled) -> bytes:
         """One digest of a task's model, whatever its version is called.
 
         Totals are no model. Where there is nothing else, each version counts as another one: the
@@ -525,11 +529,13 @@ class ClientWorker(Worker):
 
     def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns all aims, if each of them had this model before, under another version."""
-        rows = {aim: self._row(aim, b"", task, None) for aim in task.aims}
+        rows = {aim: self._make_row(aim, b"", task, None) for aim in task.aims}
         said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
         return said if all(said.values()) else {}
 
-    def _row(self, aim: Aim, update: bytes, task: Pulled, spends: Fact | None) -> UpdateReleased:
+    def _make_row(
+        self, aim: Aim, update: bytes, task: Pulled, spends: Fact | None
+    ) -> UpdateReleased:
         return UpdateReleased(
             self._machine.pinned.run.id,
             self._site.name,
@@ -537,27 +543,27 @@ class ClientWorker(Worker):
             aim.version,
             aim.step,
             update,
-            self._content(task),
+            self._digest_model(task),
             spends if isinstance(spends, Charge) else None,
             spends if isinstance(spends, Release) else None,
         )
 
-    def _draft_of(
+    def _draft_update(
         self, aim: Aim, result: FitResult, task: Contribute, kinds: Mapping[str, Kind]
     ) -> _Draft:
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         blocks = self._blocks(task)[aim.group]
         model = model_digest(aim.group, aim.version, blocks)
-        scale = self._scale(aim.group, blocks[-1])
+        scale = self._read_scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
             published, name = self._published(blocks), self._site.name
             kept = load_kept(name, self._outbox, aim, layout.size)
             made = (published, result.parameters, kept, scale, kinds)
             try:
-                update = trained_update(Trained(name, plan, layout, *made))
+                update = make_update(Trained(name, plan, layout, *made))
             except NotFinite as error:
-                raise NotFinite(f"{_not_finite(layout, result) or error}: {LOOK}") from error
-            counted = self._count(aim, result.examples)
+                raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
+            counted = self._count_publicly(aim, result.examples)
             spends = make_fact(plan, self._site.name, aim.group, layout.sent, aim.version)
             # With more or fewer private steps than are charged, epsilon would be wrong.
             if isinstance(spends, Charge) and result.steps != spends.steps:
@@ -579,20 +585,20 @@ class ClientWorker(Worker):
         id = SubmissionId(site.name, aim.group, aim.sequence)
         run, unsafe = self._machine.pinned.run.id, not site.seed.private
         receipt = dataclasses.replace(
-            draft(run, id, UPDATE, aim.version, base, spends, unsafe),
+            draft_receipt(run, id, UPDATE, aim.version, base, spends, unsafe),
             step=aim.step,
-            magnitude=magnitude(plan, aim.group, update),
-            update=self._name(aim, own),
+            magnitude=declared_magnitude(plan, aim.group, update),
+            update=self._name_update(aim, own),
             beside=digest_round_models(plan, aim.group, task.model, pulled),
             examples=examples,
         )
 
         def leave_rest() -> None:
-            scale = self._scale(aim.group, pulled[aim.group][-1])
+            scale = self._read_scale(aim.group, pulled[aim.group][-1])
             keep(self._outbox, aim.group, receipt.update, update.part(0, layout.size), scale)
 
         rest = leave_rest if plan.group(aim.group).feedback else None
-        return _Draft(aim, self._row(aim, own, task, spends), receipt, blocks, rest)
+        return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
         """Records updates in the ledger before anything of them leaves; separates those that may.
@@ -614,7 +620,7 @@ class ClientWorker(Worker):
                 made.rest()
         return sealed
 
-    def _name(self, aim: Aim, integers: bytes) -> bytes:
+    def _name_update(self, aim: Aim, integers: bytes) -> bytes:
         """Names an update to the coordinator, which cannot test a guess of its integers by it.
 
         Equal names mean equal digests of integers.
@@ -622,7 +628,7 @@ class ClientWorker(Worker):
         labels = (self._site.name, aim.group, aim.version, aim.step, integers)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
-    def _scale(self, group: str, last: bytes) -> float | None:
+    def _read_scale(self, group: str, last: bytes) -> float | None:
         """A group's scale, which ends the last pulled block, if it has one; Malformed if wrong."""
         mover = scale_mover(self._machine.pinned.plan, group)
         return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
@@ -634,13 +640,13 @@ class ClientWorker(Worker):
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
-        own = None if task.aim is None else self._row(task.aim, b"", task, None)
+        own = None if task.aim is None else self._make_row(task.aim, b"", task, None)
         if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
             return Contributed((), (), {task.aim: said})
         try:
-            if excess := self._sealer.excess(pinned, site.name, task):
+            if excess := self._sealer.explain_excess(pinned, site.name, task):
                 raise BudgetSpent(excess)
-            self._sealer.afford(pinned, site.name, task)
+            self._sealer.check_budget(pinned, site.name, task)
             model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
@@ -662,12 +668,12 @@ class ClientWorker(Worker):
             return Done(task, dataclasses.replace(message, signature=signature))
         aim = task.aim
         with blamed("what evaluate returned"):
-            counted = self._count(aim, judgement.examples)
-        update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
+            counted = self._count_publicly(aim, judgement.examples)
+        update = Update.from_values(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
         leave, unsent = self._release([self._draft(task, aim, base, update, counted)])
-        updates = tuple(whole(self._seal(made)) for made in leave)
-        told, standing = f"{judgement.examples:,} records", self._sealer.standing(pinned)
+        updates = tuple(finish_sealing(self._seal(made)) for made in leave)
+        told, standing = f"{judgement.examples:,} records", self._sealer.describe_spending(pinned)
         at = task.model[0].version
         return Contributed(updates, (), unsent, told, standing, evaluated=at)
 
@@ -676,7 +682,7 @@ class ClientWorker(Worker):
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
-    def _count(self, aim: Aim, examples: int) -> int:
+    def _count_publicly(self, aim: Aim, examples: int) -> int:
         """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
         section = plan.group(aim.group)

@@ -111,8 +111,8 @@ def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
         joining.kit,
         joining.name,
         state=joining.state,
-        ledger=joining.charged,
-        budget=joining.insists.budget,
+        ledger=joining.ledger_path,
+        budget=joining.effective_terms.budget,
         passphrases=joining.passphrases,
         acts=True,
     )

@@ -181,13 +181,13 @@ class Aggregator:
         tensors = () if self._initial is None else self._initial.tensors
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
-    def settled(self) -> None:
+    def flush_orders(self) -> None:
         """Waits until the coordinator has sent all orders that follow from the requests so far."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
         self._wait_for(COORDINATOR, told)
 
-    def foreseen(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
+    def answer_ahead(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
         """The answers, with payloads, to what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
@@ -369,7 +369,7 @@ class Holders:
         self._supervisor.stop()
         self._supervisor.__exit__(None, None, None)
 
-    def look(self) -> None:
+    def restart_dead(self) -> None:
         """Starts dead processes again; OperatorError if that does not help."""
         for each in self._supervisor.poll():
             if isinstance(each, Died):
@@ -399,7 +399,7 @@ def found_run(
     if (root / PLAN).exists():
         return load_plan(root / PLAN)
     section, _ = with_optimizer(plan, optimizer_of(strategy))
-    groups = tuple(_draw(group, strategy, clients) for group in section.group)
+    groups = tuple(_set_fraction(group, strategy, clients) for group in section.group)
     if metrics:
         model = {**model, TRAIN_METRICS: np.zeros(len(metrics), np.float32)}
         groups = (_group_of_metrics(section, groups[0], len(metrics)), *groups)
@@ -417,7 +417,7 @@ def found_run(
     return load_plan(root / PLAN)
 
 
-def _draw(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
+def _set_fraction(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
     """Gives a group the fraction that draws as many nodes as Flower's strategy would."""
     fraction = float(getattr(strategy, "fraction_train", 1.0))
     least = int(getattr(strategy, "min_train_nodes", 1))

@@ -30,16 +30,16 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from secureps.client.flower.trainer import (
-    bound_seed,
-    lighter,
-    made,
+    bind_seed,
+    new_message,
+    reduce_work,
     seeded,
     statistics_in,
 )
 from secureps.client.initial_model import schema_of
-from secureps.client.runner import LOCAL, put_together
+from secureps.client.runner import LOCAL, assemble_member
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, whole_number
+from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult, to_whole_number
 from secureps.client.worker import Site
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.errors import (
@@ -52,7 +52,7 @@ from secureps.errors import (
     WrongShape,
 )
 from secureps.flower import post
-from secureps.flower.post import FORM, OURS, TOLD_KIT, TOLD_SEED, ModelForm, outermost, refusal
+from secureps.flower.post import FORM, OURS, TOLD_KIT, TOLD_SEED, ModelForm, is_outermost, refusal
 from secureps.messages.run import TRAIN_METRICS, Schema
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.terms import MemberSettings, Terms
@@ -106,14 +106,14 @@ def secureps_mod(
     except Exception as error:  # Flower would send its words
         log.exception("the node failed")
         parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
-    return Message(post.packed(parcel), reply_to=message)
+    return Message(post.pack(parcel), reply_to=message)
 
 
 def _refuse_forbidden(message: Message, context: Context) -> None:
     site = context.node_config.get(SITE)
     if site is None:
         return
-    own, heard = objection(message.metadata.message_type, policy_of(Path(str(site))).terms)
+    own, heard = objection(message.metadata.message_type, read_policy(Path(str(site))).terms)
     if own:
         raise TermsRefused(own, heard)
 
@@ -132,17 +132,17 @@ def _seal(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> post.Parcel:
     frame = inspect.currentframe()
-    if not outermost(frame):
+    if not is_outermost(frame):
         raise ConfigError(
             "secureps_mod is not the first of the app's mods: another one would see, and could "
             "change, what only it may; put it first, mods=[secureps_mod, ...]"
         )
-    if not post.marked(message.content):
+    if not post.is_ours(message.content):
         raise ConfigError(
             "a train message without secureps: the app would answer in the clear. Start its "
             "ServerApp with SecureFedAvg, or leave secureps_mod out"
         )
-    parcel = post.unpacked(message.content, MOST_BYTES)
+    parcel = post.unpack(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
         # The key holder is a process of its own, and this app reads nothing of it.
         return post.Parcel({"wave": 1}, ask_party(Path(str(holder)), parcel.batch))
@@ -150,7 +150,7 @@ def _seal(
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
-    policy = policy_of(settings.site)
+    policy = read_policy(settings.site)
     tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
     with durability.simulated(settings.simulated):
@@ -171,7 +171,7 @@ def play_as_client(
     identity = load_private(settings.kit, name, roster=kit.roster)
     own(settings.state)
     terms, records = policy.terms, policy.records
-    ledger = policy.ledger_of(None) or default_ledger(settings.kit, name)
+    ledger = policy.choose_ledger(None) or default_ledger(settings.kit, name)
     site = Site(
         name,
         trainer,
@@ -188,7 +188,7 @@ def play_as_client(
     party = Party(name, identity, PLAINTEXT, kit.roster, settings.state, settings.kit)
 
     def make(stores: Stores, around: Environment) -> Executor:
-        return put_together(member, site, stores, around)
+        return assemble_member(member, site, stores, around)
 
     return play_wave(party, parcel.batch, parcel.payloads, make)
 
@@ -268,7 +268,7 @@ class NodeSettings:
         return cls(kit, name, state, None if site is None else Path(str(site)), seed)
 
 
-def policy_of(site: Path | None) -> SitePolicy:
+def read_policy(site: Path | None) -> SitePolicy:
     """A site's limits; ConfigError for an unreadable file, or a key that cannot hold here."""
     if site is None:
         return NO_POLICY
@@ -351,11 +351,11 @@ class AppTrainer:
         given = self._message.content
         records = RecordDict({name: each for name, each in given.items() if name not in OURS})
         before = dict(records.config_records.get(form.config, {}))
-        settings = {**before, **lighter(config), "server-round": number}
+        settings = {**before, **reduce_work(config), "server-round": number}
         records[form.config] = ConfigRecord(settings)
         records[form.arrays] = form.model.record(parameters)
-        asked = made(records, self._message.metadata)
-        with seeded(bound_seed(config.seed, parameters)):
+        asked = new_message(records, self._message.metadata)
+        with seeded(bind_seed(config.seed, parameters)):
             reply = self._ask(asked)
         if reply.has_error():
             raise WrongShape(f"the app answered with an error: {reply.error.reason}")
@@ -390,7 +390,7 @@ class AppTrainer:
         }
         count = metrics.pop(self._form.weighted_by, None)
         tensors = self._form.model.read(models[0], given)
-        examples = whole_number(f"the app's train: {self._form.weighted_by}", count)
+        examples = to_whole_number(f"the app's train: {self._form.weighted_by}", count)
         numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float)}
         return FitResult(tensors, examples, numbers, steps=0)
 

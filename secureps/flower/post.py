@@ -56,32 +56,32 @@ class Parcel:
     payloads: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
-def array(data: bytes) -> Array:
+def wrap_bytes(data: bytes) -> Array:
     """Bytes of ours as an array of Flower's."""
     return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
 
 
-def packed(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
+def pack(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
     """The records of a parcel; arrays of payloads are taken from `known`, or added there."""
     records = RecordDict({MARKER: ConfigRecord(dict(parcel.said))})
     if parcel.batch:
-        records[BATCH] = ArrayRecord({"batch": array(parcel.batch)})
+        records[BATCH] = ArrayRecord({"batch": wrap_bytes(parcel.batch)})
     if parcel.payloads:
         made = {} if known is None else known
         records[PAYLOADS] = own = ArrayRecord()
         for digest, data in parcel.payloads.items():
             if digest not in made:
-                made[digest] = array(data)
+                made[digest] = wrap_bytes(data)
             own[digest.hex()] = made[digest]  # the constructor would copy them
     return records
 
 
-def marked(content: RecordDict) -> bool:
+def is_ours(content: RecordDict) -> bool:
     """Whether a message is one of ours."""
     return MARKER in content.config_records
 
 
-def unpacked(content: RecordDict, most: int) -> Parcel:
+def unpack(content: RecordDict, most: int) -> Parcel:
     """The parcel in a message; Malformed, or Oversized for a batch of over `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():
@@ -172,7 +172,7 @@ def refusal(message: Message, reason: str) -> Message:
     return Message(Error(code=REFUSED, reason=reason), reply_to=message)
 
 
-def outermost(frame: FrameType | None) -> bool:
+def is_outermost(frame: FrameType | None) -> bool:
     """Whether the mod whose frame this is, or was called from, is the first of its app's.
 
     Only one function of Flower's is between an app and its first mod; before any other mod there is

@@ -32,7 +32,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore.run import Run
 
-from secureps.client.flower.server import flowers_name
+from secureps.client.flower.server import strategy_name
 from secureps.client.flower.trainer import FlowerModel
 from secureps.errors import (
     ConfigError,
@@ -151,7 +151,7 @@ class SecureFedAvg(FedAvg):
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:
-        log.info("\t├──> secureps: %s by plan %s", flowers_name(self.strategy), self.plan)
+        log.info("\t├──> secureps: %s by plan %s", strategy_name(self.strategy), self.plan)
         self._flowers.summary()
 
     def configure_train(
@@ -184,7 +184,7 @@ class SecureFedAvg(FedAvg):
         """
         if self._rounds is None:
             raise ConfigError("SecureFedAvg aggregates by its own `start`: call that")
-        return self._rounds.made(server_round)
+        return self._rounds.result_of(server_round)
 
     def start(
         self,
@@ -224,7 +224,7 @@ class SecureFedAvg(FedAvg):
             again = 0 < number < rounds.first
             return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
 
-        with rounds.begun(num_rounds):
+        with rounds.run_servers(num_rounds):
             result = super().start(
                 rounds,
                 initial_arrays,
@@ -243,7 +243,7 @@ class SecureFedAvg(FedAvg):
 
 
 def _refuse_aggregation(strategy: Strategy) -> None:
-    flowers_name(strategy)
+    strategy_name(strategy)
     aggregate = strategy.aggregate_train
     if not isinstance(strategy, SecureFedAvg) and not aggregate.__module__.startswith("flwr."):
         raise ConfigError(
@@ -281,7 +281,7 @@ class _Rounds(Grid):
         self._waves: Waves
 
     @contextmanager
-    def begun(self, rounds: int) -> Iterator[None]:
+    def run_servers(self, rounds: int) -> Iterator[None]:
         """Starts servers and key holders, and ends them."""
         owner, clients = self._owner, self._nodes()
         own = load_plan(owner.plan).section
@@ -298,7 +298,7 @@ class _Rounds(Grid):
         # Holders start before the servers, which have threads: no process is forked beside them.
         self._holders = Holders(plan, root, kit, self._servers.address, simulated)
         with self._holders, self._servers:
-            self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
+            self._waves = Waves(self._grid, self._servers, self._make_marker(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
             if self.first > 1:
                 self.newest = self._arrays()
@@ -317,7 +317,7 @@ class _Rounds(Grid):
             time.sleep(NODES_LOOK)
         return found
 
-    def _said(self, kit: Path) -> Said:
+    def _make_marker(self, kit: Path) -> Said:
         owner, known = self._owner, self._owner.strategy
         names = (getattr(known, key, default) for key, default in FORM_KEYS.items())
         arrays, config, weighted_by = names
@@ -333,7 +333,7 @@ class _Rounds(Grid):
 
     # --- rounds -------------------------------------------------------------------
 
-    def made(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
+    def result_of(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
         """The model of a round's version, and means of metrics; ConfigError if nobody trained."""
         if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
@@ -360,7 +360,7 @@ class _Rounds(Grid):
         kept = {name: record for name, record in first.items() if name not in models}
 
         def over() -> bool:
-            self._holders.look()
+            self._holders.restart_dead()
             return self._version(self._servers.status()) >= self._round
 
         self._waves.until(over, RecordDict(kept), sent[0].metadata.message_type)
@@ -531,7 +531,7 @@ class Waves:
         told = 0
         while True:
             self._servers.news.clear()
-            if self._published() or time.monotonic() - asked >= most:
+            if self._has_news() or time.monotonic() - asked >= most:
                 if over():
                     return
                 asked = time.monotonic()
@@ -549,12 +549,14 @@ class Waves:
             self._refuse_failing()
             quiet = time.monotonic() - self._news
             if quiet > self._timeout:
-                raise NotReady(f"nothing has come for {self._timeout:g} s: {self._waited_for()}")
+                raise NotReady(
+                    f"nothing has come for {self._timeout:g} s: {self._describe_waiting()}"
+                )
             if quiet > QUIET * (1 + told):
                 told += 1
-                log.info("secureps waits: %s", self._waited_for())
+                log.info("secureps waits: %s", self._describe_waiting())
 
-    def _published(self) -> bool:
+    def _has_news(self) -> bool:
         names = [node.name for node in self._nodes.values() if node.name]
         orders = (order for name in names for order in self._servers.relay.orders(name))
         told = {(each.group, each.version) for each in orders if isinstance(each, Published)}
@@ -580,10 +582,10 @@ class Waves:
 
     def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
         versions = functools.cache(self._versions)
-        wanted = [node for node in self._nodes.values() if self._due(node, versions)]
+        wanted = [node for node in self._nodes.values() if self._is_due(node, versions)]
         if not wanted:
             return
-        self._servers.settled()  # so that orders to all of them go with one wave
+        self._servers.flush_orders()  # so that orders to all of them go with one wave
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
         if over():  # their orders may be of the next round, which has other records
             for node in wanted:
@@ -594,7 +596,7 @@ class Waves:
             raise NotReady("the SuperLink did not take all messages of a wave; see its log")
         for (node, _, challenge), id in zip(messages, ids):
             if not id:
-                self._failed(node, "the SuperLink did not take its message")
+                self._note_failure(node, "the SuperLink did not take its message")
                 continue
             node.asked[id] = challenge
             node.waiting, node.since = True, time.monotonic()
@@ -603,7 +605,7 @@ class Waves:
     def _versions(self) -> dict[str, int]:
         return {group.name: group.version for group in self._servers.status().groups}
 
-    def _due(self, node: _Node, versions: Callable[[], Mapping[str, int]]) -> bool:
+    def _is_due(self, node: _Node, versions: Callable[[], Mapping[str, int]]) -> bool:
         now = time.monotonic()
         if node.id not in self._here or node.ended or node.failures >= TRIES:
             return False
@@ -636,14 +638,14 @@ class Waves:
         entries, payloads = tuple[Entry, ...](), dict[bytes, bytes]()
         if node.name:
             orders = self._servers.relay.orders(node.name)
-            ahead, blocks = self._servers.foreseen(orders)
+            ahead, blocks = self._servers.answer_ahead(orders)
             own, answers = self._servers.relay.goes(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
         parcel = post.Parcel(self._said, sealed(batch, self._servers.sign_wave), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
-        content = RecordDict({**records, **post.packed(parcel, self._arrays)})
+        content = RecordDict({**records, **post.pack(parcel, self._arrays)})
         ttl = self._timeout
         return Message(content, node.id, kind, ttl=ttl), challenge
 
@@ -667,7 +669,7 @@ class Waves:
             is_newest = reply.metadata.reply_to_message_id == newest
             if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
                 if is_newest:
-                    self._lost(node, _words(reply.error.reason))
+                    self._repeat_later(node, _shorten(reply.error.reason))
                 continue
             if is_newest:
                 node.waiting = False
@@ -677,23 +679,23 @@ class Waves:
                 self._take(node, reply, challenge)
                 node.failures = 0
             except SecurepsError as error:
-                self._failed(node, str(error))
+                self._note_failure(node, str(error))
         return came
 
     def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
         """Performs one reply; NotReady if the app failed, else SecurepsError if it is no node's."""
         if reply.has_error():
-            node.foreign = _words(reply.error.reason)
+            node.foreign = _shorten(reply.error.reason)
             hint = "" if node.name else f"; {MOD}"
             raise NotReady(f"{node.foreign}{hint}")
-        if not post.marked(reply.content):
+        if not post.is_ours(reply.content):
             node.foreign = "it answered in the clear"
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        parcel = post.unpacked(reply.content, most)
+        parcel = post.unpack(reply.content, most)
         if error := parcel.said.get("error"):
-            raise NotReady(_words(error))
+            raise NotReady(_shorten(error))
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
@@ -712,7 +714,7 @@ class Waves:
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
         self._servers.relay.came(node.name, batch.entries)
         if ended := parcel.said.get("ended"):
-            node.ended = _words(ended)
+            node.ended = _shorten(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 
     @property
@@ -727,11 +729,11 @@ class Waves:
     def _verify(self, party: str, data: bytes, signature: bytes) -> None:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
-    def _failed(self, node: _Node, text: str) -> None:
+    def _note_failure(self, node: _Node, text: str) -> None:
         node.failures, node.failure = node.failures + 1, text
-        self._lost(node, text, min(LOOK, 0.5 * node.failures))
+        self._repeat_later(node, text, min(LOOK, 0.5 * node.failures))
 
-    def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
+    def _repeat_later(self, node: _Node, text: str, rest: float = LOOK) -> None:
         """Repeats a wave a little later, without counting it as a failure of its app."""
         node.resting = time.monotonic() + rest
         log.warning("%s: %s", node, text)
@@ -758,7 +760,7 @@ class Waves:
             f"{here[0].failure}"
         )
 
-    def _waited_for(self) -> str:
+    def _describe_waiting(self) -> str:
         status = self._servers.status()
         why = "; ".join(f"{group.name}: {group.reason}" for group in status.groups)
         silent = [node.name or str(node.id) for node in self._nodes.values() if node.waiting]
@@ -778,7 +780,7 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
     )
 
 
-def _words(text: object) -> str:
+def _shorten(text: object) -> str:
     line = printable(str(text))
     if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
         return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"

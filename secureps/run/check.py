@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.client.initial_model import read_initial, schema_of
-from secureps.client.script import refuse_privacy, speaks_flower
+from secureps.client.script import is_flower_app, refuse_privacy
 from secureps.client.site_policy import SitePolicy, read_site
 from secureps.config.plan import ClientPrivacySection, FederationSection
 from secureps.config.sections import (
@@ -312,7 +312,7 @@ def find_model(
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
     settings = {**clients.settings, "partitions": clients.clients}
-    if plan.section.initial is not None and speaks_flower(code):
+    if plan.section.initial is not None and is_flower_app(code):
         settings["initial"] = plan.section.initial
     exact = publishes_exact_counts(plan.section) or plan.section.privacy is None
     asked = clients.clients <= MOST_ASKED
@@ -330,7 +330,7 @@ def find_model(
         made = settle_schema(plan, made)
         examples, touching = script.count() if asked else ((), {})
         lengths, said = dict[str, float](), tuple[str, ...]()
-        if rehearsed and not speaks_flower(code):
+        if rehearsed and not is_flower_app(code):
             place = plan.section.initial
             start = read_initial(place, initial_path(place))[0] if place else {}
             lengths, said = script.rehearse(start)
@@ -576,7 +576,7 @@ def check_site(path: Path, site: Path, permit: Permit = READ_ONLY) -> tuple[Verd
     script = None if clients is None else Path(clients.script)
     of_script = tuple(_judge_script(policy, script))
     runs = permit.run_script and is_accepted(of_script)
-    if runs and script is not None and speaks_flower(script):
+    if runs and script is not None and is_flower_app(script):
         plan = find_model(plan, path, clients, permit).plan  # includes its ServerApp's demands
     return (*of_script, *_verdicts(policy, plan))
 

@@ -225,7 +225,7 @@ def _claim_folder(joining: Joining, holder: str, folder: Path) -> Iterator[Path]
         "state": "state",
         "coordinator": joining.server,
         "minimum": joining.site.terms.minimum,
-        "threshold": joining.insists.threshold,
+        "threshold": joining.effective_terms.threshold,
         "insecure": joining.insecure or None,
     }
     path, taken = folder / "keyholder.toml", f"another `secureps join --hold` runs {name} already"

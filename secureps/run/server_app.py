@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from secureps.client.initial_model import KEY, Founded, write_served
-from secureps.client.script import Script, speaks_flower
+from secureps.client.script import Script, is_flower_app
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
 from secureps.config.sections import refuse_misplaced, toml_tables
@@ -68,11 +68,11 @@ def run_server_app(
     fails, or has code that cannot be taken over.
     """
     initial = plan.section.initial
-    if not speaks_flower(path) or (initial is not None and _is_founded(initial)):
+    if not is_flower_app(path) or (initial is not None and _is_founded(initial)):
         return None
     number = seed.derive("founding").integer(SEED_BITS)
     own = {**settings, **({} if initial is None else {"initial": initial})}
-    founded = Script(path).found(own, plan.section.versions, number, clients)
+    founded = Script(path).run_server_app(own, plan.section.versions, number, clients)
     if founded is None:
         return None
     section, optimizer = with_optimizer(plan.section, founded.optimizer)

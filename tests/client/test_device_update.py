@@ -25,7 +25,7 @@ from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.trainer import HeldTensor
 from secureps.client.update import Trained, Update
-from secureps.client.worker import ClientWorker, trained_update
+from secureps.client.worker import ClientWorker, make_update
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.device import encoding
 from secureps.errors import NotFinite
@@ -97,7 +97,7 @@ def updated(
     tensors: Tensors,
     **more: Any,
 ) -> Update:
-    return trained_update(Trained("c0", plan, layout, blocks, tensors, **more))
+    return make_update(Trained("c0", plan, layout, blocks, tensors, **more))
 
 
 def both(
@@ -109,7 +109,7 @@ def both(
     )
     assert here.device is None
     assert there.device is not None
-    assert there.whole().tobytes() == here.whole().tobytes()
+    assert there.to_array().tobytes() == here.to_array().tobytes()
     assert dataclasses.replace(there, part=here.part, device=None) == here
     return here, there
 
@@ -180,7 +180,7 @@ def test_every_codec_has_the_same_bits(
     with made_there():
         made = integers(own, there, examples)
     assert np.array_equal(made, integers(own, here, examples))
-    assert there.whole().tobytes() == here.whole().tobytes(), "what is kept for the next one"
+    assert there.to_array().tobytes() == here.to_array().tobytes(), "what is kept for the next one"
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -216,7 +216,7 @@ def test_noise_has_the_same_bits(
     with made_there():
         made = integers(own, there)
     assert np.array_equal(made, integers(own, here))
-    assert there.whole().tobytes() == here.whole().tobytes()
+    assert there.to_array().tobytes() == here.to_array().tobytes()
 
 
 MANY = 2 * PIECE + 77
@@ -247,7 +247,7 @@ def test_what_is_no_float32_or_lies_on_another_device_is_subtracted_on_the_host(
     there = {name: there[name] for name in ("single", "half", "other")}
     made, here = (updated(plan, layout, blocks, each) for each in (there, tensors))
     assert made.device is not None
-    assert made.whole().tobytes() == here.whole().tobytes()
+    assert made.to_array().tobytes() == here.to_array().tobytes()
 
 
 @pytest.mark.parametrize("clip", [0.5, 1e5])
@@ -263,7 +263,7 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     here = updated(plan, layout, blocks, tensors, kinds=MEAN)
     mixed = held(tensors) | {"count": tensors["count"]}
     there = updated(plan, layout, blocks, mixed, kinds=MEAN)
-    assert there.whole().tobytes() == here.whole().tobytes()
+    assert there.to_array().tobytes() == here.to_array().tobytes()
     assert dataclasses.replace(there, part=here.part, device=None) == here
 
 
@@ -276,7 +276,7 @@ def test_an_update_is_few_operations() -> None:
     made = Trained("c0", plan, layout, blocks, held(tensors))
     assert encoding.first_difference(DEVICE) == ""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        assert trained_update(made).device is not None
+        assert make_update(made).device is not None
     assert 0 < sum(each.count for each in seen.key_averages()) < 1000
 
 
@@ -290,7 +290,7 @@ def test_row_blocks_of_a_table() -> None:
     for layout in plan.layout(schema).groups[:3]:
         published = [rng.standard_normal(layout.size).astype(np.float32)]
         made = [updated(plan, layout, published, each) for each in (tensors, held(tensors))]
-        assert made[0].whole().tobytes() == made[1].whole().tobytes()
+        assert made[0].to_array().tobytes() == made[1].to_array().tobytes()
 
 
 @pytest.mark.parametrize("kinds", [{}, {"bias": "statistics"}], ids=["all", "statistics"])
@@ -342,7 +342,7 @@ def test_an_update_that_a_device_cannot_make_is_made_on_the_host(
     monkeypatch.setattr(device_update, part, instead)
     made, here = (updated(plan, layout, blocks, each) for each in (held(tensors), tensors))
     assert made.device is None
-    assert made.whole().tobytes() == here.whole().tobytes()
+    assert made.to_array().tobytes() == here.to_array().tobytes()
     assert caplog.messages[0] == f"c0: {DEVICE} {told}"
 
 
@@ -364,7 +364,7 @@ def made_on_a_full_device(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
         assert np.array_equal(integers(own, there), integers(own, here))
-    assert there.whole().tobytes() == here.whole().tobytes()
+    assert there.to_array().tobytes() == here.to_array().tobytes()
     assert [told for told in caplog.messages if "clip 0.1" not in told] == [FULL]
 
 

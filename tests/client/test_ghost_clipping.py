@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import ghost_clipping
-from secureps.client.ghost_clipping import Part, Products, clipped_sum, few, norms_and_sum
-from secureps.client.private_sum import Together, made_records, private_sum, zeros
+from secureps.client.ghost_clipping import Part, Products, clipped_sum, is_cheap, norms_and_sum
+from secureps.client.private_sum import Together, make_records, private_sum, zero_sums
 from secureps.errors import PlanRefused
 from tests.kits.torch_models import Built
 
@@ -220,9 +220,9 @@ def clipped(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    gradients = private_sum(model, functional.cross_entropy, made_records(x, y), bound).gradients
+    gradients = private_sum(model, functional.cross_entropy, make_records(x, y), bound).gradients
     assert isinstance(gradients, Together)
-    sums, (losses, found) = zeros(trained.values()), gradients(x, y)
+    sums, (losses, found) = zero_sums(trained.values()), gradients(x, y)
     norms, add = clipped_sum(found, losses, bound)
     add(sums)
     return norms, {name: sums[each] for name, each in trained.items()}
@@ -339,11 +339,11 @@ def test_products_are_what_their_gradients_are(
     one, other = made(which[0], 0), made(which[1], 2)
     weights = torch.rand(records, generator=generator, dtype=torch.float64)
     for each in (one, other):
-        assert torch.allclose(weights @ each.whole(), each.weighted(weights).flatten())
-        assert bool((each.lengths() >= each.whole().norm(dim=1) - 1e-12).all())
-    inner = (one.whole() * other.whole()).sum(dim=1)
-    assert torch.allclose(one.inner(other), inner)
-    assert torch.allclose(other.inner(one), inner)
+        assert torch.allclose(weights @ each.to_gradients(), each.weighted_sum(weights).flatten())
+        assert bool((each.bound_norms() >= each.to_gradients().norm(dim=1) - 1e-12).all())
+    inner = (one.to_gradients() * other.to_gradients()).sum(dim=1)
+    assert torch.allclose(one.inner_products(other), inner)
+    assert torch.allclose(other.inner_products(one), inner)
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -362,8 +362,8 @@ def test_no_record_gets_past_its_clip_by_places_that_cancel(
     right[:, 0] += 1e-4 * torch.randn(records, width, generator=generator)
     products = Products(left, right, width)
     exact = Products(left if words else left.double(), right.double(), width)
-    inner = products.inner(products).clamp(min=0).sqrt().double()
-    true = exact.whole().norm(dim=1)
+    inner = products.inner_products(products).clamp(min=0).sqrt().double()
+    true = exact.to_gradients().norm(dim=1)
     assert float(true.max()) < 0.1
     assert bool((inner < 0.5 * true).any()), "nothing to guard against"
     monkeypatch.setattr(ghost_clipping, "WHOLE", 1e9)
@@ -390,7 +390,7 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
     monkeypatch.setattr(ghost_clipping, "WHOLE", weight)
     squared, added, _ = norms_and_sum(parts, 10**9)
     largest = []
-    own = ghost_clipping.Products.whole
+    own = ghost_clipping.Products.to_gradients
 
     def whole(of: Products) -> Tensor:
         found = own(of)
@@ -398,7 +398,7 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
         return found
 
     monkeypatch.setattr(ghost_clipping, "VALUES", 40)
-    monkeypatch.setattr(ghost_clipping.Products, "whole", whole)
+    monkeypatch.setattr(ghost_clipping.Products, "to_gradients", whole)
     again, cut, kept = norms_and_sum(parts, 139)
     assert kept == 0
     assert torch.allclose(again, squared, rtol=1e-9)
@@ -408,10 +408,10 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
 
 def test_words_cost_a_comparison_and_no_product() -> None:
     """512 places of a table of 50,257 words of width 768: whole, a record is 154 MB."""
-    assert few(512, 50257, 768, words=True)
-    assert not few(512, 50257, 768)
-    assert few(1, 4, 4)
-    assert not few(64, 4, 4, words=True)
+    assert is_cheap(512, 50257, 768, words=True)
+    assert not is_cheap(512, 50257, 768)
+    assert is_cheap(1, 4, 4)
+    assert not is_cheap(64, 4, 4, words=True)
 
 
 # --- what is seen of a model, and what is refused -----------------------------------

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import conformed, initial_digest, refuse_other_start, schema_of
+from secureps.client.initial_model import conform, initial_digest, refuse_other_start, schema_of
 from secureps.client.script import Script
-from secureps.client.trainer import FitResult, taken_fit
+from secureps.client.trainer import FitResult, convert_fit
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun, WrongShape
 from secureps.messages.encoding import file_digest
@@ -98,8 +98,8 @@ WHOLE = {"n": np.array([1, 2]), "on": np.array([1, 0]), "w": np.array([1.5, 2])}
 
 def fitted(tensors: dict[str, Any], ties: dict[str, str] | None = None) -> dict[str, Any]:
     """What a client takes of a training that returned these."""
-    result = taken_fit(FitResult(tensors, 1, {}, 1))
-    return conformed(result, RUN, ties or {}).parameters
+    result = convert_fit(FitResult(tensors, 1, {}, 1))
+    return conform(result, RUN, ties or {}).parameters
 
 
 def test_a_trained_model_is_cast_to_the_types_of_the_runs() -> None:

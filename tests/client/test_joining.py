@@ -158,13 +158,13 @@ def client(
     request: pytest.FixtureRequest, kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Client:
     made = Client(WAYS[request.param], kit, tmp_path / "own")
-    together = runner.put_together
+    together = runner.assemble_member
 
     def noted(settings: MemberSettings, site: Site, *rest: Any) -> Any:
         made.settings, made.site = settings, site
         return together(settings, site, *rest)
 
-    monkeypatch.setattr(runner, "put_together", noted)
+    monkeypatch.setattr(runner, "assemble_member", noted)
     monkeypatch.setattr(runner, "run_process", made.run)
     return made
 

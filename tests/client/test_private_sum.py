@@ -20,9 +20,9 @@ from secureps.client.private_sum import (
     IndicesChecked,
     PrivateSum,
     Together,
-    made_records,
+    make_records,
     private_sum,
-    zeros,
+    zero_sums,
 )
 from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import Task
@@ -42,10 +42,10 @@ def summed(
 ) -> tuple[Tensor, PrivateSum]:
     """The private sum of these records at a bound of 0.5, flat, by a way of passing records."""
     torch.manual_seed(5)
-    found = private_sum(model, loss, made_records(x, y), 0.5)
+    found = private_sum(model, loss, make_records(x, y), 0.5)
     if way == "alone":
         found = PrivateSum(Alone(model, loss), 1, 0.5, x.device)
-    sums = zeros(each for each in model.parameters() if each.requires_grad)
+    sums = zero_sums(each for each in model.parameters() if each.requires_grad)
 
     def batch(index: Any) -> tuple[Tensor, Tensor]:
         return x[torch.from_numpy(index)], y[torch.from_numpy(index)]
@@ -335,7 +335,7 @@ def test_a_record_moves_a_step_by_one_clip_whatever_the_model_does_with_a_batch(
 def test_who_trains_a_model_that_vmap_cannot_take_is_told(
     loops: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     found = private_sum(experts(loops), functional.cross_entropy, made, 1.0)
     assert isinstance(found.gradients, Alone if loops else Together)
     assert found.most == (1 if loops else 1024)
@@ -351,7 +351,7 @@ def draws() -> nn.Module:
 def test_nothing_is_left_of_a_trial() -> None:
     """Neither hooks nor draws nor changes of the records that it is given."""
     model = draws().train()
-    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     state, kept = torch.get_rng_state(), made[0].clone()
     found = private_sum(model, functional.cross_entropy, made, 1.0)
     assert isinstance(found.gradients, Together)
@@ -364,6 +364,6 @@ def test_nothing_is_left_of_a_trial() -> None:
     "function", [lambda x: x.squeeze(), lambda x: x[1:] + x[:1], lambda x: x.reshape(5)]
 )
 def test_a_model_that_fails_for_one_record_is_told_what_to_do(function: Any) -> None:
-    made = made_records(torch.zeros(1, 6), torch.zeros(1).long())
+    made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     with pytest.raises(PlanRefused, match=r"squeeze\(1\), not squeeze\(\)"):
         private_sum(between(function), functional.cross_entropy, made, 1.0)

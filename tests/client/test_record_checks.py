@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from secureps.client.private_sum import (
     Kept,
-    made_records,
+    make_records,
     private_sum,
     record_losses,
     refuse_mixing_loss,
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_hides_its_layers_is_refused_and_another_one_trains() 
 
     hides = model(partial(checkpoint, inside, use_reentrant=True))
     with pytest.raises(PlanRefused, match="take use_reentrant=False"):
-        private_sum(hides, loss, made_records(x, y), 1.0)
+        private_sum(hides, loss, make_records(x, y), 1.0)
     saves = model(partial(checkpoint, inside, use_reentrant=False))
     plain, found = summed(model(inside), x, y, "together")[0], summed(saves, x, y, "together")[0]
     assert torch.allclose(found, plain, atol=1e-6)

@@ -97,7 +97,7 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     own = federation.model()
     with DiskFederation(plan(), tmp_path / "other", 3, Bare) as other:
         other.start_last()
-        other.until(other.over)
+        other.until(other.is_over)
         theirs = other.model()
     assert own is not None
     assert theirs is not None
@@ -380,7 +380,7 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
 
 def test_what_ended_the_client_is_raised_once(federation: DiskFederation) -> None:
     with joined(federation) as session:
-        session._exchange.ended(BudgetSpent("spent"))
+        session._exchange.note_end(BudgetSpent("spent"))
         with pytest.raises(BudgetSpent):
             session.pull()
         assert session.finished == "spent"

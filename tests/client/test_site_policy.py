@@ -61,11 +61,11 @@ def test_what_it_may_not_say_is_named_with_its_line(text: str, told: str, tmp_pa
 
 def test_an_option_says_no_other_number_than_the_site(tmp_path: Path) -> None:
     policy = read_site(written(tmp_path, "records = 500"))
-    assert policy.records_of(None) == policy.records_of(500) == 500
+    assert policy.choose_records(None) == policy.choose_records(500) == 500
     with pytest.raises(ConfigError, match="has 500 for all clients of this site"):
-        policy.records_of(812)
-    assert NO_POLICY.records_of(None) is None
-    assert NO_POLICY.records_of(812) == 812
+        policy.choose_records(812)
+    assert NO_POLICY.choose_records(None) is None
+    assert NO_POLICY.choose_records(812) == 812
 
 
 # --- scripts ----------------------------------------------------------------------

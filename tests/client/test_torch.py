@@ -17,7 +17,14 @@ from secureps.client import torch as torch_trainer
 from secureps.client.initial_model import schema_of
 from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import LocalSgd
-from secureps.client.trainer import Array, FitConfig, FitResult, HeldTensor, RecordPrivacy, fit_of
+from secureps.client.trainer import (
+    Array,
+    FitConfig,
+    FitResult,
+    HeldTensor,
+    RecordPrivacy,
+    training_function,
+)
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from tests.kits.torch_models import Built
 
@@ -612,8 +619,8 @@ def test_who_has_a_fit_of_its_own_is_asked_for_that() -> None:
             raise AssertionError("asked")
 
     own = Own(mlp, records(40), records(20, 1), device="cpu")
-    assert fit_of(own) == own.fit
-    assert fit_of(trainer()).__name__ == "fit_held"
+    assert training_function(own) == own.fit
+    assert training_function(trainer()).__name__ == "fit_held"
 
 
 @pytest.mark.parametrize("asked", ["fit", "private fit", "evaluate"])

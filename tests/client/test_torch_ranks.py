@@ -59,14 +59,14 @@ def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
 
 
 def test_private_steps_are_taken_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_ranks, "several", lambda: True)
+    monkeypatch.setattr(torch_ranks, "is_group", lambda: True)
     holder = trainer()
     with pytest.raises(PlanRefused, match="start this client without torchrun"):
         holder.fit(holder.parameters(1), PRIVATE)
 
 
 def test_who_is_alone_follows_nobody() -> None:
-    assert not torch_ranks.several()
+    assert not torch_ranks.is_group()
     assert trainer().follow() is None
     trainer().dismiss()
 
@@ -74,8 +74,8 @@ def test_who_is_alone_follows_nobody() -> None:
 def test_nobody_is_dismissed_from_the_midst_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others would not hear it; where no value was finite all are at its end."""
     told = list[object]()
-    monkeypatch.setattr(torch_ranks, "several", lambda: True)
-    monkeypatch.setattr(torch_ranks, "order", lambda given, parameters: told.append(given))
+    monkeypatch.setattr(torch_ranks, "is_group", lambda: True)
+    monkeypatch.setattr(torch_ranks, "send_order", lambda given, parameters: told.append(given))
     monkeypatch.setattr(torch_ranks, "failing_together", nullcontext)
     order = torch_ranks.Order(bytes(32), LocalSgd(), 1)
     for error, heard in ((NotFinite, [order, None]), (ScriptFailed, [order])):
@@ -99,10 +99,10 @@ def test_who_follows_hears_on_after_a_value_that_was_not_finite(
     """All ranks have met it, and the first one orders what follows."""
     holder = trainer()
     heard = iter([(holder.parameters(1), None)] * 2 + [None])
-    monkeypatch.setattr(torch_ranks, "several", lambda: True)
-    monkeypatch.setattr(torch_ranks, "leads", lambda: False)
+    monkeypatch.setattr(torch_ranks, "is_group", lambda: True)
+    monkeypatch.setattr(torch_ranks, "is_client", lambda: False)
     monkeypatch.setattr(torch_ranks, "failing_together", nullcontext)
-    monkeypatch.setattr(torch_ranks, "hear", lambda: next(heard))
+    monkeypatch.setattr(torch_ranks, "receive_order", lambda: next(heard))
 
     def diverges(*given: Any) -> Any:
         raise NotFinite("the loss became NaN")
@@ -156,7 +156,7 @@ def test_of_a_run_that_went_well_a_failing_dismissal_is_told(
     following: Following, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following.reason, following.gone = None, True
-    monkeypatch.setattr(runner, "_lead", lambda *given: Halt("done"))
+    monkeypatch.setattr(runner, "_take_part", lambda *given: Halt("done"))
     joining = Joining("127.0.0.1:1", tmp_path / "kit", "c0", tmp_path / "state")
     with pytest.raises(ScriptFailed, match="dismiss raised RuntimeError"):
         join(joining, following)

@@ -49,7 +49,7 @@ def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
         return Built(lambda own, x: x * own.scale, scale=nn.Parameter(torch.ones(6)))
 
     def at_a_time(module: nn.Module) -> int:
-        made = private_sum.made_records(torch.randn(3, 6), torch.zeros(3).long())
+        made = private_sum.make_records(torch.randn(3, 6), torch.zeros(3).long())
         return private_sum.private_sum(module, own_loss, made, 1.0).most
 
     monkeypatch.setattr(private_sum, "VALUES", 60)

@@ -14,11 +14,11 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     RecordPrivacy,
+    convert_evaluation,
+    convert_fit,
+    convert_tensors,
     number,
-    taken_evaluation,
-    taken_fit,
-    taken_tensors,
-    whole_number,
+    to_whole_number,
 )
 from secureps.errors import ConfigError, Malformed, WrongShape
 
@@ -91,7 +91,7 @@ def test_what_is_no_number_is_none(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3)], ids=_named)
 def test_examples_are_counted_by_whatever_is_whole(value: Any) -> None:
-    made = whole_number("examples", value)
+    made = to_whole_number("examples", value)
     assert (type(made), made) == (int, 3)
 
 
@@ -100,7 +100,7 @@ def test_examples_are_counted_by_whatever_is_whole(value: Any) -> None:
 )
 def test_what_counts_no_examples_is_refused_by_its_key(value: Any) -> None:
     with pytest.raises(Malformed, match=r"examples is .*, and must be a whole number of 0 or more"):
-        whole_number("examples", value)
+        to_whole_number("examples", value)
 
 
 def test_tensors_of_any_library_are_arrays() -> None:
@@ -111,7 +111,7 @@ def test_tensors_of_any_library_are_arrays() -> None:
         "listed": [[1.0, 2.0]],
         "swapped": np.arange(3, dtype=">i4"),
     }
-    made = taken_tensors(given)
+    made = convert_tensors(given)
     assert {name: str(each.dtype) for name, each in made.items()} == {
         "half": "float32", "trained": "float32", "plain": "int64", "listed": "float64",
         "swapped": "int32",
@@ -126,36 +126,36 @@ def test_tensors_of_any_library_are_arrays() -> None:
 def test_what_is_no_tensor_is_refused_by_its_name(value: Any) -> None:
     kind = type(value).__name__
     with pytest.raises(WrongShape, match=f"extra is a {kind}, and must be a NumPy array"):
-        taken_tensors({"w": np.zeros(2), "extra": value})
+        convert_tensors({"w": np.zeros(2), "extra": value})
 
 
 @pytest.mark.parametrize("model", [[np.zeros(3)], None])
 def test_a_model_that_is_no_dict_is_said_to_be_none(model: Any) -> None:
     kind = type(model).__name__
     with pytest.raises(WrongShape, match=f"it is a {kind}, and must be a dict of NumPy arrays"):
-        taken_tensors(model)
+        convert_tensors(model)
     with pytest.raises(WrongShape, match="3 is no name of a tensor: names are text"):
-        taken_tensors({3: np.zeros(2)})
+        convert_tensors({3: np.zeros(2)})
 
 
 def test_a_training_without_metrics_has_none() -> None:
     nothing: Any = None
-    made = taken_fit(FitResult({"w": [1.0]}, 3.0, nothing, np.int32(2)))  # type: ignore[arg-type, dict-item]
+    made = convert_fit(FitResult({"w": [1.0]}, 3.0, nothing, np.int32(2)))  # type: ignore[arg-type, dict-item]
     assert (made.examples, made.metrics, made.steps) == (3, {}, 2)
     with pytest.raises(WrongShape, match="metrics is a list, and must be a dict of numbers"):
-        taken_fit(FitResult({}, 1, [], 0))  # type: ignore[arg-type]
+        convert_fit(FitResult({}, 1, [], 0))  # type: ignore[arg-type]
     with pytest.raises(Malformed, match="steps is None, and must be a whole number"):
-        taken_fit(FitResult({}, 1, {}, nothing))
+        convert_fit(FitResult({}, 1, {}, nothing))
     with pytest.raises(WrongShape, match="it is a tuple, and must be a FitResult"):
-        taken_fit(({}, 1, {}))
+        convert_fit(({}, 1, {}))
 
 
 def test_a_metric_that_the_plan_evaluates_is_a_number_and_others_may_be_anything() -> None:
     metrics: Any = {"auc": np.float32(0.5), "table": [1, 2], "note": "x", "rate": math.nan}
-    made = taken_evaluation(EvaluateResult(None, 3, metrics), {"auc"})
+    made = convert_evaluation(EvaluateResult(None, 3, metrics), {"auc"})
     assert made.metrics.keys() == {"auc", "rate"}
     assert (made.loss, type(made.metrics["auc"])) == (None, float)
     with pytest.raises(Malformed, match=r"metric 'table' is \[1, 2\], and must be a number"):
-        taken_evaluation(EvaluateResult(None, 3, metrics), {"table"})
+        convert_evaluation(EvaluateResult(None, 3, metrics), {"table"})
     with pytest.raises(Malformed, match="loss is 'low', and must be a number, or None"):
-        taken_evaluation(EvaluateResult("low", 3, {}))  # type: ignore[arg-type]
+        convert_evaluation(EvaluateResult("low", 3, {}))  # type: ignore[arg-type]

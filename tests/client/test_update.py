@@ -51,7 +51,7 @@ def test_parts_have_the_bits_of_the_whole_that_is_clipped(clip: float) -> None:
     whole, norm = clip_l2(VALUES, clip)
     update = clipped(clip, {})
     assert update.norm == min(norm, clip)
-    assert np.array_equal(update.whole(), whole)
+    assert np.array_equal(update.to_array(), whole)
     at = PIECE - 3
     assert np.array_equal(update.part(at, at + PIECE), whole[at : at + PIECE])
     assert sum(len(piece) for piece in pieces(update.part, 1, SIZE)) == SIZE - 1
@@ -66,7 +66,7 @@ def test_statistics_keep_their_values_in_whatever_part_they_lie() -> None:
 
 def test_who_holds_it_may_change_it() -> None:
     update = clipped(1.0, {})
-    held = update.held()
+    held = update.copy_to_memory()
     held.part(5, 9)[:] = 7
     assert held.part(4, 10)[1:-1].tolist() == [7.0] * 4
     assert (held.largest, held.norm) == (np.abs(VALUES).max(), update.norm)
@@ -219,7 +219,7 @@ def test_an_update_that_passes_whole_is_not_told(
     caplog.set_level(logging.DEBUG, logger="secureps")
     passed = clip_update(CUT_PLAN, group(), parts_of(values(*delta)), None, CUT_KINDS)
     tell_cuts("c0", "", group(), passed, 1.0, max(map(abs, delta)))
-    assert passed.whole().tolist() == list(delta)
+    assert passed.to_array().tolist() == list(delta)
     assert caplog.messages == []
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer, draft, whole
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.client.trainer import FitResult
-from secureps.client.update import UpdateIntegers, clip_update, magnitude
+from secureps.client.update import UpdateIntegers, clip_update, declared_magnitude
 from secureps.client.worker import ClientWorker, Site
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Malformed, Refused
@@ -167,7 +167,7 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     bias: dict[str, Kind] = {"bias": "statistics"}
     for kinds, wanted in (({}, LARGEST), (bias, LARGEST - 2 * 3)):
         clipped = clip_update(plan, layout, parts_of(update), None, kinds)
-        assert magnitude(plan, "all", clipped) == wanted
+        assert declared_magnitude(plan, "all", clipped) == wanted
 
 
 @pytest.mark.parametrize("examples", [1, 7, 900])
@@ -191,7 +191,7 @@ def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(
     result = FitResult(Walker(0).parameters(0), 0, {}, 1)
     monkeypatch.setattr(own, "_load_staying", lambda task: {})
     monkeypatch.setattr(own, "_train", lambda task, staying: (result, 0.0))
-    made = whole(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
+    made = finish_sealing(own._contribute(Contribute((), (), (Aim("all", 0, 1),))))
     assert made.updates == ()
     assert list(made.unsent.values()) == [NO_EXAMPLES]
 
@@ -255,7 +255,7 @@ def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
 
 def drafts_by_rote(own: ClientWorker, patch: pytest.MonkeyPatch, seal: Any) -> None:
     """Of no training; all may leave."""
-    patch.setattr(own, "_draft_of", lambda aim, *_: SimpleNamespace(aim=aim))
+    patch.setattr(own, "_draft_update", lambda aim, *_: SimpleNamespace(aim=aim))
     patch.setattr(own, "_release", lambda drafts: (drafts, ()))
     patch.setattr(own, "_seal", seal)
 
@@ -358,7 +358,7 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
 
 def sealed_ahead(bench: Bench, outbox: MemorySpool) -> Iterator[BlockHeader]:
     id = SubmissionId("c1", "all", 1)
-    receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
+    receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger())
     layout = bench.pinned.layout.group("all")
     blocks = reversed(list(cut(layout, np.arange(layout.size))))
@@ -393,7 +393,7 @@ def damaged(pinned: Pinned, sealer: OutboxSealer, outbox: MemorySpool, sent: Sea
 def test_a_block_that_was_damaged_in_the_outbox_is_not_sealed_again(tmp_path: Path) -> None:
     """Other integers under the same name in a second sum would tell of its members."""
     own, bench, outbox = worker(make_plan(), tmp_path, UnsafeSeed(3)), Bench(), MemorySpool()
-    plain = whole(own._seal(drafted(own, SMALL)))
+    plain = finish_sealing(own._seal(drafted(own, SMALL)))
     text = damaged(own._machine.pinned, own._sealer, cast(MemorySpool, own._outbox), plain)
     assert "block 2 of c0/all/4 in this client's outbox is damaged" in text
     sealer = bench.sealer("c1", outbox)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.client.update import Trained, Update, difference
-from secureps.client.worker import ClientWorker, trained_update
+from secureps.client.worker import ClientWorker, make_update
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
@@ -124,7 +124,7 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     wanted = group(adaptive=adaptive, clip=10.0, optimizer=optimizer, bits=24)
     plan = adaptive_plan("local", "plain", group=[wanted], privacy=privacy, versions=3)
     simulation = small_federation(plan, tmp_path)
-    keep = trained_update
+    keep = make_update
 
     def kept(made: Trained) -> Update:
         delta = difference(made.layout, made.published, made.model)
@@ -132,7 +132,7 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
         return keep(made)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.trained_update", kept)
+        patch.setattr("secureps.client.worker.make_update", kept)
         models = []
         for version in range(4):
             simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
@@ -158,7 +158,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         versions=1,
     )
     updates: dict[str, NDArray[np.float32]] = {}
-    keep = trained_update
+    keep = make_update
 
     def kept(made: Trained) -> Update:
         delta = difference(made.layout, made.published, made.model)
@@ -167,7 +167,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
 
     simulation = small_federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.trained_update", kept)
+        patch.setattr("secureps.client.worker.make_update", kept)
         simulation.run(lambda: simulation.versions() == {"all": 0})
         before = simulation.model()
         simulation.run()

@@ -11,9 +11,9 @@ from secureps.flower.post import (
     MARKER,
     PAYLOADS,
     Parcel,
-    array,
-    packed,
-    unpacked,
+    pack,
+    unpack,
+    wrap_bytes,
 )
 
 DIGEST = b"d" * 32
@@ -23,14 +23,14 @@ MOST = 1000
 def test_the_same_payload_is_one_array_for_all() -> None:
     known: dict[bytes, Array] = {}
     parcel = Parcel({}, b"batch", {DIGEST: b"payload"})
-    one, two = packed(parcel, known), packed(parcel, known)
+    one, two = pack(parcel, known), pack(parcel, known)
     name = DIGEST.hex()
     assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
 
 
 def test_nobody_takes_ours_for_a_model() -> None:
     with pytest.raises(TypeError):
-        array(b"sealed").numpy()
+        wrap_bytes(b"sealed").numpy()
 
 
 def content(**records: ArrayRecord) -> RecordDict:
@@ -43,22 +43,22 @@ def content(**records: ArrayRecord) -> RecordDict:
 def test_records_that_are_none() -> None:
     plain = Array("uint8", (1,), "numpy.ndarray", b"x")
     for wrong in (
-        content(batch=ArrayRecord({"other": array(b"x")})),
+        content(batch=ArrayRecord({"other": wrap_bytes(b"x")})),
         content(batch=ArrayRecord({"batch": plain})),
-        content(payloads=ArrayRecord({"short": array(b"x")})),
-        content(payloads=ArrayRecord({"Z" * 64: array(b"x")})),
-        content(payloads=ArrayRecord({"abc": array(b"x")})),
-        content(payloads=ArrayRecord({"ab" * 33: array(b"x")})),
+        content(payloads=ArrayRecord({"short": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"Z" * 64: wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"abc": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"ab" * 33: wrap_bytes(b"x")})),
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):
-            unpacked(wrong, MOST)
+            unpack(wrong, MOST)
 
 
 def test_lengths_are_looked_at_first() -> None:
     for records in (
-        content(batch=ArrayRecord({"batch": array(bytes(MOST + 1))})),
-        content(payloads=ArrayRecord({DIGEST.hex(): array(bytes(MOST + 1))})),
+        content(batch=ArrayRecord({"batch": wrap_bytes(bytes(MOST + 1))})),
+        content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
     ):
         with pytest.raises(Oversized, match="at most 1000"):
-            unpacked(records, MOST)
+            unpack(records, MOST)

@@ -47,7 +47,7 @@ def signed(content: RecordDict, kit: Path, signer: str, **changes: Any) -> Recor
     batch = replace(opened(data, len(data), lambda *signed: None), **changes)
     identity = load_private(kit, signer)
     again = sealed(batch, lambda own: identity.sign(WAVE_DOMAIN, own))
-    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
+    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.wrap_bytes(again)})})
 
 
 def test_a_reply_of_another_run_is_none(

@@ -142,7 +142,7 @@ def changed(change: Any) -> Fault:
     def fault(message: Message, play: Reply) -> list[Message]:
         reply = play(message)
         data = reply.content.array_records[post.BATCH]["batch"].data
-        reply.content[post.BATCH] = ArrayRecord({"batch": post.array(change(data))})
+        reply.content[post.BATCH] = ArrayRecord({"batch": post.wrap_bytes(change(data))})
         return [reply]
 
     return fault
@@ -151,7 +151,7 @@ def changed(change: Any) -> Fault:
 def tampered(message: Message, play: Reply) -> list[Message]:
     """The servers' batch is another when it comes to the node, which refuses it."""
     data = message.content.array_records[post.BATCH]["batch"].data
-    message.content[post.BATCH] = ArrayRecord({"batch": post.array(flipped(data))})
+    message.content[post.BATCH] = ArrayRecord({"batch": post.wrap_bytes(flipped(data))})
     reply = play(message)
     assert post.BATCH not in reply.content
     assert "a signature in secureps-wave is wrong" in str(reply.content[post.MARKER])

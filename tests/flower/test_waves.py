@@ -206,8 +206,8 @@ def test_an_app_of_the_old_kind_ends_the_run_at_once_and_is_named(
 
 
 def test_what_nodes_say_is_one_line_of_a_log() -> None:
-    assert strategy._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
-    told = strategy._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
+    assert strategy._shorten("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
+    told = strategy._shorten("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
     assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
 
 

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from secureps.client.flower.trainer import FlowerModel, States
-from secureps.client.initial_model import LocalTensors, Served, Told, read_served, write_served
+from secureps.client.initial_model import (
+    LocalTensors,
+    RoundRecords,
+    Served,
+    read_served,
+    write_served,
+)
 from secureps.client.update import keep, load_kept
 from secureps.crypto.bfv import most_levels
 from secureps.crypto.bfv_seal import generate
@@ -142,7 +148,7 @@ def _models(folder: Path) -> list[Target]:
     values = np.arange(9, dtype=np.float32)
     initial = folder / "initial.safetensors"
     served = Served(
-        names=("a", "b"), fits=(Told(1, json.dumps([["config", "config", {"lr": 1}]])),)
+        names=("a", "b"), fits=(RoundRecords(1, json.dumps([["config", "config", {"lr": 1}]])),)
     )
     write_state(initial, {"a": values, "b": values.reshape(3, 3)}, {})
     model = initial.read_bytes()
@@ -168,7 +174,7 @@ def _models(folder: Path) -> list[Target]:
         ),
         Target(
             "served",
-            ("client.initial_model:_parsed", "client.initial_model:_records"),
+            ("client.initial_model:_parse", "client.initial_model:_check_records"),
             (model, recorded),
             in_file(folder / "served.safetensors", read_served),
             cost=8,

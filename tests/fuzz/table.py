@@ -38,12 +38,12 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._lent",
-        "client.torch:derived",
+        "client.torch:derive",
         "client.torch:noise_generators",
         "client.flower.trainer:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
-        "client.flower.trainer:bound_seed",
-        "client.torch_ranks:order",
+        "client.flower.trainer:bind_seed",
+        "client.torch_ranks:send_order",
         "crypto.bfv_seal:BfvOpener.pieces",
         "crypto.bfv_seal:_Ring.save",
         "crypto.cipher:Adder.zero",
@@ -85,8 +85,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.runs:_read_summary",
         "run.up.up:resume",
     ),
-    "another process of the same client, which has its records": ("client.torch_ranks:hear",),
-    "digits that the same function has looked at": ("flower.post:unpacked",),
+    "another process of the same client, which has its records": ("client.torch_ranks:receive_order",),
+    "digits that the same function has looked at": ("flower.post:unpack",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_make_trainer",

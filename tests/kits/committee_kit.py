@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer, draft, whole
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sharing import (
@@ -143,10 +143,10 @@ class Site:
         values = rng.integers(0, 1000, layout.size, np.int64)
         update = update_name(id, version)
         run = self.pinned.run.id
-        receipt = draft(run, id, UPDATE, version, base, None, False)
+        receipt = draft_receipt(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
         sealer, outbox = by or (self.sealer(client, empty), empty)
-        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values)))
+        sealed = finish_sealing(sealer.seal(self.pinned, receipt, cut(layout, values)))
         payloads = tuple(outbox.get(header.key) for header in sealed.headers)
         return Sent(sealed.receipt, sealed.headers, payloads, values)
 

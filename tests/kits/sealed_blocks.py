@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import whole as sealed_whole
+from secureps.client.sealing import finish_sealing as sealed_whole
 from secureps.client.update import BlockIntegers, Part, Update
 from secureps.client.worker import ClientWorker
 from secureps.messages.member_records import Sealed
@@ -20,7 +20,7 @@ from secureps.roles.member.tasks import Aim, Contribute, Evaluate
 
 def made_of(values: NDArray[np.float32]) -> Update:
     """An update that no clip cuts."""
-    return Update.of(values, float(np.linalg.norm(values)))
+    return Update.from_values(values, float(np.linalg.norm(values)))
 
 
 def parts_of(values: NDArray[np.float32]) -> Part:
@@ -28,7 +28,7 @@ def parts_of(values: NDArray[np.float32]) -> Part:
     return lambda first, last: values[first:last].copy()
 
 
-def whole(
+def finish_sealing(
     layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
 ) -> NDArray[np.integer[Any]]:
     """Those of the whole update, from every block in two pieces; each is made once."""
@@ -51,7 +51,7 @@ def drawn(
     """The integers that a client seals of an update."""
     task = Contribute((GroupVersion(aim.group, aim.version),) if base else (), base, ())
     made = worker._draft(task, aim, bytes(32), update, weight)
-    return whole(worker._layout().group(aim.group), made.blocks)
+    return finish_sealing(worker._layout().group(aim.group), made.blocks)
 
 
 def released(
@@ -75,7 +75,7 @@ def looked_at(
 ) -> tuple[NDArray[np.integer[Any]], Iterator[tuple[int, BlockIntegers]]]:
     """Those of the whole update, and every block again, in the order of who made them."""
     own = list(blocks)
-    made = whole(layout, own)
+    made = finish_sealing(layout, own)
     return made, cut(layout, made, [block for block, _ in own])
 
 

@@ -112,7 +112,7 @@ from flwr.supernode.runtime import run_clientapp as process
 from secureps.flower import mod, post
 
 DONE, CONTEXTS, UPDATES = Path({done!r}), [], []
-sealed, packed, pushed = mod._seal, post.packed, process.push_task_output
+sealed, packed, pushed = mod._seal, post.pack, process.push_task_output
 
 def remembered(message, context, call_next):
     CONTEXTS.append(context)
@@ -131,7 +131,7 @@ def push(*arguments, **named):
         die()
     return pushed(*arguments, **named)
 
-mod._seal, post.packed, process.push_task_output = remembered, changed, push
+mod._seal, post.pack, process.push_task_output = remembered, changed, push
 
 def lie(batch):
     return {batch}

@@ -33,11 +33,11 @@ FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
 """Functions of `struct`, whose format begins with the order."""
 
 STAYS = {
-    "client/update._digest_of": "put in order by `ascontiguousarray`",
+    "client/update._hash_integers": "put in order by `ascontiguousarray`",
     "buffers.Buffers._lent": "memory of this process",
     "client/flower/trainer.from_plain": "bytes as an app gave them",
     "client/torch.fit_key": "a digest that this client alone makes",
-    "client/torch_ranks.hear": "processes of one client, on machines of one kind",
+    "client/torch_ranks.receive_order": "processes of one client, on machines of one kind",
     "client/worker.ClientWorker.prepare_fit": "words of this client's own seed",
     "client/worker.ClientWorker._name": "a name, of random bytes",
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",

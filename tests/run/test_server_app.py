@@ -13,7 +13,14 @@ import pytest
 from rich.console import Console
 
 from secureps.client.flower.script import FlowerTrainer
-from secureps.client.initial_model import KEY, MOST_BYTES, Served, Told, read_served, write_served
+from secureps.client.initial_model import (
+    KEY,
+    MOST_BYTES,
+    RoundRecords,
+    Served,
+    read_served,
+    write_served,
+)
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, Setting, Trainer
 from secureps.config.sections import read_toml, toml_tables
@@ -211,7 +218,7 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "given" / "initial.safetensors"
     model: dict[str, Any] = {"b": np.ones(3, np.float32), "a": np.zeros((2, 2))}
     records = json.dumps([["config", "config", {"lr": 0.5, "raw": {"bytes": "00ff"}, "l": [1]}]])
-    given = Served(("b", "a"), "w", "c", "n", {"k": True}, (Told(1, records),))
+    given = Served(("b", "a"), "w", "c", "n", {"k": True}, (RoundRecords(1, records),))
     write_served(path, model, given)
     tensors, _, again = read_served(path)
     assert again == given
@@ -232,14 +239,16 @@ def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> N
 
 def test_records_of_another_kind_or_another_model_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"
-    arrays = Told(1, json.dumps([["w", "arrays", {}]]))
+    arrays = RoundRecords(1, json.dumps([["w", "arrays", {}]]))
     write_served(path, {"w": np.ones(2)}, Served(("w",), fits=(arrays,)))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_served(path)
     write_served(path, {"w": np.ones(2)}, Served(("v",)))
     with pytest.raises(ConfigError, match="not those that its ServerApp named"):
         read_served(path)
-    long = Served(("w",), fits=(Told(1, json.dumps([["c", "config", {"t": "x" * MOST_BYTES}]])),))
+    long = Served(
+        ("w",), fits=(RoundRecords(1, json.dumps([["c", "config", {"t": "x" * MOST_BYTES}]])),)
+    )
     with pytest.raises(ConfigError, match=r"tells its clients \d+ bytes"):
         write_served(path, {"w": np.ones(2)}, long)
 

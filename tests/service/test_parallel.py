@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from secureps.client.runner import Joining
-from secureps.client.sealing import OutboxSealer, draft, whole
+from secureps.client.sealing import OutboxSealer, draft_receipt, finish_sealing
 from secureps.client.worker import Site
 from secureps.config.sections import parse
 from secureps.config.site_files import ServeSection
@@ -85,12 +85,12 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
 
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
-    receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
+    receipt = draft_receipt(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(
         bench.kit.identities["c1"], {}, bench.sealed_for, outbox, MemoryLedger(), threads
     )
     layout = bench.pinned.layout.group("all")
-    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
+    sealed = finish_sealing(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size))))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

@@ -23,7 +23,7 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from secureps.client.runner import flat, refuse_misspelt
+from secureps.client.runner import flatten_table, refuse_misspelt
 from secureps.client.trainer import Setting
 from secureps.config.sections import read_toml, toml_value
 from secureps.errors import ConfigError, ScriptFailed
@@ -105,12 +105,12 @@ class FlowerApp:
 # --- where it may be --------------------------------------------------------------
 
 
-def of_object(thing: Any, where: str) -> FlowerApp:
+def wrap_object(thing: Any, where: str) -> FlowerApp:
     """Makes an app of a ClientApp, a client_fn, a client, or its class; else ConfigError."""
     return FlowerApp(where, _client_app(thing, where))
 
 
-def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
+def find_in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
     """Finds the app of a file, which gave `started` to `start_client`; ConfigError if none."""
     things = vars(module)
     apps = _named(things, lambda each: isinstance(each, ClientApp))
@@ -146,7 +146,7 @@ def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
     return FlowerApp(where, _client_app(found, where), lambda: server)
 
 
-def in_project(folder: Path) -> FlowerApp:
+def find_in_project(folder: Path) -> FlowerApp:
     """Imports the app that a project's pyproject.toml names; adds its folder to sys.path."""
     where = str(folder / "pyproject.toml")
     try:
@@ -167,7 +167,7 @@ def in_project(folder: Path) -> FlowerApp:
         found = None if named is None else _load(folder, str(named), where)
         return found if isinstance(found, ServerApp) else None
 
-    config = dict(flat(dict(own.get("config", {})), f"{where}: tool.flwr.app.config"))
+    config = dict(flatten_table(dict(own.get("config", {})), f"{where}: tool.flwr.app.config"))
     return FlowerApp(str(folder), app, server, config, lambda: texts_of(folder))
 
 

@@ -30,12 +30,12 @@ try:
     from secureps.client.flower.app import (
         FlowerApp,
         Settings,
-        in_module,
-        in_project,
+        find_in_module,
+        find_in_project,
         loading,
-        of_object,
+        wrap_object,
     )
-    from secureps.client.flower.server import take
+    from secureps.client.flower.server import read_server_app
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerModel, FlowerTrainer, seeded
 except ImportError as missing:
     raise ConfigError(
@@ -63,10 +63,10 @@ class FlowerScript:
     def at(cls, path: Path, load: Callable[[Path], ModuleType]) -> FlowerScript:
         """Finds the app in a project's folder, or in a file that `load` imports."""
         if path.is_dir():
-            return cls(in_project(path))
+            return cls(find_in_project(path))
         with loading(str(path)) as started:
             module = load(path)
-        return cls(in_module(module, started, str(path)))
+        return cls(find_in_module(module, started, str(path)))
 
     def make(
         self, settings: Mapping[str, Setting], state: Path | None, name: str = ""
@@ -80,7 +80,7 @@ class FlowerScript:
         """Why the app must run in its clients alone; empty if anybody may run it."""
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
-    def found(
+    def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
         """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.
@@ -97,7 +97,7 @@ class FlowerScript:
             given = Settings.of(self._app.config, settings, self._app.texts)
             rounds = {ROUNDS: versions} if ROUNDS in self._app.config else {}
             with seeded(seed):  # again: torch, if it was imported only now
-                founded = take(server, {**given.run, **rounds}, versions, clients)
+                founded = read_server_app(server, {**given.run, **rounds}, versions, clients)
         except ConfigError as error:
             raise ConfigError(f"{own}: {error}") from None
         except SecurepsError:
@@ -147,7 +147,7 @@ def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
         ...     ps.run_flower(app)
     """
     run(
-        lambda joining, settings: FlowerScript(of_object(app, "this script")).make(
+        lambda joining, settings: FlowerScript(wrap_object(app, "this script")).make(
             settings, joining.state, joining.name
         ),
         arguments,

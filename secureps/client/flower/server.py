@@ -24,7 +24,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from secureps.client.flower.trainer import RUN, FlowerModel, to_plain
-from secureps.client.initial_model import Founded, Served, Told, shared_names
+from secureps.client.initial_model import Founded, RoundRecords, Served, shared_names
 from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
@@ -55,7 +55,9 @@ LOOKS = 10
 """A ServerApp that counts its nodes more often than this, and has not started, wants more nodes."""
 
 
-def take(server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int) -> Founded:
+def read_server_app(
+    server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int
+) -> Founded:
     """Runs a ServerApp, with its run_config, until it starts its strategy.
 
     Raises ConfigError if it has code of its own, or a strategy that needs single updates; and
@@ -63,35 +65,35 @@ def take(server: ServerApp, config: Mapping[str, Setting], versions: int, client
     """
     context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _Nowhere(clients)
     if server._server_fn is not None:
-        return _of_components(server._server_fn(context), versions)
+        return _read_components(server._server_fn(context), versions)
     if server._main is None:
-        raise own_code("it has no main function")
+        raise own_code_error("it has no main function")
     with _stop_at_start():
         try:
             server(grid, context)
         except _Stopped as stopped:
             end = stopped
         else:
-            raise own_code("it starts no strategy")
+            raise own_code_error("it starts no strategy")
     if end.error is not None:
         raise end.error
     given = end.arguments
     strategy, arrays = given["self"], given["initial_arrays"]
     refuse_own_code(strategy)
     if given["grid"] is not grid:
-        raise own_code(f"the grid {type(given['grid']).__name__}")
+        raise own_code_error(f"the grid {type(given['grid']).__name__}")
     if not isinstance(arrays, ArrayRecord):
         raise ConfigError("its strategy is started without initial_arrays")
     more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
     train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
-    return _founded(strategy, arrays, [{**train, **more}], [evaluate])
+    return _make_founded(strategy, arrays, [{**train, **more}], [evaluate])
 
 
-def _of_components(made: Any, versions: int) -> Founded:
+def _read_components(made: Any, versions: int) -> Founded:
     """Reads a ServerApp of Flower's old kind, which names its strategy and runs nothing."""
     for each in (made.server, made.client_manager):
         if each is not None:
-            raise own_code(type(each).__name__)
+            raise own_code_error(type(each).__name__)
     strategy: Any = old.FedAvg() if made.strategy is None else made.strategy
     refuse_own_code(strategy)
     more = {"proximal_mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
@@ -102,10 +104,10 @@ def _of_components(made: Any, versions: int) -> Founded:
         evaluate.append(judge(number) if judge else {})
     tensors = {} if first is None else dict(enumerate(first.tensors))
     arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
-    return _founded(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
+    return _make_founded(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
 
 
-def _founded(
+def _make_founded(
     strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
 ) -> Founded:
     model, ties = dict[str, NumpyArray](), dict[str, str]()
@@ -119,26 +121,26 @@ def _founded(
         arrays=getattr(strategy, "arrayrecord_key", "arrays"),
         config=config,
         weighted_by=getattr(strategy, "weighted_by_key", "num-examples"),
-        fits=_changes(config, train),
-        evaluations=_changes(config, evaluate),
+        fits=_list_changes(config, train),
+        evaluations=_list_changes(config, evaluate),
     )
     return Founded(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
 
 
-def _changes(key: str, rounds: Sequence[Any]) -> tuple[Told, ...]:
+def _list_changes(key: str, rounds: Sequence[Any]) -> tuple[RoundRecords, ...]:
     """Lists the settings of rounds without those that repeat the round before."""
-    found = list[Told]()
+    found = list[RoundRecords]()
     for number, each in enumerate(rounds, 1):
         records = to_plain(RecordDict({key: ConfigRecord(each)}))[1]
         if not found or found[-1].records != records:
-            found.append(Told(number, records))
+            found.append(RoundRecords(number, records))
     return tuple(found)
 
 
 # --- what is Flower's, and what is the app's own ----------------------------------
 
 
-def own_code(what: str) -> ConfigError:
+def own_code_error(what: str) -> ConfigError:
     """The refusal of a ServerApp that does more than a plan can say."""
     return ConfigError(
         f"its ServerApp has code of its own, which does not run here ({what}): run the app inside "
@@ -147,7 +149,7 @@ def own_code(what: str) -> ConfigError:
     )
 
 
-def flowers_name(strategy: Any) -> str:
+def strategy_name(strategy: Any) -> str:
     """The name of a strategy's class in Flower; ConfigError if it steps along no mean."""
     bases = type(strategy).__mro__
     name = next((each.__name__ for each in bases if each.__module__.startswith("flwr.")), "")
@@ -161,23 +163,25 @@ def flowers_name(strategy: Any) -> str:
 
 def refuse_own_code(strategy: Any) -> None:
     """Refuses a strategy unless it is one of KINDS with Flower's own methods and metrics."""
-    flowers_name(strategy)
+    strategy_name(strategy)
     kind = type(strategy)
     if kind not in KINDS:
-        raise own_code(f"the strategy {kind.__name__}")
+        raise own_code_error(f"the strategy {kind.__name__}")
     own = [name for name in vars(strategy) if hasattr(kind, name)]
     for base in kind.__mro__[:-1]:
         own += [n for n, method in _methods(base).items() if _FLOWERS[base].get(n) is not method]
     if own:
-        raise own_code(f"{own[0]} of {kind.__name__}")
+        raise own_code_error(f"{own[0]} of {kind.__name__}")
     for name in METRICS:
         if getattr(strategy, name, None) not in (None, MEAN):
-            raise own_code(f"{name}, which may be left out: means are the plan's [evaluation]")
+            raise own_code_error(
+                f"{name}, which may be left out: means are the plan's [evaluation]"
+            )
 
 
 def optimizer_of(strategy: Any) -> dict[str, Any] | None:
     """The strategy's optimizer in the plan's words; None for the mean itself."""
-    kind = flowers_name(strategy)
+    kind = strategy_name(strategy)
     if kind in ("FedAdam", "FedYogi", "FedAdagrad"):
         return {
             "name": kind.lower(),
@@ -228,7 +232,7 @@ class _Nowhere(Grid):
         return range(1, self._nodes + 1)
 
     def _ask(self, *given: Any, **settings: Any) -> NoReturn:
-        raise _Stopped({}, own_code("it sends its clients messages itself"))
+        raise _Stopped({}, own_code_error("it sends its clients messages itself"))
 
     create_message = push_messages = pull_messages = send_and_receive = _ask
 
@@ -263,7 +267,7 @@ def _stop_at_start() -> Iterator[None]:
     @functools.wraps(flowers)
     def start(*args: Any, **settings: Any) -> NoReturn:
         if next(before_this):  # from a bare `except`, or a `finally`
-            raise _Stopped({}, own_code("it trains more than once"))
+            raise _Stopped({}, own_code_error("it trains more than once"))
         bound = inspect.signature(flowers).bind(*args, **settings)
         bound.apply_defaults()
         raise _Stopped(bound.arguments)

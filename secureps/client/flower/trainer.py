@@ -51,9 +51,9 @@ from secureps.client.trainer import (
     FitConfig,
     FitResult,
     Setting,
-    check_like,
+    find_mismatch,
     number,
-    whole_number,
+    to_whole_number,
 )
 from secureps.client.trainer import Array as NumpyArray
 from secureps.errors import (
@@ -138,12 +138,12 @@ class FlowerTrainer:
             raise PlanRefused(NO_RECORD_PRIVACY)
         versions = config.versions.values()
         number = max(versions, default=0) + 1
-        content = self._content("fitins", parameters, lighter(config), number)
+        content = self._content("fitins", parameters, reduce_work(config), number)
         at = sum(versions)  # grows with every group's version
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        kind, seed = self._app.action("train") or "train", bound_seed(config.seed, parameters)
+        kind, seed = self._app.action("train") or "train", bind_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
         result = self._read_fit(reply, parameters)
         if result.metrics:
@@ -190,7 +190,7 @@ class FlowerTrainer:
         said, count, key = self._read_metrics(reply, "")
         if count is None and message.startswith("query"):
             count = 1  # Flower's own analytics apps say none: their nodes count alike
-        examples = whole_number(f"{self._app.where}: {message}: {key}", count)
+        examples = to_whole_number(f"{self._app.where}: {message}: {key}", count)
         return EvaluateResult(None, examples, self._numbers(message, said))
 
     def kinds(self) -> dict[str, Kind]:
@@ -283,7 +283,7 @@ class FlowerTrainer:
         `config` overrides the ServerApp's settings for round `at`. WrongShape for another model.
         """
         arrays, served = self.model.record(parameters), self._served
-        said = from_plain({}, served.told(legacy == "evaluateins", at))
+        said = from_plain({}, served.records_at(legacy == "evaluateins", at))
         before = dict(said.config_records.get(served.config, {}))
         settings = ConfigRecord({**before, **config, "server-round": at})
         if self._app.legacy:
@@ -337,7 +337,7 @@ class FlowerTrainer:
         (arrays,) = reply.array_records.values()
         said, count, key = self._read_metrics(reply, "fitres")
         tensors = self.model.read(arrays, given)
-        examples = whole_number(f"{where}: {key}", count)
+        examples = to_whole_number(f"{where}: {key}", count)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
@@ -378,12 +378,12 @@ class FlowerTrainer:
         if found is not None and not math.isfinite(found):
             raise NotFinite(f"{where}: the loss is {loss}: look at the held-out records")
         return EvaluateResult(
-            found, whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
+            found, to_whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
         )
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
         """The finite numbers among metrics; names the others on this client's terminal, once."""
-        found = dict(_flat(said))
+        found = dict(_flatten(said))
         numbers = {name: number(value) for name, value in found.items()}
         metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
         others = sorted((found.keys() - metrics.keys()) - self._told)
@@ -396,10 +396,12 @@ class FlowerTrainer:
 
 def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
     """Makes a message to a client, as Flower's server would."""
-    return made(content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type))
+    return new_message(
+        content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type)
+    )
 
 
-def made(content: RecordDict, metadata: Metadata) -> Message:
+def new_message(content: RecordDict, metadata: Metadata) -> Message:
     """Makes a message with our own metadata, which the constructor's signature does not show."""
     found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return found
@@ -410,7 +412,7 @@ def statistics_in(model: FlowerModel) -> dict[str, Kind]:
     return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
-def lighter(config: FitConfig) -> dict[str, Setting]:
+def reduce_work(config: FitConfig) -> dict[str, Setting]:
     """The plan's settings, with steps and epochs reduced to this training's part of the work."""
     told = dict(config.settings)
     if config.work == 1:
@@ -422,7 +424,7 @@ def lighter(config: FitConfig) -> dict[str, Setting]:
     return {**told, "work": config.work}
 
 
-def bound_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
+def bind_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
     An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
@@ -436,7 +438,7 @@ def bound_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
 
 
-def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields names and values; a list becomes several metrics: per-class.0, per-class.1, ..."""
     for name, value in said.items():
         if isinstance(value, list):
@@ -498,19 +500,19 @@ class FlowerModel:
         if not arrays:
             raise WrongShape("the app's model has no arrays")
         nameless = list(arrays) == [str(i) for i in range(len(arrays))]
-        return cls({_ours(n, nameless): _numpy(n, a) for n, a in arrays.items()}, nameless)
+        return cls({_our_name(n, nameless): _numpy(n, a) for n, a in arrays.items()}, nameless)
 
     @classmethod
     def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
         """Takes a file's tensors in the order of `names`, else in its own; arr_0, ... by number."""
-        numbered = [_ours(str(i), True) for i in range(len(tensors))]
+        numbered = [_our_name(str(i), True) for i in range(len(tensors))]
         found = numbered if set(tensors) == set(numbered) else tensors
         order = list(names or found)
         return cls({name: tensors[name] for name in order}, order == numbered)
 
     def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
         """Makes the record of a state of this model, with copied arrays, else WrongShape."""
-        reason = check_like(tensors, self.shapes)
+        reason = find_mismatch(tensors, self.shapes)
         if reason is not None:
             raise WrongShape(f"not a state of this app's model: {reason}")
         names = {name: str(i) if self.nameless else name for i, name in enumerate(self.tensors)}
@@ -525,10 +527,10 @@ class FlowerModel:
         for a value that is not finite, perhaps only in the model's own width.
         """
         found = FlowerModel.of_record(record).tensors
-        reason = check_like(found, self.shapes)
+        reason = find_mismatch(found, self.shapes)
         if reason is not None:
             raise WrongShape(f"the app's fit returned another model: {reason}")
-        trained = {name: _like(self.tensors[name], found[name], name) for name in self.tensors}
+        trained = {name: _cast_like(self.tensors[name], found[name], name) for name in self.tensors}
         real = {name for name, each in trained.items() if each.dtype.kind == "f"}
         return {n: given[n].copy() if real and n not in real else trained[n] for n in trained}
 
@@ -553,7 +555,7 @@ class FlowerModel:
         return {name: array.shape for name, array in self.tensors.items()}
 
 
-def _ours(name: str, nameless: bool) -> str:
+def _our_name(name: str, nameless: bool) -> str:
     return f"arr_{name}" if nameless else name
 
 
@@ -583,7 +585,7 @@ def _numpy(name: str, array: Array) -> NumpyArray:
     return found
 
 
-def _like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
+def _cast_like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
     if found.dtype != wanted.dtype and not found.dtype.kind == wanted.dtype.kind == "f":
         raise WrongShape(
             f"the app's fit returned another model: tensor {name!r} is {found.dtype}, the "

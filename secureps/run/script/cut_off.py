@@ -29,9 +29,9 @@ from secureps.client.trainer import (
     Setting,
     Trainer,
     blamed,
-    taken_evaluation,
-    taken_fit,
-    taken_tensors,
+    convert_evaluation,
+    convert_fit,
+    convert_tensors,
 )
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.script.channel import Channel, Record, Tensors, refuse_failure
@@ -178,7 +178,7 @@ def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Reco
         case "parameters":
             returned = method(record["seed"])
             with blamed("what parameters returned"):
-                return _tensor_reply(taken_tensors(returned))
+                return _tensor_reply(convert_tensors(returned))
         case "fit":
             told = record["config"]
             privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
@@ -186,7 +186,7 @@ def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Reco
             config = FitConfig(**{**told, "privacy": privacy, "secret": secret})
             returned = method(given, config)
             with blamed("what fit returned"):
-                result = taken_fit(returned)
+                result = convert_fit(returned)
             said, made = _tensor_reply(result.parameters)
             numbers = {"examples": result.examples, "steps": result.steps}
             return {**said, **numbers, "metrics": result.metrics}, made
@@ -219,7 +219,7 @@ def _tensor_reply(tensors: Tensors) -> tuple[Record, Tensors]:
 
 def _evaluation_record(name: str, returned: object) -> Record:
     with blamed(f"what {name} returned"):
-        result = taken_evaluation(returned)
+        result = convert_evaluation(returned)
     return {"loss": result.loss, "examples": result.examples, "metrics": result.metrics}
 
 

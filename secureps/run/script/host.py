@@ -21,14 +21,14 @@ from functools import cached_property
 from pathlib import Path
 
 from secureps.client.initial_model import LocalTensors
-from secureps.client.runner import counted
+from secureps.client.runner import count_records
 from secureps.client.script import Script
 from secureps.client.trainer import (
     RecordPrivacy,
     Setting,
     Trainer,
+    add_listener,
     blamed,
-    entering,
     record_privacy,
 )
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
@@ -127,7 +127,7 @@ class ScriptHost:
         for name, settings in self._holders.items():
             trainer = self._script.make(settings)
             with blamed("examples"):
-                examples.append(counted(trainer))
+                examples.append(count_records(trainer))
             if self._plan.section.tables and name != self._plan.evaluator:
                 touching.update(self._look.touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
@@ -180,7 +180,7 @@ def host(channel: Channel) -> None:
     if first is None:
         return
     sys.argv = [first[0]["script"]]  # the script may read its command line
-    entering(lambda what: channel.send({"at": what}))
+    add_listener(lambda what: channel.send({"at": what}))
     made = ScriptHost(first[0], lambda text: channel.send({"say": text}))
     while True:
         while made.may_step and channel.idle():

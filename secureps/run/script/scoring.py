@@ -22,8 +22,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.initial_model import conformed, schema_of, with_ties
-from secureps.client.runner import touched_rows
+from secureps.client.initial_model import add_ties, conform, schema_of
+from secureps.client.runner import read_touched_rows
 from secureps.client.script import Script
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -35,12 +35,12 @@ from secureps.client.trainer import (
     Setting,
     Trainer,
     blamed,
+    convert_evaluation,
+    convert_fit,
+    convert_tensors,
     kinds_of,
     record_privacy,
     said,
-    taken_evaluation,
-    taken_fit,
-    taken_tensors,
     ties_of,
 )
 from secureps.config.plan import ClientPrivacySection
@@ -161,7 +161,7 @@ class Look:
         with blamed("parameters"):
             made = trainer.parameters(0)
         with blamed("what parameters returned"):
-            initial = taken_tensors(made)
+            initial = convert_tensors(made)
             return cls(schema_of(initial, ties_of(trainer)), kinds_of(trainer), initial)
 
     def refuse_unusable(self, plan: Plan) -> None:
@@ -183,7 +183,7 @@ class Look:
 
     def touched_groups(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
         with blamed("touches"):
-            return plan.touched_groups(touched_rows(trainer, self.schema))
+            return plan.touched_groups(read_touched_rows(trainer, self.schema))
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
@@ -271,7 +271,7 @@ class Judge:
 
     def _whole(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
         """Adds initial values of local tensors, and names of tied ones, in the model's order."""
-        known = with_ties({**self._stay, **tensors}, self._ties)
+        known = add_ties({**self._stay, **tensors}, self._ties)
         order = {name: known[name] for name in self._initial if name in known}
         return {name: np.array(each) for name, each in {**order, **known}.items()}
 
@@ -290,7 +290,7 @@ class _WithItsOwn:
 
 def check_evaluation(what: str, result: object, plan: Plan) -> EvaluateResult:
     with blamed(f"what {what} returned"):
-        taken = taken_evaluation(result)
+        taken = convert_evaluation(result)
         score = Score.of(taken, plan)
         for name, value in (("loss", score.loss), (score.measure, score.value)):
             if value is not None and not math.isfinite(value):
@@ -358,10 +358,10 @@ def train_alone(
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit"):
-            returned = trainer.fit(with_ties(model, ties), config)
+            returned = trainer.fit(add_ties(model, ties), config)
         with blamed("what fit returned"):
-            model = conformed(taken_fit(returned), schema, ties).parameters
-        yield with_ties(model, ties)
+            model = conform(convert_fit(returned), schema, ties).parameters
+        yield add_ties(model, ties)
 
 
 class Race:
@@ -458,7 +458,7 @@ def run_baselines(race: Race, say: Say) -> Baselines:
 
 
 def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
-    if why := race.script.not_central:
+    if why := race.script.why_not_central:
         return None, f", {why}"
     say("for comparison, trains centrally, without privacy")
     try:
@@ -520,7 +520,7 @@ def _measure_lengths(
     with blamed("fit"):
         result = trainer.fit(_copy_model(model), config)
     with blamed("what fit returned"):
-        result = conformed(taken_fit(result), look.schema, look.schema.ties)
+        result = conform(convert_fit(result), look.schema, look.schema.ties)
     found = dict[str, float]()
     for group in plan.layout(look.schema).groups:
         pairs = zip(group.views(model), group.views(result.parameters), strict=True)

@@ -23,7 +23,7 @@ ROOM = 1024
 @contextmanager
 def naming_last_call() -> Iterator[None]:
     """Watches this process while clients' code runs: if it dies, a line on stderr says in whose."""
-    from secureps.client.trainer import entering, leaving
+    from secureps.client.trainer import add_listener, remove_listener
     from secureps.tracebacks import dump_crashes
 
     dump_crashes()
@@ -42,11 +42,11 @@ def naming_last_call() -> Iterator[None]:
             def tell(what: str) -> None:
                 called[:] = what.encode()[:ROOM].ljust(ROOM, b"\0")
 
-            entering(tell)
+            add_listener(tell)
             try:
                 yield
             finally:
-                leaving(tell)
+                remove_listener(tell)
                 tell("")
 
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from secureps.client.runner import LOCAL
-from secureps.client.script import speaks_flower
+from secureps.client.script import is_flower_app
 from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import read_toml, toml_text
@@ -118,7 +118,7 @@ class Programs:
             "partitions": self.federation.clients,
         }
         initial = self.plan.section.initial
-        if initial is not None and speaks_flower(self.script):
+        if initial is not None and is_flower_app(self.script):
             own["initial"] = initial
         return own
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secureps.client.flower.app import FlowerApp, of_object
+from secureps.client.flower.app import FlowerApp, wrap_object
 from secureps.client.flower.script import FlowerTrainer, run_flower
 from secureps.client.initial_model import initial_digest
-from secureps.client.script import Script, refuse_privacy, speaks_flower
+from secureps.client.script import Script, is_flower_app, refuse_privacy
 from secureps.client.trainer import FitConfig, Setting
 from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused, ScriptFailed
 from secureps.messages.encoding import file_digest
@@ -100,7 +100,7 @@ def test_what_is_no_app_says_why(source: str, reason: str, tmp_path: Path) -> No
 
 def test_a_project_is_found_by_its_pyproject(tmp_path: Path) -> None:
     path = project(tmp_path, "found")
-    assert speaks_flower(path)
+    assert is_flower_app(path)
     app = Script(path).make({"partition": "1"})
     assert isinstance(app, FlowerTrainer)
     assert app._app.config == {"learning-rate": 0.25, "bonus": 0, "deep.name": "x"}
@@ -203,15 +203,15 @@ def test_local_noise_of_the_other_api_is_refused(module: str, source: str, tmp_p
 
 
 def test_a_script_with_make_is_ours_whatever_it_imports(tmp_path: Path) -> None:
-    assert not speaks_flower(write(tmp_path, "import flwr\ndef make(settings): return 7\n"))
+    assert not is_flower_app(write(tmp_path, "import flwr\ndef make(settings): return 7\n"))
     assert Script(tmp_path / "client.py").make({}) == 7  # type: ignore[comparison-overlap]
-    assert not speaks_flower(write(tmp_path, "import torch\n"))
+    assert not is_flower_app(write(tmp_path, "import torch\n"))
     with pytest.raises(ConfigError, match=r"no function make\(settings\).* and is no Flower app"):
         Script(tmp_path / "client.py")
-    assert not speaks_flower(write(tmp_path, "import flwr as\n"))
+    assert not is_flower_app(write(tmp_path, "import flwr as\n"))
     with pytest.raises(ScriptFailed, match="does not import: SyntaxError"):
         Script(tmp_path / "client.py")
-    assert not speaks_flower(tmp_path / "nobody.py")
+    assert not is_flower_app(tmp_path / "nobody.py")
 
 
 def test_a_private_plan_refuses_an_app_before_anything_starts(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_run_flower_tells_in_one_line_what_is_wrong(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: this script: neither ours, ")
     assert "(this side's" in line
-    assert isinstance(of_object(lambda context: None, "here"), FlowerApp)
+    assert isinstance(wrap_object(lambda context: None, "here"), FlowerApp)
 
 
 def test_a_first_model_may_be_given_by_its_url(tmp_path: Path) -> None:

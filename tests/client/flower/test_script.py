@@ -433,7 +433,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import FitConfig
 for path in sys.argv[1:]:
     script, settings = Script(pathlib.Path(path)), {"partition": 0}
-    founded = script.found({}, 3, 1, 1)
+    founded = script.run_server_app({}, 3, 1, 1)
     if founded is not None:
         settings["initial"] = str(pathlib.Path(path) / "initial.safetensors")
         write_served(settings["initial"], founded.model, founded.served)

@@ -13,9 +13,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
 
-from secureps.client.flower.server import MEANS, take
+from secureps.client.flower.server import MEANS, read_server_app
 from secureps.client.flower.trainer import message
-from secureps.client.initial_model import Founded, Told
+from secureps.client.initial_model import Founded, RoundRecords
 from secureps.config.plan import OptimizerSection
 from secureps.errors import ConfigError
 from secureps.model.optimizer import build_optimizer
@@ -28,10 +28,10 @@ OWN = r"its ServerApp has code of its own, which does not run here \(%s.*\): run
 def taken(main: Any, clients: int = 5) -> Founded:
     server = ServerApp()
     server.main()(main)
-    return take(server, {"rounds": 2}, 3, clients)
+    return read_server_app(server, {"rounds": 2}, 3, clients)
 
 
-def told(rounds: tuple[Told, ...]) -> list[dict[str, Any]]:
+def told(rounds: tuple[RoundRecords, ...]) -> list[dict[str, Any]]:
     return [items for each in rounds for _, _, items in json.loads(each.records)]
 
 
@@ -228,7 +228,7 @@ def test_strategies_of_the_old_kind() -> None:
 
     def components(strategy: Any, **more: Any) -> Founded:
         made = ServerAppComponents(strategy=strategy, **more)
-        return take(ServerApp(server_fn=lambda context: made), {}, 2, 5)
+        return read_server_app(ServerApp(server_fn=lambda context: made), {}, 2, 5)
 
     old = OldFedAdam(
         initial_parameters=initial,
@@ -254,7 +254,7 @@ def test_strategies_of_the_old_kind() -> None:
     ):
         components(OldFedAvg(fit_metrics_aggregation_fn=worst))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=OWN % "it has no main function"):
-        take(ServerApp(), {}, 2, 5)
+        read_server_app(ServerApp(), {}, 2, 5)
 
 
 # --- its optimizer ------------------------------------------------------------------

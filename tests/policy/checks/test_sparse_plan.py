@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from secureps.client.initial_model import schema_of
-from secureps.client.runner import touched_rows
+from secureps.client.runner import read_touched_rows
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.suite import cipher
@@ -74,7 +74,7 @@ def test_what_no_trainer_touches(
     shopper = Shopper(0, [0])
     monkeypatch.setattr(shopper, "touches", lambda: told)
     with pytest.raises(kind, match=says):
-        touched_rows(shopper, SCHEMA)
+        read_touched_rows(shopper, SCHEMA)
     monkeypatch.setattr(Shopper, "touches", lambda self: told)
     with pytest.raises(ScriptFailed, match=r"touches: .*nothing was sent: mend the script"):
         shopping(sparse_plan("plain", BUFFERED), tmp_path)
@@ -82,7 +82,7 @@ def test_what_no_trainer_touches(
 
 def test_rows_become_row_blocks_and_silence_all_of_them() -> None:
     plan = sparse_plan("plain", BUFFERED)
-    assert touched_rows(Shopper(1, [0, 2]), SCHEMA) == {"table": [1, 11]}
+    assert read_touched_rows(Shopper(1, [0, 2]), SCHEMA) == {"table": [1, 11]}
     assert plan.touched_groups({"table": [1, 3, 11]}) == ("table.0", "table.2", "tower")
     assert plan.touched_groups({"table": []}) == ("tower",)
     assert plan.touched_groups({}) == ("table.0", "table.1", "table.2", "table.3", "tower")
