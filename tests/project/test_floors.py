@@ -130,6 +130,17 @@ def room(module: str) -> str:
     return found
 
 
+def picture() -> str:
+    """The rooms by floors, from the top, as the page has them."""
+    floors = ("   ".join("base" if each == BASE else each for each in rooms) for rooms in FLOORS)
+    return "\n".join(reversed([*floors])).replace(" __init__ __main__", "")
+
+
+def test_the_picture_of_the_rooms_is_made_from_the_code() -> None:
+    page = (TREE / "docs" / "architecture.md").read_text()
+    assert f"```text\n{picture()}\n```" in page, picture()
+
+
 def test_imports_point_down() -> None:
     wrong = [
         f"{module} ({own}) imports {name} ({other}), which is not below it"
