@@ -62,7 +62,7 @@ Chapter = Literal["who", "openings", "privacy", "refused", "course"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Kind:
     """How a class of record is told: its chapter, what happened, and which fields are told."""
 
     chapter: Chapter
@@ -72,61 +72,61 @@ class Told:
 
 _COHORT = ("group", "number", "reason")
 
-TOLD: Mapping[type, Told] = {
-    coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    requests.Retire: Told("who", "client retired", ("client", "reason", "returns")),
-    coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
-    KeyCommittee: Told("who", "key holders from now on", ()),
-    records.RosterFollowed: Told("who", "roster followed", ("text",)),
-    coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
-    coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
-    coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
-    requests.Submit: Told("who", "update received", ("receipt",)),
-    records.ReceiptSummary: Told("who", "update received", ()),
-    member.Sealed: Told("who", "update sealed", ("receipt",)),
-    member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
-    member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
-    coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
-    coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
-    coordinator.CohortReopened: Told("openings", "cohort reopened", ("group", "number", "missing")),
-    holder.CohortReleased: Told("openings", "share given", ("cohort",)),
-    Charge: Told("privacy", "privacy spent", ()),
-    Release: Told("privacy", "privacy spent", ()),
-    requests.OpenRefused: Told(
+KINDS: Mapping[type, Kind] = {
+    coordinator.MemberJoined: Kind("who", "client joined", ("client", "groups")),
+    requests.Retire: Kind("who", "client retired", ("client", "reason", "returns")),
+    coordinator.ClientRevoked: Kind("who", "client revoked", ("client",)),
+    KeyCommittee: Kind("who", "key holders from now on", ()),
+    records.RosterFollowed: Kind("who", "roster followed", ("text",)),
+    coordinator.FounderChosen: Kind("who", "founder chosen", ("client",)),
+    coordinator.MemberEntered: Kind("who", "client takes part", ("group", "client")),
+    coordinator.MemberLeft: Kind("who", "client takes no part", ("group", "client", "spent")),
+    requests.Submit: Kind("who", "update received", ("receipt",)),
+    records.ReceiptSummary: Kind("who", "update received", ()),
+    member.Sealed: Kind("who", "update sealed", ("receipt",)),
+    member.OwnAct: Kind("who", "data holder's act", ("what", "budget")),
+    member.SubmissionSettled: Kind("who", "update settled", ("id", "outcome")),
+    coordinator.CohortClosed: Kind("openings", "cohort closed", ("cohort", "reason")),
+    coordinator.CohortOpened: Kind("openings", "cohort opened", ("group", "number", "holders")),
+    coordinator.CohortReopened: Kind("openings", "cohort reopened", ("group", "number", "missing")),
+    holder.CohortReleased: Kind("openings", "share given", ("cohort",)),
+    Charge: Kind("privacy", "privacy spent", ()),
+    Release: Kind("privacy", "privacy spent", ()),
+    requests.OpenRefused: Kind(
         "refused", "opening refused", ("group", "cohort", "holder", "reason")
     ),
-    coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
-    coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
-    coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
-    coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
-    requests.Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
-    coordinator.FlawNoted: Told(
+    coordinator.OpeningFailed: Kind("refused", "opening failed", (*_COHORT, "holders")),
+    coordinator.LiarsNamed: Kind("refused", "holders named", (*_COHORT, "holders")),
+    coordinator.CohortBurnt: Kind("refused", "cohort burnt", (*_COHORT, "spoilt")),
+    coordinator.ClientIsolated: Kind("refused", "client isolated", ("group", "client", "reason")),
+    requests.Examined: Kind("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    coordinator.FlawNoted: Kind(
         "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
     ),
-    coordinator.MemberDeclined: Told(
+    coordinator.MemberDeclined: Kind(
         "refused", "client declined", ("group", "round", "client", "reason")
     ),
-    coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
-    coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
-    requests.Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
-    coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
-    coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
-    records.RefusedRequests: Told("refused", "requests refused", ("party", "error", "count")),
-    EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
-    coordinator.RoundOpened: Told(
+    coordinator.MemberPassed: Kind("refused", "client passed over", ("group", "client", "reason")),
+    coordinator.SubmissionsDropped: Kind("refused", "updates dropped", ("group", "ids", "reason")),
+    requests.Withdraw: Kind("refused", "update withdrawn", ("group", "id", "reason")),
+    coordinator.RoundGivenUp: Kind("refused", "round given up", ("group", "round", "reason")),
+    coordinator.GroupResigned: Kind("refused", "row-block resigned", ("group", "reason")),
+    records.RefusedRequests: Kind("refused", "requests refused", ("party", "error", "count")),
+    EvaluationSkipped: Kind("refused", "evaluation skipped", ("version", "reason")),
+    coordinator.RoundOpened: Kind(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
     ),
-    coordinator.VersionCommitted: Told("course", "version committed", ("group", "version")),
-    VersionEvaluated: Told("course", "version evaluated", ("version",)),
-    coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
-    coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
-    Act: Told("course", "operator's act", ("what", "party", "reason")),
-    ScalingDecided: Told("course", "scaling decided", ("what", "shard", "reason")),
-    coordinator.Finished: Told("course", "run over", ("reason", "failure")),
+    coordinator.VersionCommitted: Kind("course", "version committed", ("group", "version")),
+    VersionEvaluated: Kind("course", "version evaluated", ("version",)),
+    coordinator.CheckpointComplete: Kind("course", "checkpoint complete", ("number",)),
+    coordinator.Ending: Kind("course", "run ends", ("reason", "failure")),
+    Act: Kind("course", "operator's act", ("what", "party", "reason")),
+    ScalingDecided: Kind("course", "scaling decided", ("what", "shard", "reason")),
+    coordinator.Finished: Kind("course", "run over", ("reason", "failure")),
 }
 """Every class of record of which something is told."""
 
-NOT_TOLD: frozenset[type] = UNTOLD | {
+LEFT_OUT: frozenset[type] = UNTOLD | {
     # the log's first line, and its dates
     records.RunPinned,
     records.Dated,
@@ -179,7 +179,7 @@ def chapter_of(what: str) -> Chapter:
     return _CHAPTERS.get(what, "course")
 
 
-_CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in TOLD.values()}
+_CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in KINDS.values()}
 
 
 def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
@@ -188,9 +188,9 @@ def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
     for row in rows:
         if isinstance(row.record, records.Dated):
             began = row.record.unix - row.at
-        if _says_nothing(row.record):
+        if _is_left_out(row.record):
             continue
-        told = _told(row.record)
+        told = _kind_of(row.record)
         date = None if began is None else date_of(began + row.at)
         facts = _facts(run, row.record, told)
         yield Entry(row.seq, row.chain, row.at, date, told.what, facts)
@@ -201,19 +201,19 @@ def date_of(unix: float) -> str:
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _told(record: Record) -> Told:
+def _kind_of(record: Record) -> Kind:
     sealed = isinstance(record, records.ReceiptSummary) and record.sealed
-    return TOLD[member.Sealed if sealed else type(record)]
+    return KINDS[member.Sealed if sealed else type(record)]
 
 
-def _says_nothing(record: Record) -> bool:
+def _is_left_out(record: Record) -> bool:
     """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
     if isinstance(record, requests.Examined):
         return not record.flaw
-    return type(record) in NOT_TOLD
+    return type(record) in LEFT_OUT
 
 
-def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
+def _facts(run: bytes, record: Record, told: Kind) -> dict[str, Json]:
     if isinstance(record, Charge | Release):
         return _spent(record)
     if isinstance(record, records.ReceiptSummary):
@@ -415,7 +415,7 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
 
     def line(kind: str, body: dict[str, Json]) -> bytes:
         previous = file_digest(last).hex() if last else ""
-        return _encoded({"line": kind, **body, "previous": previous})
+        return _encode({"line": kind, **body, "previous": previous})
 
     if not last:
         made.append(last := line("begin", to_plain(begin)))
@@ -441,7 +441,7 @@ def load(data: bytes) -> AuditLog:
     ends: list[End] = []
     before, last = b"", "the first line"
     for place, line in enumerate(lines, 1):
-        kind, body = _parsed(place, line)
+        kind, body = _parse(place, line)
         number = body.pop("number", None) if kind == "entry" else None
         if kind == "entry" and number != len(entries) + 1:
             raise DamagedStore(
@@ -484,10 +484,10 @@ def verify_end(data: bytes, key: PublicIdentity) -> None:
     """Unsigned unless the party with this key signed the last line, and so all before it."""
     body = json.loads(data.rstrip(b"\n").rpartition(b"\n")[2])
     signature = bytes.fromhex(body["signature"])
-    key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
+    key.verify(DOMAIN, _encode(body | {"signature": ""}), signature)
 
 
-def _encoded(body: dict[str, Json]) -> bytes:
+def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -495,10 +495,10 @@ def _moment(entry: Entry) -> Moment:
     return Moment(entry.row, entry.journal, entry.at, entry.date, entry.what)
 
 
-def _parsed(place: int, line: bytes) -> tuple[str, dict[str, Json]]:
+def _parse(place: int, line: bytes) -> tuple[str, dict[str, Json]]:
     try:
         body = json.loads(line)
-        whole = isinstance(body, dict) and _encoded(body) == line  # one text for one line
+        whole = isinstance(body, dict) and _encode(body) == line  # one text for one line
     except (ValueError, RecursionError):
         whole = False
     if not whole:

@@ -22,7 +22,7 @@ from secureps.wording import finite
 DOMAIN = b"secureps-ledger-statement"
 
 
-def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
+def sign_statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
     """The statement of a ledger as it is now, signed by the party whose ledger it is.
 
     Raises:
@@ -55,10 +55,10 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         ],
         "signature": "",
     }
-    return _encoded(body | {"signature": me.sign(DOMAIN, _encoded(body)).hex()})
+    return _encode(body | {"signature": me.sign(DOMAIN, _encode(body)).hex()})
 
 
-def summary(told: Mapping[str, object]) -> str:
+def summarize(told: Mapping[str, object]) -> str:
     """What a statement says, in one line; one of 0.1.0 counts no updates without privacy."""
     number = told.get("without_privacy", 0)
     exact = without_privacy(number) if isinstance(number, int) else ""
@@ -76,7 +76,7 @@ def party_of(data: bytes) -> str:
     return party
 
 
-def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
+def read_verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
     """What a statement says, if whoever has this key signed these bytes.
 
     Raises:
@@ -85,13 +85,13 @@ def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
     body = _body(data)
     try:
         signature = bytes.fromhex(str(body.get("signature")))
-        key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
+        key.verify(DOMAIN, _encode(body | {"signature": ""}), signature)
     except (ValueError, Unsigned):
         raise DamagedStore(
             "this statement was changed, or somebody else made it, or its client has other keys "
             "since then: verify it with the public/ of that time, or have it export again"
         ) from None
-    if _encoded(body | {"signature": signature.hex()}) != data:
+    if _encode(body | {"signature": signature.hex()}) != data:
         raise DamagedStore("these are not the bytes of a statement that was signed")
     return body
 
@@ -106,5 +106,5 @@ def _body(data: bytes) -> dict[str, Json]:
     return body
 
 
-def _encoded(body: dict[str, Json]) -> bytes:
+def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, indent=1).encode() + b"\n"

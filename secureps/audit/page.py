@@ -32,7 +32,7 @@ _STYLE = (
 )
 
 
-def page(log: AuditLog, digest: str) -> str:
+def build_page(log: AuditLog, digest: str) -> str:
     """The page of a log; `digest` names the file that it is of."""
     begin, end = log.begin, log.end
     plan = Plan.from_text(begin.run.plan)
@@ -102,13 +102,13 @@ def _epsilons(log: AuditLog, spent: Sequence[Spent]) -> str:
 
 def _entries(entries: Sequence[Entry]) -> str:
     rows = (
-        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(words(entry)))
+        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(describe(entry)))
         for entry in entries
     )
     return _table(("when (UTC)", "what", "who, how many, why"), rows)
 
 
-def words(entry: Entry) -> str:
+def describe(entry: Entry) -> str:
     """Who, how many and why, as people read it."""
     shown = {name: fact for name, fact in entry.facts.items() if name != "digest"}
     return "; ".join(f"{name} {_word(fact)}" for name, fact in shown.items())

@@ -31,7 +31,7 @@ class Viewer:
     role: Role
 
     @property
-    def names(self) -> bool:
+    def sees_names(self) -> bool:
         """Whether it may know clients' names."""
         return self.role in NAMED_TO
 
@@ -59,13 +59,13 @@ class Access:
         self.token = ""
         return self._session
 
-    def within(self, session: str | None) -> Viewer | None:
+    def find_viewer(self, session: str | None) -> Viewer | None:
         """The viewer with this cookie."""
         if session is None or not _same(session, self._session):
             return None
         return self._viewer
 
-    def objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
+    def find_objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
         """Why a request is refused, by headers in small letters, its hosts, and its target."""
         if why := refuse_host(hosts, target, self._hosts):
             return why

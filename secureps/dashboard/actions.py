@@ -22,7 +22,7 @@ from pathlib import Path
 from secureps.crypto.identity import Identity
 from secureps.dashboard import Json
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.sources import connected
+from secureps.dashboard.sources import connect
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -91,7 +91,7 @@ class RunActs(Acts):
 
     def may(self, viewer: Viewer) -> bool:
         """Viewers who may know names may act; the dashboard's start decided whose keys are used."""
-        return viewer.names
+        return viewer.sees_names
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
         if self._folder is not None and self._lines is not None and what in KINDS:
@@ -102,11 +102,11 @@ class RunActs(Acts):
         return told(act)
 
 
-def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
+def build_sender(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
     """Returns what tells a run's coordinator of an act; NotReady while it is being started."""
 
     def say(act: Act) -> None:
-        with closing(connected(target, COORDINATOR, passphrases)) as own:
+        with closing(connect(target, COORDINATOR, passphrases)) as own:
             own.act(act)
 
     return say

@@ -34,7 +34,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.observation import Seen, with_journal
+from secureps.dashboard.observation import Seen, add_journal
 from secureps.dashboard.operator_view import ROWS, officer_view, operator_view
 from secureps.errors import OperatorError, SecurepsError
 
@@ -92,7 +92,7 @@ def application(
         name = request.scope.get("state", {}).get("party")
         if isinstance(name, str):
             return party(name)
-        return access.within(request.cookies.get(cookie))
+        return access.find_viewer(request.cookies.get(cookie))
 
     async def enter(request: Request) -> Response:
         if request.method == "HEAD":  # of who looks what is behind a link: it is not to use it up
@@ -206,7 +206,7 @@ class Guard:
             )
             return
         entrance = scope["path"] == "/enter"  # from wherever its address was clicked on
-        why = self._access.objection(
+        why = self._access.find_objection(
             {name: value for name, value in headers.items() if not (entrance and name in _SITE)},
             headers.getlist("host"),
             scope["path"],
@@ -280,7 +280,7 @@ def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]
     return ""
 
 
-def bound(listen: str) -> socket.socket:
+def bind(listen: str) -> socket.socket:
     """A socket that listens on HOST:PORT, a free port for 0; OperatorError if it cannot."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -292,7 +292,7 @@ def bound(listen: str) -> socket.socket:
 
 
 @contextmanager
-def serving(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
+def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
     """Answers on a bound socket while the `with` lasts."""
     logging.getLogger("uvicorn.error").disabled = True  # what callers send fills nobody's log
     config = uvicorn.Config(
@@ -332,19 +332,19 @@ def pages(facts: Facts, viewer: Viewer) -> str:
     privacy officer's.
     """
     found: dict[str, object] = {}
-    facts = replace(facts, seen=with_journal(facts.seen, facts.recalled))
+    facts = replace(facts, seen=add_journal(facts.seen, facts.recalled))
     own = viewer.role == "client" and viewer.name == facts.owner
     if own and facts.own is not None:
         found["holder"] = facts.own
     if facts.asks or facts.course is not None:
-        found["operator"] = operator_view(facts, viewer.names)
-    if viewer.names:
+        found["operator"] = operator_view(facts, viewer.sees_names)
+    if viewer.sees_names:
         found["officer"] = officer_view(facts)
-    if facts.acts is not None and (own if facts.owner else viewer.names):
+    if facts.acts is not None and (own if facts.owner else viewer.sees_names):
         offered = ("export",) if facts.seen.over and not own else facts.offered
         found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
-    found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
+    found["troubles"] = dict(facts.troubles) if own or viewer.sees_names else {}
     return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
 
 

@@ -18,15 +18,15 @@ from secureps.crypto.identity import Role
 from secureps.crypto.tls import tls_name
 from secureps.dashboard import Json
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
-from secureps.dashboard.application import application, bound, serving
+from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
+from secureps.dashboard.application import application, bind, serve
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
     CourseSource,
     LedgersSource,
     Source,
     StatusSource,
-    fed,
+    feed,
     holder_source,
     logs_source,
     plan_source,
@@ -100,13 +100,13 @@ def dashboard(looking: Looking) -> Iterator[str]:
     if acts is not None:
         done, offered = acts.done, acts.offered
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
-    line = bound(looking.listen)
+    line = bind(looking.listen)
     host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
     hosts = (host, tls_name(name)) if secured else LOOPBACK
     named = host_names(hosts, port, 443 if secured else 80)
     access = Access(named, secured is not None, None if secured else viewer)
     app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
-    with serving(app, line, secured), fed(board, sources):
+    with serve(app, line, secured), feed(board, sources):
         entrance = f"/enter?token={access.token}"
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
 
@@ -135,7 +135,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if not looking.acts:
         return None
     target, own = looking.target, viewer.role == "client"
-    named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
+    named = viewer.sees_names and (looking.folder is not None or viewer.role == "coordinator")
     asks = target is not None and named
     if not (own or asks) or not is_on_loopback(looking.listen):
         raise ConfigError(
@@ -146,7 +146,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if own or target is None:
         state, path = _own_files(looking, viewer)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, saying(target, looking.passphrases))
+    return RunActs(looking.folder, viewer.name, me, build_sender(target, looking.passphrases))
 
 
 def _party(kit: Path, name: str) -> Viewer | None:
@@ -188,7 +188,7 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 
 
 @contextmanager
-def beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
+def show_beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
     """Shows a run while the `with` lasts, and tells its address; raises as `dashboard` does."""
     with dashboard(looking) as address:
         tell(f"dashboard: {address}")

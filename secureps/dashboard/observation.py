@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from secureps.audit.entries import TOLD, Entry, entries
+from secureps.audit.entries import KINDS, Entry, entries
 from secureps.dashboard import Json
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
@@ -89,7 +89,7 @@ class Seen:
         return not (self.status is None or self.silent or self.recalled or self.ended)
 
 
-def with_journal(seen: Seen, recalled: Status | None) -> Seen:
+def add_journal(seen: Seen, recalled: Status | None) -> Seen:
     """Takes the journal's status if the coordinator gave none, or gave its last before the end."""
     if recalled is None or (seen.status is not None and not seen.over):
         return seen
@@ -162,11 +162,11 @@ class Observation:
                 sums = self._totals.of_version(group.name, version)
                 spent = self._totals.coordinators(SPENT, group.name, version)
                 if sums or spent is not None:
-                    found.append(cost_of(group.name, version, sums, spent))
+                    found.append(build_cost(group.name, version, sums, spent))
         return tuple(found)
 
 
-def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
+def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
     """The cost of a version by its figures, summed over the parties."""
     seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
     return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)
@@ -251,7 +251,7 @@ class CourseFold:
         """Keeps a row that tells of a refusal, in an auditor's words."""
         if isinstance(row.record, Dated):
             self._dated = row
-        told = TOLD.get(type(row.record))
+        told = KINDS.get(type(row.record))
         if told is None or told.chapter != "refused":
             return
         run = b"" if self._run is None else self._run.id
@@ -286,7 +286,7 @@ def read_report(text: str) -> Report:
     try:
         lines = [json.loads(line) for line in text.splitlines()]
         costs = [
-            cost_of(line["group"], line["version"], line, line["epsilon"])
+            build_cost(line["group"], line["version"], line, line["epsilon"])
             for line in lines
             if line["version"] > 0
         ]
@@ -303,7 +303,7 @@ def read_report(text: str) -> Report:
     return Report(judged, tuple(c for c in costs if c.version > newest - KEPT), up, down)
 
 
-def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
+def merge_costs(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
     """The costs of versions: those of the report, and those seen that it does not have."""
     if report is None:
         return seen.costs

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
-from secureps.audit.page import words
+from secureps.audit.page import describe
 from secureps.dashboard import Json
 from secureps.dashboard.board import Facts
 from secureps.dashboard.holder_view import OwnLedger
@@ -25,7 +25,7 @@ from secureps.dashboard.observation import (
     SILENT,
     Course,
     Seen,
-    costs_of,
+    merge_costs,
     scores_view,
 )
 from secureps.messages.records import describe_starts
@@ -72,9 +72,9 @@ def operator_view(facts: Facts, names: bool) -> Json:
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     members = status.members if status is not None else ()
-    known = _known(course, status)
-    blockers, costs = blocking(seen, plan), costs_of(seen, report)
-    calm = "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
+    known = _find_course(course, status)
+    found, costs = blockers(seen, plan), merge_costs(seen, report)
+    calm = "All who are waited for are at work." if found else "Nobody keeps it waiting."
     calm = "Nobody is waited for." if seen.ended else calm
     up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
     counted_bytes = report is not None or bool(costs) or seen.fresh
@@ -86,7 +86,7 @@ def operator_view(facts: Facts, names: bool) -> Json:
         "fresh": seen.fresh,
         "asked": status is not None or course is not None,
         "scores": scores_view(seen, report),
-        "blocking": blockers[:NAMED],
+        "blocking": found[:NAMED],
         "steps": STEPS,
         "groups": [_group(g, plan, names) for g in (status.groups if status else ())],
         "parties": list(_parties(seen)),
@@ -124,7 +124,7 @@ def _without_names(value: Any, clients: Collection[str]) -> Any:
     return _without_names(asdict(value), clients) if is_dataclass(value) else value  # type: ignore[arg-type]
 
 
-def _known(course: Course | None, status: Status | None) -> Course | None:
+def _find_course(course: Course | None, status: Status | None) -> Course | None:
     """The course by the coordinator's journal, or else what its status says of one."""
     if course is not None or status is None or not status.run:
         return course
@@ -139,7 +139,7 @@ BURNT = ("burnt", "spoilt")
 """Ends of a cohort that is charged and never opened."""
 
 
-def blocking(seen: Seen, plan: Plan | None) -> list[Json]:
+def blockers(seen: Seen, plan: Plan | None) -> list[Json]:
     """Lists the parties that keep the run waiting: first servers that it needs, then clients.
 
     A key holder is listed where fewer than the plan's threshold are there, and before version 0
@@ -154,16 +154,16 @@ def blocking(seen: Seen, plan: Plan | None) -> list[Json]:
         return []
     found = [
         _blocker(server.name, server.role, _trouble(server), seen.since.get(server.name))
-        for server in _needed(status, plan)
+        for server in _find_needed(status, plan)
     ]
-    return [*found, *_late(seen, status)]
+    return [*found, *_find_late(seen, status)]
 
 
 def _blocker(name: str, role: str, why: str, since: float | None, ill: bool = True) -> Json:
     return {"name": name, "role": role, "why": why, "since": since, "ill": ill}
 
 
-def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
+def _find_needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
     here = sum(server.live for server in status.servers if server.role == "holder")
     enough = plan is not None and founded and here >= plan.threshold
@@ -181,7 +181,7 @@ def _trouble(server: ServerStatus) -> str:
     return "; ".join(filter(None, (state, server.trouble)))
 
 
-def _late(seen: Seen, status: Status) -> Iterator[Json]:
+def _find_late(seen: Seen, status: Status) -> Iterator[Json]:
     gone = {member.name: member for member in status.members if not member.live}
     late: dict[str, list[str]] = {}
     for group in status.groups:
@@ -248,7 +248,7 @@ def _parties(seen: Seen) -> Iterator[Json]:
         detail = "; ".join(filter(None, parts))
         state = HERE if server.live else AWAY if server.registered else AWAITED
         since = seen.since.get(server.name) if seen.fresh else None
-        yield _party(server.name, server.role, _now(state, seen), since, detail)
+        yield _party(server.name, server.role, _state_now(state, seen), since, detail)
 
 
 def _coordinator(seen: Seen) -> Json:
@@ -260,10 +260,10 @@ def _coordinator(seen: Seen) -> Json:
     if seen.status is not None:
         troubles = (each.trouble for each in seen.status.servers if each.name == COORDINATOR)
         detail = next(troubles, "") or describe_starts(seen.status.incarnation)
-    return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, detail)
+    return _party(COORDINATOR, COORDINATOR, _state_now(HERE, seen), since, detail)
 
 
-def _now(state: str, seen: Seen) -> str:
+def _state_now(state: str, seen: Seen) -> str:
     return ENDED if seen.ended else state if seen.fresh else NOT_KNOWN
 
 
@@ -286,7 +286,7 @@ def _clients(seen: Seen) -> Iterator[Json]:
 def _state(member: MemberStatus, seen: Seen) -> str:
     """A client's state; "not known" in place of one that says whether it is there, unless known."""
     tells_presence = word(member.state) in (*PRESENT, NOT_KNOWN)
-    return _now(member.state, seen) if tells_presence else member.state
+    return _state_now(member.state, seen) if tells_presence else member.state
 
 
 # --- officer view ------------------------------------------------------------------
@@ -301,7 +301,7 @@ def officer_view(facts: Facts) -> Json:
         "unit": unit,
         "delta": delta,
         "clients": list(_spent_by_client(seen, facts.ledgers)),
-        "costs": [cost for cost in costs_of(seen, facts.report) if cost.epsilon is not None],
+        "costs": [cost for cost in merge_costs(seen, facts.report) if cost.epsilon is not None],
         "holders": None if course is None else course.holders,
         "refused": None if course is None else list(_refusals(course)),
         "rows": 0 if course is None else course.rows,
@@ -341,4 +341,4 @@ def _spent_by_client(seen: Seen, ledgers: Mapping[str, OwnLedger]) -> Iterator[J
 def _refusals(course: Course) -> Iterator[Json]:
     for entry in course.refused:
         date = entry.date or f"{entry.at:.1f} s"
-        yield {"date": date, "what": entry.what, "text": words(entry)}
+        yield {"date": date, "what": entry.what, "text": describe(entry)}

@@ -61,7 +61,7 @@ class Source(ABC):
 
 
 @contextmanager
-def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
+def feed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
     """Looks at all sources while the `with` lasts, each in a thread."""
     over = threading.Event()
     threads = [
@@ -130,10 +130,10 @@ class StatusSource(Source):
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
-        return connected(self._target, self._target.name, self._passphrases)
+        return connect(self._target, self._target.name, self._passphrases)
 
 
-def connected(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
+def connect(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
     """Connects to a run's coordinator as `name`; NotReady while it is being started."""
     server = target.server or (target.folder and target.folder.server)
     if not server:
@@ -157,7 +157,7 @@ def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> 
     return replace(facts, plan=plan, explanation=explanation)
 
 
-class Changing:
+class ChangedFiles:
     """Files that are read again when they have changed."""
 
     def __init__(self, *paths: Path) -> None:
@@ -192,7 +192,7 @@ class FileSource(Source, Generic[T]):
         read: Callable[[], T | None],
         add: Callable[[Facts, T], Facts],
     ) -> None:
-        self.name, self._files, self._read, self._add = name, Changing(*files), read, add
+        self.name, self._files, self._read, self._add = name, ChangedFiles(*files), read, add
 
     def look(self, board: Board) -> None:
         if (found := self._files.read(self._read)) is not None:
@@ -221,7 +221,7 @@ def logs_source(files: Sequence[Path], kit: Path) -> Source:
     """Audit logs, verified against a kit."""
 
     return FileSource(
-        *("audit logs", files, lambda: tuple(checked(files, kit))),
+        *("audit logs", files, lambda: tuple(verify_logs(files, kit))),
         lambda facts, logs: replace(facts, logs=logs),
     )
 
@@ -239,7 +239,7 @@ class Fold(Protocol):
 F = TypeVar("F", bound=Fold)
 
 
-class Followed(Generic[F]):
+class JournalFold(Generic[F]):
     """The fold of a journal, which reads on from the last row that it knows."""
 
     def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
@@ -280,9 +280,9 @@ class CourseSource(Source):
 
     def __init__(self, kit: Path, *states: Path) -> None:
         self._kit, self._states = kit, states
-        self._journals = [Followed(state / JOURNAL, CourseFold) for state in states]
+        self._journals = [JournalFold(state / JOURNAL, CourseFold) for state in states]
         files = [file for state in states for file in _files(state)]
-        self._files, self._standing = Changing(*files), Changing(*files)
+        self._files, self._standing = ChangedFiles(*files), ChangedFiles(*files)
 
     def look(self, board: Board) -> None:
         journals = [each for each in self._journals if each.journal.is_file()]
@@ -302,7 +302,7 @@ class CourseSource(Source):
 
 def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
     """A client's own state folder, and its ledger with its own budget, if it has one."""
-    rows, own = Followed(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
+    rows, own = JournalFold(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
 
     def read() -> Json | None:
         if not rows.journal.is_file():
@@ -330,17 +330,17 @@ class KnownLedger:
             return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:
             with suppress(SecurepsError):  # of another file, as after a restore: from its start
-                return _said(self._known)
+                return _summarize(self._known)
         self._known, ledger = None, BudgetLedger(self._path, self._budget)
         try:
-            said = _said(ledger)
+            said = _summarize(ledger)
         except SecurepsError as error:
             return OwnLedger((), None, self._budget, str(error))
         self._known = ledger
         return said
 
 
-def _said(ledger: BudgetLedger) -> OwnLedger:
+def _summarize(ledger: BudgetLedger) -> OwnLedger:
     facts = [fact for _, fact in ledger.facts()]
     return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
 
@@ -352,20 +352,20 @@ class LedgersSource(Source):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Path, tuple[Changing, KnownLedger]] = {}
+        self._known: dict[Path, tuple[ChangedFiles, KnownLedger]] = {}
         self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
         for path in sorted(self._folder.glob("*.db")):
             if path not in self._known:
-                self._known[path] = Changing(path), KnownLedger(path)
+                self._known[path] = ChangedFiles(path), KnownLedger(path)
             files, ledger = self._known[path]
             if (said := files.read(ledger.read)) is not None:
                 self._said[path.stem] = said
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
-def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
+def verify_logs(files: Sequence[Path], kit: Path) -> Iterator[Json]:
     """Verifies each file, and all together if each is sound."""
     checks = [_check(path.name, [path], kit) for path in files]
     yield from checks
