@@ -1,9 +1,9 @@
 """A signed statement of a ledger over all runs: what one site's records have spent, run by run.
 
-One JSON object: whose ledger it is, how many rows it had and when, what each run spent, and what
-they come to together; besides, how many updates left with no privacy, at most, which is in no
-epsilon. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
-over the object's bytes with an empty signature.
+It is one JSON object: whose ledger it is, how many rows it had and when, what each run spent, the
+epsilon of all together, and how many updates at most left without privacy, which are in no epsilon.
+The signature is Ed25519 in the domain DOMAIN (`crypto.identity.frame`), over the object's bytes
+with an empty signature.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOMAIN = b"secureps-ledger-statement"
 
 
 def sign_statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
-    """The statement of a ledger as it is now, signed by the party whose ledger it is.
+    """States a ledger as it is now, signed by its party.
 
     Raises:
         DamagedStore, OperatorError: the ledger cannot be read.
@@ -59,7 +59,7 @@ def sign_statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
 
 
 def summarize(told: Mapping[str, object]) -> str:
-    """What a statement says, in one line; one of 0.1.0 counts no updates without privacy."""
+    """Summarizes a statement in one line; one of 0.1.0 counts no updates without privacy."""
     number = told.get("without_privacy", 0)
     exact = without_privacy(number) if isinstance(number, int) else ""
     return (
@@ -69,7 +69,7 @@ def summarize(told: Mapping[str, object]) -> str:
 
 
 def party_of(data: bytes) -> str:
-    """Who says that it made a statement; DamagedStore for what is none."""
+    """Returns the party that claims to have made a statement; DamagedStore if it is none."""
     party = _body(data).get("party")
     if not isinstance(party, str):
         raise DamagedStore("this is no statement of a ledger")
@@ -77,7 +77,7 @@ def party_of(data: bytes) -> str:
 
 
 def read_verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
-    """What a statement says, if whoever has this key signed these bytes.
+    """Reads a statement and verifies that this key signed these bytes.
 
     Raises:
         DamagedStore: it is no statement, or was changed.

@@ -1,4 +1,4 @@
-"""The command `secureps dashboard`, and what `up` and `join` have beside them."""
+"""The command `secureps dashboard`, and the dashboards of `up` and `join`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def dashboard(
 
 
 def show_run() -> Callable[[Path], AbstractContextManager[None]]:
-    """Shows a run of `up`, by its folder, while it is played; ConfigError without the extra."""
+    """Returns what shows a run of `up`, by its folder; ConfigError without the extra."""
     with from_extras():
         from secureps.dashboard.dashboard import Looking, show_beside
     from secureps.run.status import find
@@ -102,7 +102,7 @@ def show_run() -> Callable[[Path], AbstractContextManager[None]]:
 
 
 def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]:
-    """Shows a client its own page while it takes part, if it wants that."""
+    """Shows a client its own page while it takes part, if that was asked for."""
     if not shown:
         return nullcontext()
     with from_extras():

@@ -1,8 +1,8 @@
 """`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
 
-The pages follow from whose key is used: a client sees its own, an observer or the coordinator's
-operator the run. On loopback it prints an address with a token; elsewhere it takes only connections
-with a certificate of the kit.
+The kit's key decides on the pages: a client sees its own, an observer or the coordinator's operator
+the run. On loopback it prints an address with a token; elsewhere it accepts only connections with a
+certificate of the kit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LISTEN = "127.0.0.1:0"
 ANYWHERE = ("", "0.0.0.0", "[::]", "::")
 
 SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
-"""Roles whose certificates are servers' too."""
+"""Roles with server certificates."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Looking:
 
     Args:
         kit: start-up kit of `name` (None: of an observer).
-        target: the coordinator to ask; None: nobody is asked.
+        target: the coordinator to ask, if any.
         state: a client's own state folder, else the coordinator's; None: the default place.
-        ledger: a client's own ledger, else a folder of ledgers; None likewise.
+        ledger: a client's own ledger, else a folder of ledgers; None: the default place.
         budget: a client's own, over all runs.
         logs: audit logs to verify.
-        acts: also lets viewers act on the run.
+        acts: viewers may also act on the run.
     """
 
     kit: Path
@@ -112,7 +112,7 @@ def dashboard(looking: Looking) -> Iterator[str]:
 
 
 def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
-    """The TLS of connections; None on loopback. ConfigError if there is none elsewhere."""
+    """Returns the TLS of connections; None on loopback. ConfigError if it is missing elsewhere."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
         raise ConfigError(
@@ -150,7 +150,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
 
 
 def _party(kit: Path, name: str) -> Viewer | None:
-    """Looks a certificate's name up on the kit's newest roster: a revoked party is nobody."""
+    """Looks up a certificate's name on the kit's newest roster, which has no revoked party."""
     try:
         _, roster = load_roster(kit)
     except KitError:

@@ -1,8 +1,8 @@
-"""Builds the operator's page: scores, for whom a run waits, its six steps, parties, bytes.
+"""Builds the operator's page and the privacy officer's.
 
-The functions here have no I/O. A viewer who may not know clients' names gets none of them.
-
-Builds a privacy officer's page: the plan explained, and what was spent, opened and refused.
+The operator's page has scores, what the run waits for, its six steps, parties and bytes; the
+officer's the plan explained, and what was spent, opened and refused. A viewer who may not see
+clients' names gets none of them.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ STEPS = ("close", "hold", "open", "prepare", "commit", "publish")
 """The six steps of a version, as `docs/architecture.md` has them."""
 
 AT = {"collecting": 1, "holding": 2, "opening": 3, "preparing": 4, "waiting": 6, "done": 6}
-"""Which of them a group is at, by its phase; 0 before version 0. Commit and publish take no time
-that a look could see: between versions all six are done."""
+"""A group's step by its phase; 0 before version 0. Commit and publish are too short to be seen, so
+between versions all six steps are done."""
 
 ROWS = 200
-"""Clients that a page lists: those first that an operator may have to look after."""
+"""The most clients on a page, those first that an operator may have to look after."""
 
 NAMED = 20
-"""Of those who keep a run waiting: a group's row has how many there are."""
+"""The most blockers that are named; a group's row has their number."""
 
 
 def operator_view(facts: Facts, names: bool) -> Json:
-    """Builds the page that `site/operator.js` shows; `names`: the viewer may know clients' names.
+    """Builds the page of `site/operator.js`; `names`: the viewer may see clients' names.
 
-    `calm` is said where nobody is to blame for waiting. `fresh`: the coordinator has just said who
-    is there; `asked`: it is known how the run stands. `burnt` has all burnt cohorts by the
-    coordinator's journal, else those of the `timeline`. `up` and `down`, in bytes, are of all
-    versions if `whole`, else of those since the dashboard began.
+    `calm` is said if no party is to blame for waiting. `fresh`: the coordinator has just said who
+    is there. `asked`: the run's state is known. `burnt` has all burnt cohorts of the coordinator's
+    journal, else those of the `timeline`. `up` and `down`, in bytes, are of all versions if
+    `whole`, else of those since the dashboard began.
     """
     seen, course, plan, report = facts.seen, facts.course, facts.plan, facts.report
-    if not names and seen.silent:  # nobody knows whom these words name
+    if not names and seen.silent:  # these words may name a client
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     members = status.members if status is not None else ()
@@ -109,10 +109,10 @@ def operator_view(facts: Facts, names: bool) -> Json:
 
 
 def _without_names(value: Any, clients: Collection[str]) -> Any:
-    """Replaces clients' names in every text of a page, wherever it stands.
+    """Replaces clients' names, as whole words, in every text of a page.
 
-    They are replaced as whole words. A client that is called like an ordinary word has that word
-    hidden, too: a name that shows would break a promise, and a word that is missing breaks none.
+    A client whose name is an ordinary word has that word hidden too: a missing word breaks no
+    promise, a visible name would.
     """
     match value:
         case str():
@@ -125,7 +125,7 @@ def _without_names(value: Any, clients: Collection[str]) -> Any:
 
 
 def _find_course(course: Course | None, status: Status | None) -> Course | None:
-    """The course by the coordinator's journal, or else what its status says of one."""
+    """Returns the course from the coordinator's journal, or what its status says of one."""
     if course is not None or status is None or not status.run:
         return course
     burnt = tuple(each for each in reversed(status.steps) if each.ended in BURNT)
@@ -133,22 +133,22 @@ def _find_course(course: Course | None, status: Status | None) -> Course | None:
 
 
 PRESENT = ("trains", "waits", "gone")
-"""States of a client that say whether it is there."""
+"""States of a client that tell its presence."""
 
 BURNT = ("burnt", "spoilt")
-"""Ends of a cohort that is charged and never opened."""
+"""Ends of a cohort that is charged but never opened."""
 
 
 def blockers(seen: Seen, plan: Plan | None) -> list[Json]:
-    """Lists the parties that keep the run waiting: first servers that it needs, then clients.
+    """Lists the parties that keep the run waiting: first the servers that it needs, then clients.
 
-    A key holder is listed where fewer than the plan's threshold are there, and before version 0
-    always; a client, where a group waits for its update. A party that is just at work is not `ill`.
+    A key holder is listed if fewer than the plan's threshold are there, and always before version
+    0; a client if a group waits for its update. A party that is only at work is not `ill`.
     """
     status = seen.status
     if seen.ended:
         return []
-    if seen.silent:  # only the coordinator could say who else is there
+    if seen.silent:  # only the coordinator knows who else is there
         return [_blocker(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since)]
     if status is None or not seen.fresh:
         return []
@@ -198,7 +198,7 @@ def _find_late(seen: Seen, status: Status) -> Iterator[Json]:
 
 def _headline(seen: Seen) -> str:
     status = seen.status
-    # who plays a run of `up` knows more of its end: that its report is missing, for one
+    # `up` knows more about its run's end, for example that the report is missing
     known = not seen.over or seen.silent == (status and status.finished)
     if status is not None and status.finished and known:
         return f"{'failed' if status.failure else 'finished'}: {status.finished}"
@@ -252,7 +252,7 @@ def _parties(seen: Seen) -> Iterator[Json]:
 
 
 def _coordinator(seen: Seen) -> Json:
-    """The coordinator's row; it is silent only while its run goes on and somebody asks it."""
+    """Builds the coordinator's row; it is silent only if the run continues and it was asked."""
     if seen.silent and not seen.ended:
         return _party(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, seen.silent)
     since = seen.since.get(COORDINATOR) if seen.fresh else None
@@ -284,7 +284,7 @@ def _clients(seen: Seen) -> Iterator[Json]:
 
 
 def _state(member: MemberStatus, seen: Seen) -> str:
-    """A client's state; "not known" in place of one that says whether it is there, unless known."""
+    """Returns a client's state; "not known" if the state tells a presence that is not current."""
     tells_presence = word(member.state) in (*PRESENT, NOT_KNOWN)
     return _state_now(member.state, seen) if tells_presence else member.state
 
@@ -293,7 +293,7 @@ def _state(member: MemberStatus, seen: Seen) -> str:
 
 
 def officer_view(facts: Facts) -> Json:
-    """Builds the page that `site/officer.js` shows; what is not at hand is None."""
+    """Builds the page of `site/officer.js`; None stands for what is not available."""
     seen, course = facts.seen, facts.course
     unit, delta = _protected(seen.status, facts.plan)
     return {
