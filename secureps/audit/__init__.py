@@ -1,1 +1,1 @@
-"""What a party did, for people who ask and were not there: who, when, how many, at what cost."""
+"""A party's acts, for people who were not there: who, when, how many, at what cost."""

@@ -1,23 +1,23 @@
-"""What a journal says to an auditor: which rows are entries of an audit log, and in what words.
+"""Audit logs: the entries that a journal's rows make, and the signed file of them.
 
-A fold of the journal of any party: the same rows make the same entries, on whatever machine. Of
-every class of record it is decided here whether it is told, and which of its fields are: no
-digest of an update, no share, no key, no number of records. What entries come to in epsilon, client
-by client, follows from the log itself: the plan in its first line, and the facts in its entries.
+The same rows make the same entries on any machine. KINDS decides for every class of record whether
+it is an entry and which fields it shows: no digest of an update's values, no share, no key, no
+number of records. Epsilons, client by client, are computed from the log itself: from the plan in
+its first line, and the facts in its entries.
 
-The file of an audit log: lines of JSON, each with the digest of the line before it.
+The file has lines of JSON, each with the digest of the line before it:
 
     begin   the party, its role, and the run with its plan
     entry   numbered from 1
-    end     how far the journal had come, and what was spent; signed by the party. More may follow,
-            up to another end: what was exported once is never written again
+    end     how far the journal had come, and what was spent; signed by the party. More lines may
+            follow, up to another end: what was exported once is never written again
 
-`previous` is BLAKE2b-256 of the bytes of the line before, without its newline: b2sum --length=256
-makes it. An end's signature is Ed25519, in the domain DOMAIN (`crypto.identity.framed`), over the
-bytes of its line with an empty signature; so it covers all lines before.
+`previous` is BLAKE2b-256 of the bytes of the line before, without its newline, as b2sum
+--length=256 computes it. An end's signature is Ed25519, in the domain DOMAIN
+(`crypto.identity.frame`), over its line with an empty signature; so it covers all lines before.
 
-A party can sign what it likes of itself; it cannot sign for the others: so logs of several parties
-of one run are held against each other (`demand_agreement`).
+A party can sign false statements about itself, but not in the name of others: so logs of several
+parties of one run are compared (`demand_agreement`).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from secureps.wording import finite
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 Chapter = Literal["who", "openings", "privacy", "refused", "course"]
-"""What an auditor asks, in the order of the page."""
+"""An auditor's questions, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """How a class of record is told: its chapter, what happened, and which fields are told."""
+class Kind:
+    """How a class of record appears: its chapter, its words, and the fields that are shown."""
 
     chapter: Chapter
     what: str
@@ -72,65 +72,65 @@ class Told:
 
 _COHORT = ("group", "number", "reason")
 
-TOLD: Mapping[type, Told] = {
-    coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    requests.Retire: Told("who", "client retired", ("client", "reason", "returns")),
-    coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
-    KeyCommittee: Told("who", "key holders from now on", ()),
-    records.RosterFollowed: Told("who", "roster followed", ("text",)),
-    coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
-    coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
-    coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
-    requests.Submit: Told("who", "update received", ("receipt",)),
-    records.ReceiptSummary: Told("who", "update received", ()),
-    member.Sealed: Told("who", "update sealed", ("receipt",)),
-    member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
-    member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
-    coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
-    coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
-    coordinator.CohortReopened: Told("openings", "cohort reopened", ("group", "number", "missing")),
-    holder.CohortReleased: Told("openings", "share given", ("cohort",)),
-    Charge: Told("privacy", "privacy spent", ()),
-    Release: Told("privacy", "privacy spent", ()),
-    requests.OpenRefused: Told(
+KINDS: Mapping[type, Kind] = {
+    coordinator.MemberJoined: Kind("who", "client joined", ("client", "groups")),
+    requests.Retire: Kind("who", "client retired", ("client", "reason", "returns")),
+    coordinator.ClientRevoked: Kind("who", "client revoked", ("client",)),
+    KeyCommittee: Kind("who", "key holders from now on", ()),
+    records.RosterFollowed: Kind("who", "roster followed", ("text",)),
+    coordinator.FounderChosen: Kind("who", "founder chosen", ("client",)),
+    coordinator.MemberEntered: Kind("who", "client takes part", ("group", "client")),
+    coordinator.MemberLeft: Kind("who", "client takes no part", ("group", "client", "spent")),
+    requests.Submit: Kind("who", "update received", ("receipt",)),
+    records.ReceiptSummary: Kind("who", "update received", ()),
+    member.Sealed: Kind("who", "update sealed", ("receipt",)),
+    member.OwnAct: Kind("who", "data holder's act", ("what", "budget")),
+    member.SubmissionSettled: Kind("who", "update settled", ("id", "outcome")),
+    coordinator.CohortClosed: Kind("openings", "cohort closed", ("cohort", "reason")),
+    coordinator.CohortOpened: Kind("openings", "cohort opened", ("group", "number", "holders")),
+    coordinator.CohortReopened: Kind("openings", "cohort reopened", ("group", "number", "missing")),
+    holder.CohortReleased: Kind("openings", "share given", ("cohort",)),
+    Charge: Kind("privacy", "privacy spent", ()),
+    Release: Kind("privacy", "privacy spent", ()),
+    requests.OpenRefused: Kind(
         "refused", "opening refused", ("group", "cohort", "holder", "reason")
     ),
-    coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
-    coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
-    coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
-    coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
-    requests.Examined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
-    coordinator.FlawNoted: Told(
+    coordinator.OpeningFailed: Kind("refused", "opening failed", (*_COHORT, "holders")),
+    coordinator.LiarsNamed: Kind("refused", "holders named", (*_COHORT, "holders")),
+    coordinator.CohortBurnt: Kind("refused", "cohort burnt", (*_COHORT, "spoilt")),
+    coordinator.ClientIsolated: Kind("refused", "client isolated", ("group", "client", "reason")),
+    requests.Examined: Kind("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    coordinator.FlawNoted: Kind(
         "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
     ),
-    coordinator.MemberDeclined: Told(
+    coordinator.MemberDeclined: Kind(
         "refused", "client declined", ("group", "round", "client", "reason")
     ),
-    coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
-    coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
-    requests.Withdraw: Told("refused", "update withdrawn", ("group", "id", "reason")),
-    coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
-    coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
-    records.RefusedRequests: Told("refused", "requests refused", ("party", "error", "count")),
-    EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
-    coordinator.RoundOpened: Told(
+    coordinator.MemberPassed: Kind("refused", "client passed over", ("group", "client", "reason")),
+    coordinator.SubmissionsDropped: Kind("refused", "updates dropped", ("group", "ids", "reason")),
+    requests.Withdraw: Kind("refused", "update withdrawn", ("group", "id", "reason")),
+    coordinator.RoundGivenUp: Kind("refused", "round given up", ("group", "round", "reason")),
+    coordinator.GroupResigned: Kind("refused", "row-block resigned", ("group", "reason")),
+    records.RefusedRequests: Kind("refused", "requests refused", ("party", "error", "count")),
+    EvaluationSkipped: Kind("refused", "evaluation skipped", ("version", "reason")),
+    coordinator.RoundOpened: Kind(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
     ),
-    coordinator.VersionCommitted: Told("course", "version committed", ("group", "version")),
-    VersionEvaluated: Told("course", "version evaluated", ("version",)),
-    coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
-    coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
-    Act: Told("course", "operator's act", ("what", "party", "reason")),
-    ScalingDecided: Told("course", "scaling decided", ("what", "shard", "reason")),
-    coordinator.Finished: Told("course", "run over", ("reason", "failure")),
+    coordinator.VersionCommitted: Kind("course", "version committed", ("group", "version")),
+    VersionEvaluated: Kind("course", "version evaluated", ("version",)),
+    coordinator.CheckpointComplete: Kind("course", "checkpoint complete", ("number",)),
+    coordinator.Ending: Kind("course", "run ends", ("reason", "failure")),
+    Act: Kind("course", "operator's act", ("what", "party", "reason")),
+    ScalingDecided: Kind("course", "scaling decided", ("what", "shard", "reason")),
+    coordinator.Finished: Kind("course", "run over", ("reason", "failure")),
 }
-"""Every class of record of which something is told."""
+"""Every class of record that appears in a log."""
 
-NOT_TOLD: frozenset[type] = UNTOLD | {
+LEFT_OUT: frozenset[type] = UNTOLD | {
     # the log's first line, and its dates
     records.RunPinned,
     records.Dated,
-    # of one party's machines: nobody takes part, opens or spends by them
+    # internals of one party: no party takes part, opens or spends by them
     records.Incarnated,
     coordinator.StandbyFollows,
     coordinator.ShardLeft,
@@ -146,7 +146,7 @@ NOT_TOLD: frozenset[type] = UNTOLD | {
     # parts of other records
     holder.BaseModel,
 }
-"""And every other one."""
+"""Every other class of record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,7 @@ class Moment:
     """Where and when a party journalled something, and what it was.
 
     Args:
-        row: the journal's row.
-        journal: digest of that row and of all before it.
+        row, journal: the journal's row, and the digest of that row and all before it.
         at: seconds of the run's clock.
         date: UTC, to the second; None where the journal does not say.
     """
@@ -175,45 +174,44 @@ class Entry(Moment):
 
 
 def chapter_of(what: str) -> Chapter:
-    """Where an entry stands on the page."""
     return _CHAPTERS.get(what, "course")
 
 
-_CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in TOLD.values()}
+_CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in KINDS.values()}
 
 
 def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
-    """The entries that the rows of a journal make, in their order."""
+    """Yields the entries that the rows of a journal make, in their order."""
     began: float | None = None
     for row in rows:
         if isinstance(row.record, records.Dated):
             began = row.record.unix - row.at
-        if _says_nothing(row.record):
+        if _is_left_out(row.record):
             continue
-        told = _told(row.record)
+        told = _kind_of(row.record)
         date = None if began is None else date_of(began + row.at)
         facts = _facts(run, row.record, told)
         yield Entry(row.seq, row.chain, row.at, date, told.what, facts)
 
 
 def date_of(unix: float) -> str:
-    """Unix seconds as ISO 8601 has them."""
+    """Formats Unix seconds by ISO 8601."""
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _told(record: Record) -> Told:
+def _kind_of(record: Record) -> Kind:
     sealed = isinstance(record, records.ReceiptSummary) and record.sealed
-    return TOLD[member.Sealed if sealed else type(record)]
+    return KINDS[member.Sealed if sealed else type(record)]
 
 
-def _says_nothing(record: Record) -> bool:
-    """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
+def _is_left_out(record: Record) -> bool:
+    """Tells whether a record makes no entry; an envelope without a flaw makes none either."""
     if isinstance(record, requests.Examined):
         return not record.flaw
-    return type(record) in NOT_TOLD
+    return type(record) in LEFT_OUT
 
 
-def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
+def _facts(run: bytes, record: Record, told: Kind) -> dict[str, Json]:
     if isinstance(record, Charge | Release):
         return _spent(record)
     if isinstance(record, records.ReceiptSummary):
@@ -244,7 +242,7 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
 
 
 def _roster(roster: Roster) -> dict[str, Json]:
-    """Which one, until when, and who came with it; who went is told client by client."""
+    """Describes a roster and who came with it; who left is told client by client."""
     names = (certificate.name for certificate in roster.certificates)
     came: list[Json] = [name for name in names if roster.enrolment(name).epoch == roster.number]
     return {
@@ -256,7 +254,6 @@ def _roster(roster: Roster) -> dict[str, Json]:
 
 
 def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
-    """Whose updates, and how many: what an opening is judged by."""
     clients: list[Json] = [member.id.client for member in cohort.members]
     return {
         "group": cohort.group,
@@ -278,7 +275,7 @@ def _receipt(receipt: Receipt | records.ReceiptSummary, sealed: bool) -> dict[st
     if receipt.unsafe:
         found["unsafe"] = True
     if sealed and receipt.fact is not None:
-        found |= _spent(receipt.fact)  # a coordinator has a row of its own for it
+        found |= _spent(receipt.fact)  # a coordinator's journal has a separate row for it
     return found
 
 
@@ -293,7 +290,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Epsilon of a client at the plan's delta, rounded; None if no noise protects it."""
+    """A client's epsilon at the plan's delta, rounded; None if no noise protects it."""
 
     client: str
     epsilon: float | None
@@ -303,7 +300,7 @@ def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
     """Adds up what each client has spent, by name; None under a plan without privacy.
 
     Raises:
-        DamagedStore: an entry has no facts that can be.
+        DamagedStore: an entry's facts are impossible.
     """
     if plan.section.privacy is None:
         return None
@@ -314,13 +311,13 @@ def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
 
 
 class Spending:
-    """The privacy facts among entries, which come one by one."""
+    """Collects the privacy facts of entries."""
 
     def __init__(self) -> None:
         self._ledger, self._parties = Ledger(), set[str]()
 
     def take(self, entry: Entry) -> None:
-        """One entry more; DamagedStore if it has no facts that can be."""
+        """Adds an entry; DamagedStore if its facts are impossible."""
         fact = _fact(entry)
         if fact is None:
             return
@@ -374,13 +371,13 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The party's word for all lines before.
+    """The party's statement about all lines before.
 
     Args:
         entries: how many there are.
-        row, journal: the last row of its journal, and the digest of that and all before it.
+        row, journal: the last row of its journal, and the digest of that row and all before it.
         epsilon: what was spent; None under a plan without privacy.
-        signature: 64 bytes; empty in what is signed.
+        signature: 64 bytes; empty in the bytes that are signed.
     """
 
     entries: int
@@ -392,7 +389,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class AuditLog:
-    """A whole file; the last of its signed `ends` closes it."""
+    """A whole file; its last line is a signed end."""
 
     begin: Begin
     entries: tuple[Entry, ...]
@@ -404,18 +401,18 @@ class AuditLog:
 
 
 def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Identity) -> bytes:
-    """Lines that go on from `before`, the bytes of a log so far, up to a signed end.
+    """Returns the lines that continue `before`, a log's bytes so far, up to a signed end.
 
     Args:
         begin: written if there is no line yet.
-        entries: the new ones; the last has the number that `end` says.
+        entries: the new ones; `end` has the number of the last.
     """
     last = before.rstrip(b"\n").rpartition(b"\n")[2]
     made = []
 
     def line(kind: str, body: dict[str, Json]) -> bytes:
         previous = file_digest(last).hex() if last else ""
-        return _encoded({"line": kind, **body, "previous": previous})
+        return _encode({"line": kind, **body, "previous": previous})
 
     if not last:
         made.append(last := line("begin", to_plain(begin)))
@@ -428,10 +425,10 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
 
 
 def load(data: bytes) -> AuditLog:
-    """The log in a file, whose chain holds; nothing is said of its signature.
+    """Reads a log and checks its chain of digests, but not its signature.
 
     Raises:
-        DamagedStore: names the first line that is wrong.
+        DamagedStore: names the first wrong line.
     """
     lines = data.split(b"\n")
     if lines.pop() or not lines:
@@ -441,7 +438,7 @@ def load(data: bytes) -> AuditLog:
     ends: list[End] = []
     before, last = b"", "the first line"
     for place, line in enumerate(lines, 1):
-        kind, body = _parsed(place, line)
+        kind, body = _parse(place, line)
         number = body.pop("number", None) if kind == "entry" else None
         if kind == "entry" and number != len(entries) + 1:
             raise DamagedStore(
@@ -481,13 +478,13 @@ def load(data: bytes) -> AuditLog:
 
 
 def verify_end(data: bytes, key: PublicIdentity) -> None:
-    """Unsigned unless the party with this key signed the last line, and so all before it."""
+    """Raises Unsigned unless this key signed the last line, and so all before it."""
     body = json.loads(data.rstrip(b"\n").rpartition(b"\n")[2])
     signature = bytes.fromhex(body["signature"])
-    key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
+    key.verify(DOMAIN, _encode(body | {"signature": ""}), signature)
 
 
-def _encoded(body: dict[str, Json]) -> bytes:
+def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -495,10 +492,10 @@ def _moment(entry: Entry) -> Moment:
     return Moment(entry.row, entry.journal, entry.at, entry.date, entry.what)
 
 
-def _parsed(place: int, line: bytes) -> tuple[str, dict[str, Json]]:
+def _parse(place: int, line: bytes) -> tuple[str, dict[str, Json]]:
     try:
         body = json.loads(line)
-        whole = isinstance(body, dict) and _encoded(body) == line  # one text for one line
+        whole = isinstance(body, dict) and _encode(body) == line  # each line has only one text
     except (ValueError, RecursionError):
         whole = False
     if not whole:
@@ -525,17 +522,16 @@ PAIRS = (
     ("holder", ("opening granted", "share given"), "coordinator", "cohort closed"),
     ("coordinator", ("update received",), "client", "update sealed"),
 )
-"""Lines of one role's log that carry a digest, and the other role's lines that carry the same one.
+"""Entries of one role's log with a digest, and the other role's entries with the same digest.
 
-Audit logs up to format 4 say "opening granted".
-"""
+Audit logs up to format 4 say "opening granted"."""
 
 
 def demand_agreement(logs: Sequence[AuditLog]) -> None:
-    """DamagedStore unless the logs are of one run and each tells what another says it did.
+    """Raises DamagedStore unless the logs are of one run and confirm each other.
 
-    A holder opens nothing that the coordinator did not close, a cohort is opened by the holders
-    that say so, and no update is a client's that the client did not seal.
+    A holder gives shares only for cohorts that the coordinator closed, a cohort is opened by
+    holders that say so, and the coordinator received no update that its client did not seal.
     """
     first = logs[0].begin
     for log in logs[1:]:
@@ -560,7 +556,7 @@ def _logs_of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
 
 
 def _demand_opener(log: AuditLog, holder: AuditLog) -> None:
-    """The holder gave its share for every cohort that the coordinator says it opened."""
+    """Raises DamagedStore unless the holder gave its share wherever the coordinator says so."""
     closed = {_name(entry): entry for entry in log.entries if entry.what == "cohort closed"}
     given = _digests(holder, "share given")
     for entry in (entry for entry in log.entries if entry.what == "cohort opened"):

@@ -1,9 +1,9 @@
 """A signed statement of a ledger over all runs: what one site's records have spent, run by run.
 
-One JSON object: whose ledger it is, how many rows it had and when, what each run spent, and what
-they come to together; besides, how many updates left with no privacy, at most, which is in no
-epsilon. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
-over the object's bytes with an empty signature.
+It is one JSON object: whose ledger it is, how many rows it had and when, what each run spent, the
+epsilon of all together, and how many updates at most left without privacy, which are in no epsilon.
+The signature is Ed25519 in the domain DOMAIN (`crypto.identity.frame`), over the object's bytes
+with an empty signature.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from secureps.wording import finite
 DOMAIN = b"secureps-ledger-statement"
 
 
-def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
-    """The statement of a ledger as it is now, signed by the party whose ledger it is.
+def sign_statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
+    """States a ledger as it is now, signed by its party.
 
     Raises:
         DamagedStore, OperatorError: the ledger cannot be read.
@@ -55,11 +55,11 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         ],
         "signature": "",
     }
-    return _encoded(body | {"signature": me.sign(DOMAIN, _encoded(body)).hex()})
+    return _encode(body | {"signature": me.sign(DOMAIN, _encode(body)).hex()})
 
 
-def summary(told: Mapping[str, object]) -> str:
-    """What a statement says, in one line; one of 0.1.0 counts no updates without privacy."""
+def summarize(told: Mapping[str, object]) -> str:
+    """Summarizes a statement in one line; one of 0.1.0 counts no updates without privacy."""
     number = told.get("without_privacy", 0)
     exact = without_privacy(number) if isinstance(number, int) else ""
     return (
@@ -69,15 +69,15 @@ def summary(told: Mapping[str, object]) -> str:
 
 
 def party_of(data: bytes) -> str:
-    """Who says that it made a statement; DamagedStore for what is none."""
+    """Returns the party that claims to have made a statement; DamagedStore if it is none."""
     party = _body(data).get("party")
     if not isinstance(party, str):
         raise DamagedStore("this is no statement of a ledger")
     return party
 
 
-def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
-    """What a statement says, if whoever has this key signed these bytes.
+def read_verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
+    """Reads a statement and verifies that this key signed these bytes.
 
     Raises:
         DamagedStore: it is no statement, or was changed.
@@ -85,13 +85,13 @@ def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
     body = _body(data)
     try:
         signature = bytes.fromhex(str(body.get("signature")))
-        key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
+        key.verify(DOMAIN, _encode(body | {"signature": ""}), signature)
     except (ValueError, Unsigned):
         raise DamagedStore(
             "this statement was changed, or somebody else made it, or its client has other keys "
             "since then: verify it with the public/ of that time, or have it export again"
         ) from None
-    if _encoded(body | {"signature": signature.hex()}) != data:
+    if _encode(body | {"signature": signature.hex()}) != data:
         raise DamagedStore("these are not the bytes of a statement that was signed")
     return body
 
@@ -106,5 +106,5 @@ def _body(data: bytes) -> dict[str, Json]:
     return body
 
 
-def _encoded(body: dict[str, Json]) -> bytes:
+def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, indent=1).encode() + b"\n"

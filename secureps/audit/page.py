@@ -1,6 +1,6 @@
 """An audit log as one page to print: HTML that loads nothing.
 
-In the order in which a data protection officer asks: which plan, who, how many in each opening,
+It follows the questions of a data protection officer: which plan, who, how many in each opening,
 what epsilon, what was refused, and the rest.
 """
 
@@ -32,8 +32,8 @@ _STYLE = (
 )
 
 
-def page(log: AuditLog, digest: str) -> str:
-    """The page of a log; `digest` names the file that it is of."""
+def build_page(log: AuditLog, digest: str) -> str:
+    """Builds the page of a log; `digest` is that of its file."""
     begin, end = log.begin, log.end
     plan = Plan.from_text(begin.run.plan)
     title = f"Audit log of {begin.party} ({begin.role})"
@@ -102,14 +102,14 @@ def _epsilons(log: AuditLog, spent: Sequence[Spent]) -> str:
 
 def _entries(entries: Sequence[Entry]) -> str:
     rows = (
-        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(words(entry)))
+        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(describe(entry)))
         for entry in entries
     )
     return _table(("when (UTC)", "what", "who, how many, why"), rows)
 
 
-def words(entry: Entry) -> str:
-    """Who, how many and why, as people read it."""
+def describe(entry: Entry) -> str:
+    """Describes an entry's facts in words: who, how many and why."""
     shown = {name: fact for name, fact in entry.facts.items() if name != "digest"}
     return "; ".join(f"{name} {_word(fact)}" for name, fact in shown.items())
 

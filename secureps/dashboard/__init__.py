@@ -1,6 +1,6 @@
-"""A run in a browser: what is seen of it, by whom, and the small application that shows it."""
+"""A run in a browser: what each viewer sees of it, and the small application that shows it."""
 
 from typing import Any
 
 Json = dict[str, Any]
-"""An object of a page, as its script in `site/` reads it; it may have dataclasses in it."""
+"""An object of a page for its script in `site/`; it may contain dataclasses."""

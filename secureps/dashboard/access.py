@@ -2,7 +2,7 @@
 
 On loopback an address with a random token is printed once. A browser that opens it gets a cookie,
 and the token is used up. Elsewhere connections are mutual TLS, and the certificate's name has a
-role on the roster. Decisions without I/O.
+role on the roster.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from secureps.service.metrics import refuse_host
 TOKEN_BYTES = 32
 
 NAMED_TO: frozenset[Role] = frozenset({"coordinator", "observer"})
-"""Roles that see clients' names; a client sees its own page alone."""
+"""Roles that see clients' names; a client sees only its own page."""
 
 OWN, NOBODYS = "same-origin", "none"
-"""Values of Sec-Fetch-Site for a request of the page itself, and for a typed address."""
+"""Values of Sec-Fetch-Site for requests of the page itself and for a typed address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A party of the roster that looks."""
+    """A party of the roster that looks at the dashboard."""
 
     name: str
     role: Role
 
     @property
-    def names(self) -> bool:
-        """Whether it may know clients' names."""
+    def sees_names(self) -> bool:
         return self.role in NAMED_TO
 
 
@@ -42,7 +41,7 @@ class Access:
     Args:
         hosts: the server's names for browsers (`service.metrics`).
         secured: connections are mutual TLS.
-        viewer: the holder of the token; None where certificates count.
+        viewer: the holder of the token; None if certificates decide.
     """
 
     def __init__(self, hosts: frozenset[str], secured: bool, viewer: Viewer | None) -> None:
@@ -59,14 +58,13 @@ class Access:
         self.token = ""
         return self._session
 
-    def within(self, session: str | None) -> Viewer | None:
-        """The viewer with this cookie."""
+    def find_viewer(self, session: str | None) -> Viewer | None:
         if session is None or not _same(session, self._session):
             return None
         return self._viewer
 
-    def objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
-        """Why a request is refused, by headers in small letters, its hosts, and its target."""
+    def find_objection(self, headers: Mapping[str, str], hosts: Sequence[str], target: str) -> str:
+        """Returns why a request is refused, or nothing; names of headers are in lower case."""
         if why := refuse_host(hosts, target, self._hosts):
             return why
         if headers.get("sec-fetch-site", OWN) not in (OWN, NOBODYS):
@@ -77,5 +75,5 @@ class Access:
 
 
 def _same(given: str, known: str) -> bool:
-    """Compares in a time that tells nothing of where they differ."""
+    """Compares in constant time, so that timing does not tell where they differ."""
     return secrets.compare_digest(given.encode(errors="replace"), known.encode())

@@ -1,14 +1,14 @@
 """Acts from a dashboard that was started with `--act`.
 
-Most acts of an operator are requests to the coordinator, signed by the coordinator's own key; the
-coordinator journals them. Two acts work only on a run of `up` on this machine: ending it, and
-exporting its model. Each of these is a line of RUN/acts.jsonl, signed by the viewer, and durable
-before the act is done (`store.act_lines`).
+Most acts of an operator are requests to the coordinator, signed by the coordinator's own key and
+journalled there. Ending a run and exporting its model work only on a run of `up` on this machine.
+Each of these two is a line of RUN/acts.jsonl, signed by the viewer and durable before the act
+(`store.act_lines`).
 
 A data holder may leave, pause or lower its budget from its own page. Each act is a line in the
-client's state folder, signed by the client's own key and durable before the act is done. The
-client's process sees it within a second, or when it starts again. A budget is lowered first in the
-ledger over all runs, and never raised.
+client's state folder, signed by the client's key and durable before the act. The client's process
+sees it within a second, or when it next starts. A budget is lowered first in the ledger over all
+runs, and never raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from secureps.crypto.identity import Identity
 from secureps.dashboard import Json
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.sources import connected
+from secureps.dashboard.sources import connect
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -40,7 +40,7 @@ from secureps.wording import finite
 
 
 class Acts(ABC):
-    """The acts of one dashboard, one at a time; they are on record here if it has `lines`."""
+    """The acts of one dashboard, one at a time; recorded in `lines` if there are any."""
 
     offered: tuple[str, ...]
 
@@ -49,7 +49,7 @@ class Acts(ABC):
 
     @property
     def done(self) -> tuple[ActLine, ...]:
-        """The acts on record here, oldest first; DamagedStore if they were changed."""
+        """The recorded acts, oldest first; DamagedStore if they were changed."""
         return () if self._lines is None else self._lines.done
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Acts(ABC):
 
         Raises:
             ConfigError: there is no such act.
-            SecurepsError: what was in the way.
+            SecurepsError: the act failed.
         """
         with self._lock:
             if what not in self.offered:
@@ -73,12 +73,12 @@ class Acts(ABC):
 
 
 class RunActs(Acts):
-    """The acts of an operator on one run; most are in the coordinator's journal.
+    """An operator's acts on one run; most are in the coordinator's journal.
 
     Args:
-        folder: of a run of `up`; None: of another, whose end and model are elsewhere.
-        who: its name; me: what it signs lines with.
-        say: tells the coordinator of an act, as its own party; raises what it answers.
+        folder: of a run of `up`; None: the run's end and model are elsewhere.
+        who, me: name and key that sign lines.
+        say: sends an act to the coordinator, as its own party; raises its answer.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class RunActs(Acts):
         self.offered = (*(deed.value for deed in Deed), *own)
 
     def may(self, viewer: Viewer) -> bool:
-        """Viewers who may know names may act; the dashboard's start decided whose keys are used."""
-        return viewer.names
+        """Allows viewers who see names; the dashboard's start decided whose keys are used."""
+        return viewer.sees_names
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
         if self._folder is not None and self._lines is not None and what in KINDS:
@@ -102,11 +102,11 @@ class RunActs(Acts):
         return describe(act)
 
 
-def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
-    """Returns what tells a run's coordinator of an act; NotReady while it is being started."""
+def build_sender(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
+    """Returns a function that sends an act to a run's coordinator; NotReady while it starts."""
 
     def say(act: Act) -> None:
-        with closing(connected(target, COORDINATOR, passphrases)) as own:
+        with closing(connect(target, COORDINATOR, passphrases)) as own:
             own.act(act)
 
     return say
@@ -122,7 +122,7 @@ KINDS: Mapping[str, Callable[[RunFolder], str]] = {
     "end": lambda folder: stop(folder.root),
     "export": _export,
 }
-"""Ends the run in order (`secureps resume` goes on), or exports the newest model."""
+"""Ends the run in order (`secureps resume` continues it), or exports the newest model."""
 
 
 SAID = {
@@ -133,15 +133,15 @@ SAID = {
     OwnDeed.LEAVE: "this client leaves the run, once what it has sealed has arrived; started "
     "again, it joins again",
 }
-"""The words about an act that was begun."""
+"""What is said about an act that has begun."""
 
 
 class OwnActs(Acts):
-    """The acts of a data holder on its own client.
+    """A data holder's acts on its own client.
 
     Args:
-        ledger: over all runs, with the budget that its options name.
-        view: what its page shows now; None before it takes part in a run.
+        ledger: over all runs, with the budget of its options.
+        view: returns what its page shows now; None before it takes part in a run.
     """
 
     offered = tuple(deed.value for deed in SAID)
@@ -159,7 +159,7 @@ class OwnActs(Acts):
         self._name, self._ledger, self._view = name, ledger, view
 
     def may(self, viewer: Viewer) -> bool:
-        """The data holder alone, on its own page."""
+        """Allows the data holder alone, on its own page."""
         return viewer.role == "client" and viewer.name == self._name
 
     def _do(self, what: str, of: Mapping[str, str]) -> str:
@@ -170,7 +170,7 @@ class OwnActs(Acts):
                 f"acts.jsonl has {len(self.done)} acts, and {self._name} has done {view['acted']}"
             )
         budget = self._lower(view, of) if what == OwnDeed.LOWER_BUDGET else None
-        if budget is not None:  # before its line: cut short here it is stricter, never laxer
+        if budget is not None:  # before its line: if interrupted, the budget is already lower
             self._ledger.lower(budget)
         self._lines.note(act_text(OwnDeed(what), budget))
         return SAID[OwnDeed(what)].format(budget=budget or 0.0)

@@ -1,11 +1,11 @@
 """The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
 
-It only reads, unless it is given acts (`dashboard.actions`). Every answer is for a viewer that
-`dashboard.access` lets in, kept by no cache, and names nothing that a browser would load from
-elsewhere.
+It only reads, unless it has acts (`dashboard.actions`). Every answer is for a viewer that
+`dashboard.access` lets in, is not cached, and refers to nothing elsewhere that a browser would
+load.
 
-A thread serves it. Silent or slow connections are ended, and for one too many the oldest ends,
-first of those that get no answer, so that nobody keeps others from being served. Nothing is logged.
+One thread serves it. Silent or slow connections are ended. If there are too many, the oldest is
+ended, first among those without an answer, so that no client keeps others out. Nothing is logged.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.observation import Seen, with_journal
+from secureps.dashboard.observation import Seen, add_journal
 from secureps.dashboard.operator_view import ROWS, officer_view, operator_view
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16
 BEAT = 10.0
-"""Seconds without news after which a stream says that it is alive."""
+"""Seconds without news after which a stream sends a sign of life."""
 LONGEST = 16384
-"""Bytes of a request's headers and query, or of one that is not whole yet."""
+"""The most bytes of a request's headers and query, or of an incomplete request."""
 BREATH = 0.1
 """Seconds between two pieces of news."""
 
@@ -67,7 +67,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Headers of every answer. Scripts and styles are files of this server."""
+"""Headers of every answer. Scripts and styles are files of this server alone."""
 
 STRANGER = "Open the address that secureps printed when it began: its token lets in once.\n"
 
@@ -79,12 +79,12 @@ def application(
     cookie: str,
     acts: Acts | None = None,
 ) -> ASGIApp:
-    """The application.
+    """Builds the application.
 
     Args:
-        party: the viewer with a certificate of this name, on the newest roster.
-        cookie: its name; browsers tell servers of one host apart by it.
-        acts: the allowed acts; None: none.
+        party: returns the viewer with a certificate of this name, on the newest roster.
+        cookie: its name, by which browsers tell servers of one host apart.
+        acts: that viewers may do, if any.
     """
     streams: list[asyncio.Event] = []
 
@@ -92,10 +92,10 @@ def application(
         name = request.scope.get("state", {}).get("party")
         if isinstance(name, str):
             return party(name)
-        return access.within(request.cookies.get(cookie))
+        return access.find_viewer(request.cookies.get(cookie))
 
     async def enter(request: Request) -> Response:
-        if request.method == "HEAD":  # of who looks what is behind a link: it is not to use it up
+        if request.method == "HEAD":  # a link preview must not use the token up
             return PlainTextResponse(STRANGER, 401)
         session = access.enter(request.query_params.get("token", ""))
         if session is None and viewer(request) is None:
@@ -180,7 +180,7 @@ async def _news(
 
 
 class Guard:
-    """Refuses what no browser of a viewer would send, before anything else reads it."""
+    """Refuses requests that no viewer's browser would send, before other code reads them."""
 
     def __init__(self, inner: ASGIApp, access: Access) -> None:
         self._inner = inner
@@ -205,8 +205,8 @@ class Guard:
                 scope, receive, told
             )
             return
-        entrance = scope["path"] == "/enter"  # from wherever its address was clicked on
-        why = self._access.objection(
+        entrance = scope["path"] == "/enter"  # its link may have been clicked on any page
+        why = self._access.find_objection(
             {name: value for name, value in headers.items() if not (entrance and name in _SITE)},
             headers.getlist("host"),
             scope["path"],
@@ -221,11 +221,11 @@ _SITE = ("sec-fetch-site", "origin")
 
 
 PATIENCE = 10.0
-"""Seconds in which a request has to come whole."""
+"""Seconds in which a request must be complete."""
 OPEN = 64
-"""Open connections."""
+"""The most open connections."""
 GRACE = 1
-"""Seconds in which answers may end with the server; streams do not end by themselves."""
+"""Seconds for answers to finish when the server ends; streams never finish themselves."""
 
 
 class Connection(H11Protocol):
@@ -235,19 +235,19 @@ class Connection(H11Protocol):
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Notes its certificate's name, and ends another connection for one too many."""
+        """Notes its certificate's name, and ends another connection if there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self.since = self.loop.time()
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, "party": _common_name(certificate)}
         others = {each for each in self.connections if isinstance(each, Connection)} - {self}
-        if len(others) >= OPEN:  # what strangers are told is short: who is answered is no stranger
+        if len(others) >= OPEN:  # strangers get short answers: a long one goes to a viewer
             min(others, key=lambda each: (each.answering, each.since)).transport.abort()
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes; a request that is not whole by its deadline is dropped."""
+        """Takes bytes; a request that is incomplete at its deadline is dropped."""
         super().data_received(data)
         self._expect()
 
@@ -280,8 +280,8 @@ def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]
     return ""
 
 
-def bound(listen: str) -> socket.socket:
-    """A socket that listens on HOST:PORT, a free port for 0; OperatorError if it cannot."""
+def bind(listen: str) -> socket.socket:
+    """Listens on HOST:PORT, on a free port for 0; OperatorError if it cannot."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -292,9 +292,9 @@ def bound(listen: str) -> socket.socket:
 
 
 @contextmanager
-def serving(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
-    """Answers on a bound socket while the `with` lasts."""
-    logging.getLogger("uvicorn.error").disabled = True  # what callers send fills nobody's log
+def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
+    """Serves on a bound socket while the `with` lasts."""
+    logging.getLogger("uvicorn.error").disabled = True  # else strangers could fill the log
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -303,7 +303,7 @@ def serving(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # a caller's word for who it is
+        proxy_headers=False,  # they would let a caller claim another address
         server_header=False,
         date_header=False,
         h11_max_incomplete_event_size=LONGEST,
@@ -328,23 +328,23 @@ def serving(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -
 def pages(facts: Facts, viewer: Viewer) -> str:
     """Builds the pages that this viewer may see, as JSON.
 
-    A client sees its own page; others see the operator's; viewers who may know names also see the
-    privacy officer's.
+    A client sees its own page, others the operator's. Viewers who see names also see the privacy
+    officer's.
     """
     found: dict[str, object] = {}
-    facts = replace(facts, seen=with_journal(facts.seen, facts.recalled))
+    facts = replace(facts, seen=add_journal(facts.seen, facts.recalled))
     own = viewer.role == "client" and viewer.name == facts.owner
     if own and facts.own is not None:
         found["holder"] = facts.own
     if facts.asks or facts.course is not None:
-        found["operator"] = operator_view(facts, viewer.names)
-    if viewer.names:
+        found["operator"] = operator_view(facts, viewer.sees_names)
+    if viewer.sees_names:
         found["officer"] = officer_view(facts)
-    if facts.acts is not None and (own if facts.owner else viewer.names):
+    if facts.acts is not None and (own if facts.owner else viewer.sees_names):
         offered = ("export",) if facts.seen.over and not own else facts.offered
         found["acts"] = {"done": facts.acts, "offered": offered, "clients": _clients(facts.seen)}
-    # what is wrong with a file may name a client
-    found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
+    # a text about a damaged file may name a client
+    found["troubles"] = dict(facts.troubles) if own or viewer.sees_names else {}
     return json.dumps(found, default=asdict, allow_nan=False, separators=(",", ":"))
 
 

@@ -18,16 +18,17 @@ from secureps.store.act_lines import ActLine
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that pages are made of; None: not at hand, or not yet.
+    """Everything that pages are made of; None: not available, or not yet.
 
     Args:
         asks: the coordinator is asked, so there is a run to show.
-        owner: the client whose own page there is; empty if there is none.
-        planned: the run that the plan is of; empty: of none that was founded.
-        recalled: the status by the coordinator's journal, where the coordinator gives none.
-        report: what `up` wrote of its run's versions.
-        logs: by audit log, its file, whether it is sound, and what `audit-log verify` says.
-        acts: what was done from here; None where no act is allowed. offered: the allowed acts.
+        owner: the client that has its own page here; empty without one.
+        planned: id of the founded run that the plan is of; empty without one.
+        recalled: the status from the coordinator's journal, if the coordinator gives none.
+        report: what `up` wrote about its run's versions.
+        logs: by audit log, its file, whether it is sound, and the result of `audit-log verify`.
+        acts: done from here; None if none are allowed.
+        offered: the allowed acts.
         troubles: by source, why it cannot be read.
     """
 

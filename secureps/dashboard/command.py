@@ -1,4 +1,4 @@
-"""The command `secureps dashboard`, and what `up` and `join` have beside them."""
+"""The command `secureps dashboard`, and the dashboards of `up` and `join`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def dashboard(
     from secureps.service.shutdown import Shutdown
 
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, beside
+        from secureps.dashboard.dashboard import Looking, show_beside
 
     asks = run is not None or server is not None
     target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
@@ -84,29 +84,29 @@ def dashboard(
         )
     passphrases = open_passphrases(passphrase_fd)
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
-    with Shutdown() as shutdown, beside(Looking(own, name, target, *more), typer.echo):
+    with Shutdown() as shutdown, show_beside(Looking(own, name, target, *more), typer.echo):
         shutdown.wait()
 
 
-def showing() -> Callable[[Path], AbstractContextManager[None]]:
-    """Shows a run of `up`, by its folder, while it is played; ConfigError without the extra."""
+def show_run() -> Callable[[Path], AbstractContextManager[None]]:
+    """Returns what shows a run of `up`, by its folder; ConfigError without the extra."""
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, beside
+        from secureps.dashboard.dashboard import Looking, show_beside
     from secureps.run.status import find
 
     def shown(run: Path) -> AbstractContextManager[None]:
         target = find(run, None, None, None)
-        return beside(Looking(target.kit, None, target), typer.echo)
+        return show_beside(Looking(target.kit, None, target), typer.echo)
 
     return shown
 
 
-def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
-    """Shows a client its own page while it takes part, if it wants that."""
+def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]:
+    """Shows a client its own page while it takes part, if that was asked for."""
     if not shown:
         return nullcontext()
     with from_extras():
-        from secureps.dashboard.dashboard import Looking, beside
+        from secureps.dashboard.dashboard import Looking, show_beside
     own = Looking(
         joining.kit,
         joining.name,
@@ -116,4 +116,4 @@ def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
         passphrases=joining.passphrases,
         acts=True,
     )
-    return beside(own, typer.echo)
+    return show_beside(own, typer.echo)

@@ -1,8 +1,8 @@
 """`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
 
-The pages follow from whose key is used: a client sees its own, an observer or the coordinator's
-operator the run. On loopback it prints an address with a token; elsewhere it takes only connections
-with a certificate of the kit.
+The kit's key decides on the pages: a client sees its own, an observer or the coordinator's operator
+the run. On loopback it prints an address with a token; elsewhere it accepts only connections with a
+certificate of the kit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from secureps.crypto.identity import Role
 from secureps.crypto.tls import tls_name
 from secureps.dashboard import Json
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts, OwnActs, RunActs, saying
-from secureps.dashboard.application import application, bound, serving
+from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
+from secureps.dashboard.application import application, bind, serve
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
     CourseSource,
     LedgersSource,
     Source,
     StatusSource,
-    fed,
+    feed,
     holder_source,
     logs_source,
     plan_source,
@@ -53,7 +53,7 @@ LISTEN = "127.0.0.1:0"
 ANYWHERE = ("", "0.0.0.0", "[::]", "::")
 
 SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
-"""Roles whose certificates are servers' too."""
+"""Roles with server certificates."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class Looking:
 
     Args:
         kit: start-up kit of `name` (None: of an observer).
-        target: the coordinator to ask; None: nobody is asked.
+        target: the coordinator to ask, if any.
         state: a client's own state folder, else the coordinator's; None: the default place.
-        ledger: a client's own ledger, else a folder of ledgers; None likewise.
+        ledger: a client's own ledger, else a folder of ledgers; None: the default place.
         budget: a client's own, over all runs.
         logs: audit logs to verify.
-        acts: also lets viewers act on the run.
+        acts: viewers may also act on the run.
     """
 
     kit: Path
@@ -100,19 +100,19 @@ def dashboard(looking: Looking) -> Iterator[str]:
     if acts is not None:
         done, offered = acts.done, acts.offered
         board.put(lambda facts: replace(facts, acts=done, offered=offered))
-    line = bound(looking.listen)
+    line = bind(looking.listen)
     host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
     hosts = (host, tls_name(name)) if secured else LOOPBACK
     named = host_names(hosts, port, 443 if secured else 80)
     access = Access(named, secured is not None, None if secured else viewer)
     app = application(board, access, partial(_party, looking.kit), f"secureps-{port}", acts)
-    with serving(app, line, secured), fed(board, sources):
+    with serve(app, line, secured), feed(board, sources):
         entrance = f"/enter?token={access.token}"
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
 
 
 def _secured(looking: Looking, viewer: Viewer) -> ssl.SSLContext | None:
-    """The TLS of connections; None on loopback. ConfigError if there is none elsewhere."""
+    """Returns the TLS of connections; None on loopback. ConfigError if it is missing elsewhere."""
     host, _, port = looking.listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if not looking.acts:
         return None
     target, own = looking.target, viewer.role == "client"
-    named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
+    named = viewer.sees_names and (looking.folder is not None or viewer.role == "coordinator")
     asks = target is not None and named
     if not (own or asks) or not is_on_loopback(looking.listen):
         raise ConfigError(
@@ -146,11 +146,11 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if own or target is None:
         state, path = _own_files(looking, viewer)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, saying(target, looking.passphrases))
+    return RunActs(looking.folder, viewer.name, me, build_sender(target, looking.passphrases))
 
 
 def _party(kit: Path, name: str) -> Viewer | None:
-    """Looks a certificate's name up on the kit's newest roster: a revoked party is nobody."""
+    """Looks up a certificate's name on the kit's newest roster, which has no revoked party."""
     try:
         _, roster = load_roster(kit)
     except KitError:
@@ -188,7 +188,7 @@ def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
 
 
 @contextmanager
-def beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
+def show_beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
     """Shows a run while the `with` lasts, and tells its address; raises as `dashboard` does."""
     with dashboard(looking) as address:
         tell(f"dashboard: {address}")

@@ -1,6 +1,6 @@
 """Builds a data holder's page: its epsilon and budget, what left its machine, who could open that.
 
-It reads the data holder's own journal and ledger alone, and shows nothing of anybody else.
+It reads only the data holder's own journal and ledger, and shows nothing about other parties.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from secureps.store.budget import RunSpent, without_privacy
 from secureps.store.journal_rows import Row
 
 KEPT = 100
-"""Number of newest updates that the page lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLedger:
-    """The ledger over all runs.
+    """A ledger over all runs.
 
     Args:
         runs: in the order in which they began.
-        epsilon: of all private runs together, at OWN_DELTA; None if nothing bounds it.
-        budget: the data holder's own; None: it has none.
-        trouble: why the ledger cannot be read; missing: where it is not.
+        epsilon: of all private runs together, at OWN_DELTA; None if unbounded.
+        budget: the data holder's own, if any.
+        trouble: why the ledger cannot be read.
+        missing: where no ledger was found.
     """
 
     runs: tuple[RunSpent, ...] = ()
@@ -46,17 +46,17 @@ class OwnLedger:
 
     @property
     def exact(self) -> str:
-        """The number of updates that left with no privacy, in words; empty if none did."""
+        """The number of updates that left without privacy, in words; empty if none did."""
         return without_privacy(sum(run.exact for run in self.runs))
 
     @property
     def told(self) -> dict[str, str]:
-        """Says by run what it spent."""
+        """By run, what it spent, in words."""
         return {run.run.hex()[:16]: run.told for run in self.runs}
 
 
 class OwnRows:
-    """A fold of the rows of the client `name`'s journal."""
+    """Collects the rows of the client `name`'s journal."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -82,7 +82,7 @@ class OwnRows:
                 self._sent[id] = self._sent[id] | {"outcome": Outcome(outcome).value}
             case _:
                 pass
-        for entry in entries(b"", (row,)):  # facts are the same, whatever the run
+        for entry in entries(b"", (row,)):  # facts do not depend on the run's id
             self._spending.take(entry)
 
     def _send(self, at: float, receipt: Receipt | ReceiptSummary) -> None:
@@ -98,16 +98,16 @@ class OwnRows:
         }
 
     def view(self, ledger: OwnLedger, holders: Sequence[str]) -> Json | None:
-        """Builds the page that `site/holder.js` shows; None before the client takes part in a run.
+        """Builds the page of `site/holder.js`; None before the client takes part in a run.
 
         Args:
             holders: names of the key holders on its kit's roster.
 
         Returns:
-            `epsilon` of this run, None if nothing bounds it, and the plan's `budget`, None without
-            privacy. `total`, which does not count the `exact` updates, and `own_budget` are over
-            all runs. `open` says who could open a single update. `acted` is the number of the
-            newest act that the client has done, and `standing` its result.
+            `epsilon` of this run (None: unbounded) and the plan's `budget` (None: no privacy).
+                `total`, without the `exact` updates, and `own_budget` are over all runs. `open`
+                says who could open a single update. `acted` is the number of the newest act that
+                the client has done, `standing` its effect.
         """
         run, plan, departure = self._run, self._plan, self._departure
         if run is None or plan is None:

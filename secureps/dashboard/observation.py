@@ -1,12 +1,12 @@
-"""What was seen of a run, look by look: who came and went when, and what versions cost.
+"""What was seen of a run: presence of parties, costs of versions, its course, and its scores.
+
+| source | read by |
+|---|---|
+| the coordinator's statuses, one after the other | `Observation` |
+| the coordinator's journal: steps of versions, openings, refusals | `CourseFold` |
+| RUN/report/metrics.jsonl of `up` | `read_report` |
 
 Time is an argument: Unix seconds.
-
-What the coordinator's journal says of a run's course: steps of versions, openings, refusals.
-
-A fold of rows, like `audit.entries`.
-
-Also reads what else `up` wrote of each version in RUN/report/metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from secureps.audit.entries import TOLD, Entry, entries
+from secureps.audit.entries import KINDS, Entry, entries
 from secureps.dashboard import Json
 from secureps.errors import DamagedStore
 from secureps.messages import coordinator_records as records
@@ -32,7 +32,7 @@ from secureps.store.journal_rows import Row
 from secureps.wording import named
 
 KEPT = 40
-"""Changes, and versions of a group, that are kept: the newest."""
+"""The newest changes, and versions of a group, that are kept."""
 
 HERE, AWAY, AWAITED, SILENT = "here", "away", "awaited", "silent"
 ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
@@ -56,13 +56,12 @@ class Seen:
 
     Args:
         status: the last one; None before the first.
-        silent: why no answer came to the last question; empty if one did.
+        silent: why the last question had no answer; empty if it had one.
         silent_since: when the first question had none.
         over: no answer will come any more.
         recalled: the status is the journal's, which does not say who is there now.
         since: by party, the time of its last change.
-        changes: of parties' presence, newest first: the time, the state, the one `before` and how
-            many seconds that lasted.
+        changes: of parties' presence, newest first: time, state, the state before and its seconds.
         costs: oldest first.
         up, down: bytes of all versions.
     """
@@ -80,24 +79,24 @@ class Seen:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody plays the run any more, or it has finished."""
+        """Whether the run has finished, or no process plays it any more."""
         return self.over or (self.status is not None and bool(self.status.finished))
 
     @property
     def fresh(self) -> bool:
-        """Whether the status is of now: only then it says who is there."""
+        """Whether the status is current: only then it says who is there."""
         return not (self.status is None or self.silent or self.recalled or self.ended)
 
 
-def with_journal(seen: Seen, recalled: Status | None) -> Seen:
-    """Takes the journal's status if the coordinator gave none, or gave its last before the end."""
+def add_journal(seen: Seen, recalled: Status | None) -> Seen:
+    """Uses the journal's status if the coordinator gave none, or gave its last before the end."""
     if recalled is None or (seen.status is not None and not seen.over):
         return seen
     return replace(seen, status=recalled, recalled=True)
 
 
 def presence(status: Status) -> dict[str, tuple[str, str]]:
-    """The role of every party, and whether it is there, in one word or with its reason."""
+    """Returns the role and the presence of every party, in one word or with a reason."""
     found = {COORDINATOR: (COORDINATOR, HERE)}
     for server in status.servers:
         state = HERE if server.live else AWAY if server.registered else AWAITED
@@ -108,7 +107,7 @@ def presence(status: Status) -> dict[str, tuple[str, str]]:
 
 
 class Observation:
-    """Collects statuses; to be used by one thread."""
+    """Collects statuses; not thread-safe."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -155,19 +154,19 @@ class Observation:
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
-        """The costs of versions of which some party reported; those of others are unknown."""
+        """Returns the costs of versions that some party reported on."""
         found = []
         for group in status.groups:
             for version in range(max(1, group.version - KEPT + 1), group.version + 1):
                 sums = self._totals.of_version(group.name, version)
                 spent = self._totals.coordinators(SPENT, group.name, version)
                 if sums or spent is not None:
-                    found.append(cost_of(group.name, version, sums, spent))
+                    found.append(build_cost(group.name, version, sums, spent))
         return tuple(found)
 
 
-def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
-    """The cost of a version by its figures, summed over the parties."""
+def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
+    """Builds a version's cost from figures summed over the parties."""
     seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
     return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)
 
@@ -177,15 +176,16 @@ def cost_of(group: str, version: int, sums: Mapping[str, float], epsilon: float 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a run, by the rows of its coordinator's journal, whose digests fit together.
+    """The course of a run, from its coordinator's journal.
 
     Args:
         run: None before it is founded.
-        steps: of the newest cohorts, oldest first; `burnt` ones newest first.
+        steps: of the newest cohorts, oldest first.
+        burnt: burnt cohorts, newest first.
         holders: by name, how many cohorts each helped to open, refused, and lied about.
         refused: refused or failed attempts, newest first.
         checkpoint: the newest complete one.
-        reign: how often a standby has taken over, and gone on.
+        reign: how often a standby has taken over.
     """
 
     run: RunInfo | None
@@ -200,7 +200,7 @@ class Course:
 
 
 class CourseFold:
-    """A fold of the rows of a coordinator's journal."""
+    """Collects the rows of a coordinator's journal."""
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None
@@ -248,10 +248,10 @@ class CourseFold:
         )
 
     def _tell(self, row: Row) -> None:
-        """Keeps a row that tells of a refusal, in an auditor's words."""
+        """Keeps an entry about a refusal."""
         if isinstance(row.record, Dated):
             self._dated = row
-        told = TOLD.get(type(row.record))
+        told = KINDS.get(type(row.record))
         if told is None or told.chapter != "refused":
             return
         run = b"" if self._run is None else self._run.id
@@ -268,11 +268,12 @@ class CourseFold:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `up` wrote of the versions of its run.
+    """What `up` wrote about its run's versions.
 
     Args:
         scores: by version of the first group, the script's.
-        costs: of the newest versions; up, down: bytes of all of them.
+        costs: of the newest versions.
+        up, down: bytes of all versions.
     """
 
     scores: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -282,11 +283,11 @@ class Report:
 
 
 def read_report(text: str) -> Report:
-    """Reads metrics.jsonl; raises DamagedStore if it is none."""
+    """Parses metrics.jsonl; DamagedStore if it is none."""
     try:
         lines = [json.loads(line) for line in text.splitlines()]
         costs = [
-            cost_of(line["group"], line["version"], line, line["epsilon"])
+            build_cost(line["group"], line["version"], line, line["epsilon"])
             for line in lines
             if line["version"] > 0
         ]
@@ -303,8 +304,8 @@ def read_report(text: str) -> Report:
     return Report(judged, tuple(c for c in costs if c.version > newest - KEPT), up, down)
 
 
-def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
-    """The costs of versions: those of the report, and those seen that it does not have."""
+def merge_costs(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
+    """Merges the report's costs with those seen that it does not have."""
     if report is None:
         return seen.costs
     known = {(cost.group, cost.version): cost for cost in (*seen.costs, *report.costs)}
@@ -314,9 +315,9 @@ def costs_of(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
 def scores_view(seen: Seen, report: Report | None) -> Json:
     """Builds the scores of the operator's page.
 
-    Each version that was `judged`, newest first, has its metrics: `held_out` by the script's own
-    `score`, `federated` by held-out records of members or of one evaluator. `noise` is the standard
-    deviation on a federated metric. `nothing` says why no version was judged.
+    Each `judged` version, newest first, has its metrics: `held_out` by the script's own `score`,
+    `federated` on held-out records of members or of one evaluator. `noise` is the standard
+    deviation of a federated metric. `nothing` says why no version was judged.
     """
     status = seen.status
     own = None if status is None else status.evaluation

@@ -1,8 +1,8 @@
-"""Builds the operator's page: scores, for whom a run waits, its six steps, parties, bytes.
+"""Builds the operator's page and the privacy officer's.
 
-The functions here have no I/O. A viewer who may not know clients' names gets none of them.
-
-Builds a privacy officer's page: the plan explained, and what was spent, opened and refused.
+The operator's page has scores, what the run waits for, its six steps, parties and bytes; the
+officer's the plan explained, and what was spent, opened and refused. A viewer who may not see
+clients' names gets none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
-from secureps.audit.page import words
+from secureps.audit.page import describe
 from secureps.dashboard import Json
 from secureps.dashboard.board import Facts
 from secureps.dashboard.holder_view import OwnLedger
@@ -25,7 +25,7 @@ from secureps.dashboard.observation import (
     SILENT,
     Course,
     Seen,
-    costs_of,
+    merge_costs,
     scores_view,
 )
 from secureps.messages.records import describe_starts
@@ -49,32 +49,32 @@ STEPS = ("close", "hold", "open", "prepare", "commit", "publish")
 """The six steps of a version, as `docs/architecture.md` has them."""
 
 AT = {"collecting": 1, "holding": 2, "opening": 3, "preparing": 4, "waiting": 6, "done": 6}
-"""Which of them a group is at, by its phase; 0 before version 0. Commit and publish take no time
-that a look could see: between versions all six are done."""
+"""A group's step by its phase; 0 before version 0. Commit and publish are too short to be seen, so
+between versions all six steps are done."""
 
 ROWS = 200
-"""Clients that a page lists: those first that an operator may have to look after."""
+"""The most clients on a page, those first that an operator may have to look after."""
 
 NAMED = 20
-"""Of those who keep a run waiting: a group's row has how many there are."""
+"""The most blockers that are named; a group's row has their number."""
 
 
 def operator_view(facts: Facts, names: bool) -> Json:
-    """Builds the page that `site/operator.js` shows; `names`: the viewer may know clients' names.
+    """Builds the page of `site/operator.js`; `names`: the viewer may see clients' names.
 
-    `calm` is said where nobody is to blame for waiting. `fresh`: the coordinator has just said who
-    is there; `asked`: it is known how the run stands. `burnt` has all burnt cohorts by the
-    coordinator's journal, else those of the `timeline`. `up` and `down`, in bytes, are of all
-    versions if `whole`, else of those since the dashboard began.
+    `calm` is said if no party is to blame for waiting. `fresh`: the coordinator has just said who
+    is there. `asked`: the run's state is known. `burnt` has all burnt cohorts of the coordinator's
+    journal, else those of the `timeline`. `up` and `down`, in bytes, are of all versions if
+    `whole`, else of those since the dashboard began.
     """
     seen, course, plan, report = facts.seen, facts.course, facts.plan, facts.report
-    if not names and seen.silent:  # nobody knows whom these words name
+    if not names and seen.silent:  # these words may name a client
         seen = replace(seen, silent="it has ended" if seen.over else "the coordinator is silent")
     status = seen.status
     members = status.members if status is not None else ()
-    known = _known(course, status)
-    blockers, costs = blocking(seen, plan), costs_of(seen, report)
-    calm = "All who are waited for are at work." if blockers else "Nobody keeps it waiting."
+    known = _find_course(course, status)
+    found, costs = blockers(seen, plan), merge_costs(seen, report)
+    calm = "All who are waited for are at work." if found else "Nobody keeps it waiting."
     calm = "Nobody is waited for." if seen.ended else calm
     up, down = (seen.up, seen.down) if report is None else (report.up, report.down)
     counted_bytes = report is not None or bool(costs) or seen.fresh
@@ -86,7 +86,7 @@ def operator_view(facts: Facts, names: bool) -> Json:
         "fresh": seen.fresh,
         "asked": status is not None or course is not None,
         "scores": scores_view(seen, report),
-        "blocking": blockers[:NAMED],
+        "blocking": found[:NAMED],
         "steps": STEPS,
         "groups": [_group(g, plan, names) for g in (status.groups if status else ())],
         "parties": list(_parties(seen)),
@@ -111,10 +111,10 @@ def operator_view(facts: Facts, names: bool) -> Json:
 
 
 def _without_names(value: Any, clients: Collection[str]) -> Any:
-    """Replaces clients' names in every text of a page, wherever it stands.
+    """Replaces clients' names, as whole words, in every text of a page.
 
-    They are replaced as whole words. A client that is called like an ordinary word has that word
-    hidden, too: a name that shows would break a promise, and a word that is missing breaks none.
+    A client whose name is an ordinary word has that word hidden too: a missing word breaks no
+    promise, a visible name would.
     """
     match value:
         case str():
@@ -126,8 +126,8 @@ def _without_names(value: Any, clients: Collection[str]) -> Any:
     return _without_names(asdict(value), clients) if is_dataclass(value) else value  # type: ignore[arg-type]
 
 
-def _known(course: Course | None, status: Status | None) -> Course | None:
-    """The course by the coordinator's journal, or else what its status says of one."""
+def _find_course(course: Course | None, status: Status | None) -> Course | None:
+    """Returns the course from the coordinator's journal, or what its status says of one."""
     if course is not None or status is None or not status.run:
         return course
     burnt = tuple(each for each in reversed(status.steps) if each.ended in BURNT)
@@ -135,37 +135,37 @@ def _known(course: Course | None, status: Status | None) -> Course | None:
 
 
 PRESENT = ("trains", "waits", "gone")
-"""States of a client that say whether it is there."""
+"""States of a client that tell its presence."""
 
 BURNT = ("burnt", "spoilt")
-"""Ends of a cohort that is charged and never opened."""
+"""Ends of a cohort that is charged but never opened."""
 
 
-def blocking(seen: Seen, plan: Plan | None) -> list[Json]:
-    """Lists the parties that keep the run waiting: first servers that it needs, then clients.
+def blockers(seen: Seen, plan: Plan | None) -> list[Json]:
+    """Lists the parties that keep the run waiting: first the servers that it needs, then clients.
 
-    A key holder is listed where fewer than the plan's threshold are there, and before version 0
-    always; a client, where a group waits for its update. A party that is just at work is not `ill`.
+    A key holder is listed if fewer than the plan's threshold are there, and always before version
+    0; a client if a group waits for its update. A party that is only at work is not `ill`.
     """
     status = seen.status
     if seen.ended:
         return []
-    if seen.silent:  # only the coordinator could say who else is there
+    if seen.silent:  # only the coordinator knows who else is there
         return [_blocker(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since)]
     if status is None or not seen.fresh:
         return []
     found = [
         _blocker(server.name, server.role, _trouble(server), seen.since.get(server.name))
-        for server in _needed(status, plan)
+        for server in _find_needed(status, plan)
     ]
-    return [*found, *_late(seen, status)]
+    return [*found, *_find_late(seen, status)]
 
 
 def _blocker(name: str, role: str, why: str, since: float | None, ill: bool = True) -> Json:
     return {"name": name, "role": role, "why": why, "since": since, "ill": ill}
 
 
-def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
+def _find_needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
     here = sum(server.live for server in status.servers if server.role == "holder")
     enough = plan is not None and founded and here >= plan.threshold
@@ -183,7 +183,7 @@ def _trouble(server: ServerStatus) -> str:
     return "; ".join(filter(None, (state, server.trouble)))
 
 
-def _late(seen: Seen, status: Status) -> Iterator[Json]:
+def _find_late(seen: Seen, status: Status) -> Iterator[Json]:
     gone = {member.name: member for member in status.members if not member.live}
     late: dict[str, list[str]] = {}
     for group in status.groups:
@@ -200,7 +200,7 @@ def _late(seen: Seen, status: Status) -> Iterator[Json]:
 
 def _headline(seen: Seen) -> str:
     status = seen.status
-    # who plays a run of `up` knows more of its end: that its report is missing, for one
+    # `up` knows more about its run's end, for example that the report is missing
     known = not seen.over or seen.silent == (status and status.finished)
     if status is not None and status.finished and known:
         return f"{'failed' if status.failure else 'finished'}: {status.finished}"
@@ -250,11 +250,11 @@ def _parties(seen: Seen) -> Iterator[Json]:
         detail = "; ".join(filter(None, parts))
         state = HERE if server.live else AWAY if server.registered else AWAITED
         since = seen.since.get(server.name) if seen.fresh else None
-        yield _party(server.name, server.role, _now(state, seen), since, detail)
+        yield _party(server.name, server.role, _state_now(state, seen), since, detail)
 
 
 def _coordinator(seen: Seen) -> Json:
-    """The coordinator's row; it is silent only while its run goes on and somebody asks it."""
+    """Builds the coordinator's row; it is silent only if the run continues and it was asked."""
     if seen.silent and not seen.ended:
         return _party(COORDINATOR, COORDINATOR, SILENT, seen.silent_since, seen.silent)
     since = seen.since.get(COORDINATOR) if seen.fresh else None
@@ -262,10 +262,10 @@ def _coordinator(seen: Seen) -> Json:
     if seen.status is not None:
         troubles = (each.trouble for each in seen.status.servers if each.name == COORDINATOR)
         detail = next(troubles, "") or describe_starts(seen.status.incarnation)
-    return _party(COORDINATOR, COORDINATOR, _now(HERE, seen), since, detail)
+    return _party(COORDINATOR, COORDINATOR, _state_now(HERE, seen), since, detail)
 
 
-def _now(state: str, seen: Seen) -> str:
+def _state_now(state: str, seen: Seen) -> str:
     return ENDED if seen.ended else state if seen.fresh else NOT_KNOWN
 
 
@@ -286,16 +286,16 @@ def _clients(seen: Seen) -> Iterator[Json]:
 
 
 def _state(member: MemberStatus, seen: Seen) -> str:
-    """A client's state; "not known" in place of one that says whether it is there, unless known."""
+    """Returns a client's state; "not known" if the state tells a presence that is not current."""
     tells_presence = state_word(member.state) in (*PRESENT, NOT_KNOWN)
-    return _now(member.state, seen) if tells_presence else member.state
+    return _state_now(member.state, seen) if tells_presence else member.state
 
 
 # --- officer view ------------------------------------------------------------------
 
 
 def officer_view(facts: Facts) -> Json:
-    """Builds the page that `site/officer.js` shows; what is not at hand is None."""
+    """Builds the page of `site/officer.js`; None stands for what is not available."""
     seen, course = facts.seen, facts.course
     unit, delta = _protected(seen.status, facts.plan)
     return {
@@ -303,7 +303,7 @@ def officer_view(facts: Facts) -> Json:
         "unit": unit,
         "delta": delta,
         "clients": list(_spent_by_client(seen, facts.ledgers)),
-        "costs": [cost for cost in costs_of(seen, facts.report) if cost.epsilon is not None],
+        "costs": [cost for cost in merge_costs(seen, facts.report) if cost.epsilon is not None],
         "holders": None if course is None else course.holders,
         "refused": None if course is None else list(_refusals(course)),
         "rows": 0 if course is None else course.rows,
@@ -343,4 +343,4 @@ def _spent_by_client(seen: Seen, ledgers: Mapping[str, OwnLedger]) -> Iterator[J
 def _refusals(course: Course) -> Iterator[Json]:
     for entry in course.refused:
         date = entry.date or f"{entry.at:.1f} s"
-        yield {"date": date, "what": entry.what, "text": words(entry)}
+        yield {"date": date, "what": entry.what, "text": describe(entry)}

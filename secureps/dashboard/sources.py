@@ -1,6 +1,6 @@
 """The sources of a dashboard's facts: the coordinator's status, journals, ledgers, audit logs.
 
-A thread looks at each source again and again. None of them writes anything.
+A thread reads each source again and again. No source writes anything.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from secureps.tracebacks import describe_error
 from secureps.wording import finite
 
 STATUS_EVERY = 0.25
-"""Seconds between two questions for the status, as `up` asks."""
+"""Seconds between two questions for the status, as in `up`."""
 FILES_EVERY = 2.0
-"""Seconds between two looks whether files have changed."""
+"""Seconds between two checks for changed files."""
 SHARE = 2.0
-"""The pause after a look is this many times longer, so that other processes get the machine."""
+"""A pause is this many times longer than the look before it, to leave the machine to others."""
 SLOWEST = 30.0
-"""Seconds of the longest pause."""
+"""The longest pause, in seconds."""
 
 T = TypeVar("T")
 
 
 class Source(ABC):
-    """One source; `name` says in troubles which one, `every` is the pause in seconds."""
+    """One source; `name` is its name in troubles, `every` the pause in seconds."""
 
     name: str
     every = FILES_EVERY
 
     @abstractmethod
     def look(self, board: Board) -> None:
-        """Puts what is new on the board."""
+        """Puts new facts on the board."""
 
 
 @contextmanager
-def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
-    """Looks at all sources while the `with` lasts, each in a thread."""
+def feed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
+    """Reads all sources while the `with` lasts, each in a thread."""
     over = threading.Event()
     threads = [
         threading.Thread(target=_look_again, args=(each, board, over), name=each.name, daemon=True)
@@ -86,7 +86,7 @@ def _look_again(source: Source, board: Board, over: threading.Event) -> None:
             source.look(board)
         except (SecurepsError, OSError) as error:
             trouble = str(error)
-        except Exception as error:  # the next look may go well, and a page that stays says nothing
+        except Exception as error:  # the next look may succeed, and a dead thread shows nothing
             trouble = describe_error(error)
         board.put(_note_trouble(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
@@ -101,7 +101,7 @@ def _note_trouble(name: str, text: str) -> Callable[[Facts], Facts]:
 
 
 class StatusSource(Source):
-    """The status of a run, from its coordinator; KitError if nobody can ask with this kit."""
+    """A run's status, from its coordinator; KitError if this kit may not ask."""
 
     name, every = "status", STATUS_EVERY
 
@@ -130,11 +130,11 @@ class StatusSource(Source):
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
 
     def _made(self) -> StatusClient:
-        return connected(self._target, self._target.name, self._passphrases)
+        return connect(self._target, self._target.name, self._passphrases)
 
 
-def connected(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
-    """Connects to a run's coordinator as `name`; NotReady while it is being started."""
+def connect(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
+    """Connects to a run's coordinator as `name`; NotReady while it starts."""
     server = target.server or (target.folder and target.folder.server)
     if not server:
         raise NotReady("the coordinator is being started")
@@ -152,12 +152,12 @@ def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
 def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
         explanation = record(explain(plan, sizes, describe_load(plan)))
-    except SecurepsError:  # the run goes by it all the same
+    except SecurepsError:  # the run uses the plan all the same
         explanation = None
     return replace(facts, plan=plan, explanation=explanation)
 
 
-class Changing:
+class ChangedFiles:
     """Files that are read again when they have changed."""
 
     def __init__(self, *paths: Path) -> None:
@@ -165,11 +165,11 @@ class Changing:
         self._known: object = None
 
     def read(self, reading: Callable[[], T]) -> T | None:
-        """Returns what `reading` finds; None if no file changed since it last succeeded."""
+        """Returns the result of `reading`; None if no file changed since it last succeeded."""
         now = [_stamp(path) for path in self._paths]
         if now == self._known:
             return None
-        self._known = None  # should it fail, it is read, and its fault said, at every look
+        self._known = None  # after a failure, read again and report it at every look
         found = reading()
         self._known = now
         return found
@@ -183,7 +183,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 class FileSource(Source, Generic[T]):
-    """A fact that is read from files when they have changed, and then added to the others."""
+    """A fact that is read from files when they have changed, and added to the others."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class FileSource(Source, Generic[T]):
         read: Callable[[], T | None],
         add: Callable[[Facts, T], Facts],
     ) -> None:
-        self.name, self._files, self._read, self._add = name, Changing(*files), read, add
+        self.name, self._files, self._read, self._add = name, ChangedFiles(*files), read, add
 
     def look(self, board: Board) -> None:
         if (found := self._files.read(self._read)) is not None:
@@ -200,7 +200,7 @@ class FileSource(Source, Generic[T]):
 
 
 def plan_source(path: Path) -> Source:
-    """The plan in the folder of a run of `up`, until the run is founded on it."""
+    """The plan in the folder of a run of `up`, until the run is founded with it."""
 
     def add(facts: Facts, plan: Plan) -> Facts:
         return facts if facts.plan else _add_explanation(facts, plan, None)
@@ -209,7 +209,7 @@ def plan_source(path: Path) -> Source:
 
 
 def report_source(path: Path) -> Source:
-    """Reads the metrics.jsonl in which `up` describes the versions of its run."""
+    """The metrics.jsonl of a run of `up`."""
 
     def read() -> Report | None:
         return read_report(path.read_text()) if path.is_file() else None
@@ -221,7 +221,7 @@ def logs_source(files: Sequence[Path], kit: Path) -> Source:
     """Audit logs, verified against a kit."""
 
     return FileSource(
-        *("audit logs", files, lambda: tuple(checked(files, kit))),
+        *("audit logs", files, lambda: tuple(verify_logs(files, kit))),
         lambda facts, logs: replace(facts, logs=logs),
     )
 
@@ -231,7 +231,7 @@ def _files(state: Path) -> tuple[Path, Path]:
 
 
 class Fold(Protocol):
-    """A fold of a journal's rows, one after the other."""
+    """Collects a journal's rows, one after the other."""
 
     def take(self, row: Row) -> None: ...
 
@@ -239,8 +239,8 @@ class Fold(Protocol):
 F = TypeVar("F", bound=Fold)
 
 
-class Followed(Generic[F]):
-    """The fold of a journal, which reads on from the last row that it knows."""
+class JournalFold(Generic[F]):
+    """The fold of a journal, which continues from the last row that it has read."""
 
     def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
         self.journal = journal
@@ -248,10 +248,10 @@ class Followed(Generic[F]):
         self._known: tuple[F, Mark] | None = None
 
     def read(self) -> F:
-        """Takes the rows that are new; raises as `read_rows` does.
+        """Reads the new rows; raises as `read_rows` does.
 
-        It reads the whole journal where the last known row is gone: the journal was compacted
-        twice since, or is another file, as after a restore.
+        It reads the whole journal if the last known row is gone: the journal was compacted twice
+        since, or is another file, as after a restore.
         """
         try:
             return self._on()
@@ -260,7 +260,7 @@ class Followed(Generic[F]):
 
     def _on(self) -> F:
         fold, upto = self._known or (self._begin(), START)
-        self._known = None  # a row that cannot be taken may be taken in part
+        self._known = None  # a row that fails may have been taken in part
         for row in read_rows(self.journal, upto):
             fold.take(row)
             upto = Mark(row.seq, row.chain)
@@ -271,18 +271,18 @@ class Followed(Generic[F]):
 class CourseSource(Source):
     """The course of a run, from the state folders of its coordinator and its standby.
 
-    Either may rule: the journal with the higher reign counts, and in one reign the longer one. A
-    coordinator may have written more rows since its standby took over. The journal also gives the
-    status where the coordinator gives none, or none any more.
+    Either may rule: the journal with the higher reign counts, and within one reign the longer one.
+    A coordinator may have written more rows after its standby took over. The journal also gives the
+    status if the coordinator gives none, or no longer does.
     """
 
     name = "the coordinator's state"
 
     def __init__(self, kit: Path, *states: Path) -> None:
         self._kit, self._states = kit, states
-        self._journals = [Followed(state / JOURNAL, CourseFold) for state in states]
+        self._journals = [JournalFold(state / JOURNAL, CourseFold) for state in states]
         files = [file for state in states for file in _files(state)]
-        self._files, self._standing = Changing(*files), Changing(*files)
+        self._files, self._standing = ChangedFiles(*files), ChangedFiles(*files)
 
     def look(self, board: Board) -> None:
         journals = [each for each in self._journals if each.journal.is_file()]
@@ -302,14 +302,14 @@ class CourseSource(Source):
 
 def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
     """A client's own state folder, and its ledger with its own budget, if it has one."""
-    rows, own = Followed(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
+    rows, own = JournalFold(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
 
     def read() -> Json | None:
         if not rows.journal.is_file():
             return None
         folded = rows.read()
         holders = [each.name for each in load_public(kit).roster.holders()]
-        # after the journal: what that says was spent, the ledger had before
+        # after the journal, because the ledger is written before it
         return folded.view(own.read(), holders)
 
     return FileSource(
@@ -319,7 +319,7 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
 
 
 class KnownLedger:
-    """A ledger over all runs, read on from where it was, and its owner's `budget`."""
+    """A ledger over all runs, read incrementally, and its owner's `budget`."""
 
     def __init__(self, path: Path, budget: float | None = None) -> None:
         self._path, self._budget = path, budget
@@ -329,18 +329,18 @@ class KnownLedger:
         if not self._path.is_file():
             return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
         if self._known is not None:
-            with suppress(SecurepsError):  # of another file, as after a restore: from its start
-                return _said(self._known)
+            with suppress(SecurepsError):  # another file, as after a restore: read it whole
+                return _summarize(self._known)
         self._known, ledger = None, BudgetLedger(self._path, self._budget)
         try:
-            said = _said(ledger)
+            said = _summarize(ledger)
         except SecurepsError as error:
             return OwnLedger((), None, self._budget, str(error))
         self._known = ledger
         return said
 
 
-def _said(ledger: BudgetLedger) -> OwnLedger:
+def _summarize(ledger: BudgetLedger) -> OwnLedger:
     facts = [fact for _, fact in ledger.facts()]
     return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
 
@@ -352,20 +352,20 @@ class LedgersSource(Source):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Path, tuple[Changing, KnownLedger]] = {}
+        self._known: dict[Path, tuple[ChangedFiles, KnownLedger]] = {}
         self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
         for path in sorted(self._folder.glob("*.db")):
             if path not in self._known:
-                self._known[path] = Changing(path), KnownLedger(path)
+                self._known[path] = ChangedFiles(path), KnownLedger(path)
             files, ledger = self._known[path]
             if (said := files.read(ledger.read)) is not None:
                 self._said[path.stem] = said
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
-def checked(files: Sequence[Path], kit: Path) -> Iterator[Json]:
+def verify_logs(files: Sequence[Path], kit: Path) -> Iterator[Json]:
     """Verifies each file, and all together if each is sound."""
     checks = [_check(path.name, [path], kit) for path in files]
     yield from checks

@@ -1,6 +1,6 @@
-"""What an operator has the coordinator do while a run is played: one request, and one record of it.
+"""An operator's acts upon a run: one request, and one record of it.
 
-The coordinator's own key alone signs it (`roles.permissions`).
+Only the coordinator's own key may sign one (`roles.permissions`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from enum import StrEnum
 
 
 class Deed(StrEnum):
-    """What is done to a run and its clients, in the words of `secureps act`.
+    """Acts upon a run and its clients, in the words of `secureps act`.
 
-    `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
-    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`; `SCALING_OFF`: until
-    `SCALING_ON` nothing follows the load: buffers are the plan's, and so are deadlines except
-    those of rounds that are open.
+    PAUSE         no round opens and no cohort closes until GO_ON
+    CHECKPOINT    what is committed becomes durable now
+    LEAVE_OUT     a client takes no part until TAKE_BACK
+    SCALING_OFF   until SCALING_ON buffers and deadlines are the plan's, but for open rounds
     """
 
     PAUSE = "pause"
@@ -28,14 +28,15 @@ class Deed(StrEnum):
 
 
 OF_A_CLIENT = frozenset({Deed.LEAVE_OUT, Deed.TAKE_BACK})
-"""What is done to a client, whom it names."""
+"""Acts that name a client."""
 
 
 class ShardDeed(StrEnum):
-    """What is done to a shard, which each of these names (`secureps shards`).
+    """Acts upon a shard, which they name (`secureps shards`).
 
-    `ADD`: a shard that holds nothing takes over its share of the blocks; `DRAIN`: all that a shard
-    holds moves to others, and it stays with nothing; `REMOVE`: the same, and it leaves the run.
+    ADD      an empty shard takes over its share of the blocks
+    DRAIN    all blocks of a shard move to others, and it stays empty
+    REMOVE   the same, and the shard leaves the run
     """
 
     ADD = "add-shard"
@@ -44,12 +45,11 @@ class ShardDeed(StrEnum):
 
 
 SHARD_DEEDS = frozenset(ShardDeed)
-"""All that is done to a shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One act: a `Deed` or `ShardDeed`, the party it is about, if any, and the given reason."""
+    """One act: a `Deed` or `ShardDeed`, its party if it has one, and the reason given."""
 
     what: str
     party: str = ""

@@ -1,4 +1,4 @@
-"""Privacy facts, one record for each of the two units; they are never added up together."""
+"""Privacy facts: one record for each of the two units, which are never added up together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Record unit: DP-SGD facts of one training run (Abadi et al. 2016).
+    """Record unit: facts about the DP-SGD of one training (Abadi et al. 2016).
 
     Args:
-        party: who spent it.
+        party: the client.
         group, version: the group trained for and its base version.
         noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
         sample_rate: Poisson sampling probability of each record in each step.
         steps: how many steps were taken.
-        step: which of the party's updates of this version it was (`Receipt.step`).
+        step: number of the update among the party's updates of this version (`Receipt.step`).
     """
 
     party: str
@@ -32,24 +32,23 @@ class Charge:
 
 
 CLIENT_ADJACENCY = "one client's updates replaced by zeros"
-"""What an epsilon of releases is of; of charges the plan says it."""
+"""The adjacency of releases; that of charges is the plan's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Client unit: facts of one whole update that was released under Skellam noise.
+    """Client unit: facts about one whole update that was released under Skellam noise.
 
     Adjacency: the update replaced by zero, everything else unchanged (fixed denominators).
 
     Args:
-        party: the client whose update it is.
-        group, version: the group trained for and its base version.
+        party: the client.
+        group, version, step: as in `Charge`.
         l2, l1: how far the update can move the sum of integers, in grid steps.
         stddev: of the noise that protects it, in grid steps.
-        sources: how many parties' noise that is: 1 if one party draws all of it.
-        clamping: upper bound of the probability that noise was cut off where the guarantee
-            needs it whole.
-        step: as in `Charge`.
+        sources: how many parties draw that noise.
+        clamping: upper bound of the probability that noise was cut off where the guarantee needs
+            all of it.
     """
 
     party: str

@@ -1,4 +1,4 @@
-"""What the coordinator writes into its journal: the facts from which a restart rebuilds it.
+"""The coordinator's records, from which a restart rebuilds its state.
 
 Records are appended, in one transaction, before any effect of the step that made them.
 """
@@ -30,9 +30,9 @@ from secureps.messages.submission import Cohort, Held, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class ShardLeft:
-    """A shard no longer takes part: others hold its blocks from the next placement epoch on.
+    """A shard no longer takes part: from the next placement epoch on, others hold its blocks.
 
-    `removed`: an operator removed it, and it ends when it is told so.
+    `removed`: an operator removed it, and the shard ends when it hears of that.
     """
 
     shard: str
@@ -50,9 +50,9 @@ class PlacementMoved:
 
 @dataclass(frozen=True, slots=True)
 class ShardLocated:
-    """A shard is at this address, for the first time or again.
+    """A shard has this address, for the first time or again.
 
-    `unsafe`: the shard adds noise of the plan from a seed that everybody may know.
+    `unsafe`: the shard draws the plan's noise from a seed that everybody may know.
     """
 
     shard: ShardAddress
@@ -61,7 +61,7 @@ class ShardLocated:
 
 @dataclass(frozen=True, slots=True)
 class StandbyFollows:
-    """From now on nothing is said before this standby has it; empty: nobody is waited for.
+    """From now on no message leaves before this standby has its records; empty: no standby.
 
     The standby is named by the number of its folder.
     """
@@ -71,7 +71,7 @@ class StandbyFollows:
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined:
-    """A client joined, for the first time or with something new; the fields are those of `Join`."""
+    """A client joined, for the first time or with something new; fields are those of `Join`."""
 
     client: str
     groups: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class RoundGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDeclined:
-    """An invited client takes no part in this round, and nobody waits for it any longer.
+    """An invited client takes no part in this round, and the round does not wait for it.
 
     `sits_out`: it is not asked again before the next version.
     """
@@ -138,7 +138,7 @@ class CohortClosed:
 
 @dataclass(frozen=True, slots=True)
 class CohortReopened:
-    """A shard lacked blocks; no key was touched, and the members may stand in a new cohort."""
+    """A shard lacked blocks; no key was used, and the members may be in a new cohort."""
 
     group: str
     number: int
@@ -147,7 +147,7 @@ class CohortReopened:
 
 @dataclass(frozen=True, slots=True)
 class KeysReleased:
-    """A holder may erase its envelope keys below this number: what they sealed is settled."""
+    """A holder may erase its keys below this number, because their submissions are settled."""
 
     holder: str
     below: int
@@ -155,7 +155,7 @@ class KeysReleased:
 
 @dataclass(frozen=True, slots=True)
 class FlawNoted:
-    """A holder found a flaw, and nothing follows.
+    """A holder found a flaw, without consequences.
 
     It came too late, the client was left out already, or the holder is not believed.
     """
@@ -169,7 +169,7 @@ class FlawNoted:
 
 @dataclass(frozen=True, slots=True)
 class CohortOpened:
-    """Step 3: the digests of the opened sums of every block; empty when nothing needs opening.
+    """Step 3: digests of the opened sums of every block; empty if no opening is needed.
 
     Under a committee `key` is the sum of the members' one-time keys, int32 little-endian, computed
     from the answers of these `holders`.
@@ -184,7 +184,7 @@ class CohortOpened:
 
 @dataclass(frozen=True, slots=True)
 class OpeningFailed:
-    """The sum of keys from these holders' answers does not open what the shards hold."""
+    """The sum of keys from these holders' answers does not open the shards' sums."""
 
     group: str
     number: int
@@ -194,7 +194,7 @@ class OpeningFailed:
 
 @dataclass(frozen=True, slots=True)
 class LiarsNamed:
-    """The answers of these holders do not lie on the polynomial of all others."""
+    """These holders' answers are not on the polynomial of all others."""
 
     group: str
     number: int
@@ -204,9 +204,9 @@ class LiarsNamed:
 
 @dataclass(frozen=True, slots=True)
 class CohortBurnt:
-    """A cohort was not opened and never will be; its members' submissions are dropped.
+    """A cohort will never be opened; its members' submissions are dropped.
 
-    `spoilt`: the key holders' answers fit together, so a member's submission is at fault.
+    `spoilt`: the holders' answers fit together, so a member's submission is at fault.
     """
 
     group: str
@@ -217,7 +217,7 @@ class CohortBurnt:
 
 @dataclass(frozen=True, slots=True)
 class ClientIsolated:
-    """A client spoils cohorts of this group: it is left out of the run from now on."""
+    """A client spoils cohorts of this group, and is left out of the run from now on."""
 
     group: str
     client: str
@@ -226,7 +226,7 @@ class ClientIsolated:
 
 @dataclass(frozen=True, slots=True)
 class ClientRevoked:
-    """A client that joined was taken off the roster: it is left out from now on."""
+    """A client that joined was taken off the roster, and is left out from now on."""
 
     client: str
 
@@ -264,9 +264,9 @@ class CheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """No more rounds open; what has begun is finished.
+    """No more rounds open; rounds that are open finish.
 
-    `failure` names the error that the run ends with, unless the plan foresees this end.
+    `failure` is the error that the run ends with, unless the plan foresees this end.
     """
 
     reason: str
@@ -275,7 +275,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over; `failure` as `Ending` has it."""
+    """The run is over; `failure` as in `Ending`."""
 
     reason: str
     failure: str | None = None
@@ -290,7 +290,7 @@ class StreamBegan:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """A group without rounds takes no more updates; what waits is dropped."""
+    """A group without rounds takes no more updates; waiting ones are dropped."""
 
     group: str
     reason: str
@@ -307,7 +307,7 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class MemberLeft:
-    """A member's lease ran out, or it sits out; or it leaves because its budget is `spent`."""
+    """A member's lease ran out, it sits out, or its budget is `spent`."""
 
     group: str
     client: str
@@ -316,7 +316,7 @@ class MemberLeft:
 
 @dataclass(frozen=True, slots=True)
 class MemberPassed:
-    """A member was waited for long enough: it has no clock until it sends again."""
+    """A member was passed over: it has no clock until it sends again."""
 
     group: str
     client: str
@@ -325,7 +325,7 @@ class MemberPassed:
 
 @dataclass(frozen=True, slots=True)
 class MembersReturned:
-    """Members no longer sit out: the version that their burnt updates came from is outdated."""
+    """Members no longer sit out, because the base of their burnt updates is outdated."""
 
     group: str
     clients: tuple[str, ...]
@@ -334,7 +334,7 @@ class MembersReturned:
 
 @dataclass(frozen=True, slots=True)
 class MemberAsked:
-    """A member trains from this version, or from a newer one that is there when it begins."""
+    """A member was asked to train from this version, or from a newer one by then."""
 
     group: str
     client: str
@@ -344,7 +344,7 @@ class MemberAsked:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionsDropped:
-    """These submissions are dropped, and become part of no version."""
+    """These submissions become part of no version."""
 
     group: str
     ids: tuple[SubmissionId, ...]
@@ -352,21 +352,21 @@ class SubmissionsDropped:
 
 
 MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
-"""What may have blocks move."""
+"""Records that may have blocks move."""
 
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
 MembersRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
 ) | (MemberAsked | SubmissionsDropped | Withdraw)
 AnswerRecord = Examined | KeyShare | OpenRefused | OpeningFailed
-"""What holders of a committee said, or what came of it."""
+"""Answers of a committee's holders, and their failure."""
 
 GroupRecord = (
     (RoundRecord | MembersRecord | AnswerRecord | CohortClosed | CohortReopened)
     | (Held | CohortOpened | FlawNoted | LiarsNamed | CohortBurnt | GroupResigned)
     | (Prepared | VersionCommitted)
 )
-"""What is about one group."""
+"""Records about one group."""
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
@@ -376,4 +376,3 @@ CoordinatorRecord = (
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
     | (EnvelopeKeyAnnounced | KeysReleased | Act)
 )
-"""What the coordinator writes."""

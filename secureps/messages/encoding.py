@@ -1,8 +1,8 @@
-"""One canonical form of every record and state: for digests, signatures and journals.
+"""The canonical form of every record and state, for digests, signatures and journals.
 
-`to_plain` turns a record, or what a machine keeps in memory, into JSON's values; `from_plain`
-reads them by the type hints of its class alone. `canonical` is the byte string that is hashed and
-signed. What travels is MessagePack (`wire.msgpack`).
+`to_plain` turns a record, or a machine's state, into JSON values. `from_plain` reads them by the
+class's type hints alone. `canonical` is the byte string that is hashed and signed. Messages travel
+as MessagePack instead (`wire.msgpack`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from secureps.errors import InternalError, Malformed, Oversized
 T = TypeVar("T")
 
 DIGEST_BYTES = 32
-"""Length of every digest: 256 bits, of BLAKE2b (RFC 7693) or of BLAKE3 where it is a payload's."""
+"""Length of every digest: BLAKE2b-256 (RFC 7693), or BLAKE3 for payloads."""
 
 
 def digest(domain: str, *parts: bytes | memoryview) -> bytes:
-    """BLAKE2b-256 of length-prefixed parts under a domain tag, so that no two uses collide."""
+    """Computes BLAKE2b-256 of length-prefixed parts under a domain, so that no two uses collide."""
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in (domain.encode(), *parts):
         hasher.update(len(part).to_bytes(8, "little"))
@@ -40,9 +40,9 @@ def digest(domain: str, *parts: bytes | memoryview) -> bytes:
 
 
 def payload_digest(payload: bytes | memoryview) -> bytes:
-    """BLAKE3 of a payload's bytes as they lie: what block headers and receipts carry.
+    """Computes BLAKE3 of a payload, for block headers and receipts.
 
-    A view has to be one of single bytes. Source: https://github.com/BLAKE3-team/BLAKE3-specs
+    A view must be of single bytes. Source: https://github.com/BLAKE3-team/BLAKE3-specs
     """
     return blake3(payload).digest()
 
@@ -52,9 +52,9 @@ def payload_hasher() -> blake3:
 
 
 def file_digest(data: bytes) -> bytes:
-    """BLAKE2b-256 of a file that people keep: the public keys of a kit, a model of version 0.
+    """Computes BLAKE2b-256 of a file for people: a kit's public keys, a model of version 0.
 
-    Python alone can make it: b2sum --length=256 does, and hashlib.
+    `b2sum --length=256` and hashlib compute the same.
     """
     hasher = file_hasher()
     hasher.update(data)
@@ -66,15 +66,15 @@ def file_hasher() -> hashlib.blake2b:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""What JSON may escape, and no text has: it could be neither digested nor sent."""
+"""Surrogates, which JSON may escape, but which no text can digest or send."""
 _SCALARS = frozenset({str, bool, int, float})
 
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
-    """The fields of a record class, and whether `to_plain` writes them where they are None.
+    """Returns a record class's fields, and whether `to_plain` writes them if they are None.
 
-    None of a class that is none, or says itself how it is written.
+    None for other classes, and for those that write themselves.
     """
     if hasattr(kind, "packed") or not dataclasses.is_dataclass(kind):
         return None
@@ -82,22 +82,22 @@ def _fields(kind: type) -> tuple[tuple[str, bool], ...] | None:
 
 
 class Packed(Protocol):
-    """A state that says itself how it is written, smaller than field by field."""
+    """A state that writes itself, smaller than field by field."""
 
     def packed(self) -> Any:
-        """Its plain values."""
+        """Returns its plain values."""
 
     @classmethod
     def unpacked(cls, plain: Any) -> Packed:
-        """The state again."""
+        """Restores the state."""
 
 
 def to_plain(value: Any) -> Any:
-    """A record as dicts, lists, strings and numbers; bytes become hexadecimal text.
+    """Turns a record into dicts, lists, strings and numbers; bytes become hexadecimal text.
 
-    A field that is None by default is left out where it is None: what a record says without
-    it stays the same bytes, and the same digest, as before there was such a field. A state has
-    dicts, too, which are lists of pairs in their order, and sets, which are written in one order.
+    A field whose default is None is left out while it is None, so that a record without it keeps
+    the bytes and digest that it had before the field existed. Dicts of a state become lists of
+    pairs in their order; sets become sorted lists.
     """
     kind: type = type(value)
     if kind in _SCALARS or value is None:
@@ -140,18 +140,18 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def _required(kind: type) -> frozenset[str]:
-    """Fields that `to_plain` writes always; others are left out where they are None."""
+    """Returns the fields that `to_plain` always writes."""
     return frozenset(name for name, kept in _fields(kind) or () if kept)
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
-    """Reads a record or state that `to_plain` made; Malformed if it does not fit `kind`."""
+    """Reads a record or state written by `to_plain`; Malformed if it does not fit `kind`."""
     read: Reader = _reader(typing.cast(Any, kind))
     return typing.cast(T, read(plain, kind.__name__))
 
 
 Where = str | tuple[Any, str]
-"""The path of a field, for errors alone: its record's path, and what follows it."""
+"""The path of a field, for errors: its record's path, and the rest."""
 Reader = Callable[[Any, Where], Any]
 """Reads a plain value of one type; Malformed if it does not fit."""
 
@@ -166,7 +166,7 @@ def _build_error(where: Where, text: str) -> Malformed:
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """Of a type: what its hints say is looked up once, and not for each record of a journal."""
+    """Builds the reader of a type; cached, because journals have many records of each."""
     if hasattr(kind, "unpacked"):
         return functools.partial(_read_packed, kind)
     if dataclasses.is_dataclass(kind):
@@ -211,7 +211,7 @@ def _read_record(
 ) -> Any:
     if former := getattr(kind, "FORMER", None):
         plain = _apply_new_names(plain, former)
-    if (  # a field more or less would be in no digest, or in no signature
+    if (  # an extra or missing field would be in no digest or signature
         not isinstance(plain, dict)
         or not (fields.keys() == plain.keys() or fields.keys() >= plain.keys() >= required)
         or any(plain[name] is None for name in plain.keys() - required)
@@ -225,10 +225,10 @@ def _read_record(
 
 
 def _apply_new_names(plain: Any, former: Mapping[str, str]) -> Any:
-    """A record's plain form by today's names: ledgers, audit logs and checkpoints outlive names."""
+    """Applies new names of fields, because ledgers, audit logs and checkpoints outlive names."""
     if not isinstance(plain, dict) or not former.keys() & plain.keys():
         return plain
-    if plain.keys() & set(former.values()):  # both names: one of the two would be lost
+    if plain.keys() & set(former.values()):  # it has both names: one value would be lost
         return plain
     return {former.get(name, name): each for name, each in plain.items()}
 
@@ -247,7 +247,7 @@ def _read_list(made: type, item: Reader, plain: Any, where: Where) -> Any:
 
 
 def _read_pairs(made: type, pair: Reader, plain: Any, where: Where) -> Any:
-    """In the order of the dict: what is asked in order is answered as before."""
+    """Reads a dict in its order, on which answers depend."""
     return made(dict(_read_list(list, pair, plain, where)))
 
 
@@ -283,7 +283,7 @@ def _read_bytes(plain: Any, where: Where) -> bytes:
         read = bytes.fromhex(plain)
     except ValueError:
         read = None
-    if read is None or read.hex() != plain:  # one text for the same bytes
+    if read is None or read.hex() != plain:  # the same bytes have only one text
         raise _build_error(where, "expected hexadecimal text")
     return read
 
@@ -295,7 +295,7 @@ def _read_float(plain: Any, where: Where) -> float:
         number = float(plain)
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number):  # `canonical` would have no text for it
+    if not math.isfinite(number):  # JSON has no text for it
         raise _build_error(where, "expected a finite number")
     return number
 
@@ -312,41 +312,41 @@ _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def canonical(record: Any) -> bytes:
-    """The one byte string of a record: its class name and its fields, sorted, no spaces."""
+    """Returns the one byte string of a record: its class name and sorted fields, without spaces."""
     return canonical_plain(type(record), to_plain(record))
 
 
 def canonical_plain(kind: type, plain: Any) -> bytes:
-    """`canonical` of a record of class `kind`, from its plain form: by the names that it has."""
+    """Returns `canonical` of a record of class `kind`, from its plain form."""
     return f"{kind.__name__}:{_JSON.encode(plain)}".encode()
 
 
 def field_texts(record: Any) -> dict[str, str]:
-    """`canonical` of a record in pieces: the text of each field that is written."""
+    """Returns the pieces of `canonical`: the text of each field that is written."""
     return {name: _JSON.encode(plain) for name, plain in to_plain(record).items()}
 
 
 def join_fields(kind: type, texts: Mapping[str, str]) -> bytes:
-    """`canonical` of a record of class `kind` with these texts of fields."""
+    """Returns `canonical` of a record of class `kind` with these texts of fields."""
     fields = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
     return f"{kind.__name__}:{{{fields}}}".encode()
 
 
 def to_file(record: Any) -> bytes:
-    """A record as people keep and compare it: JSON text, one line to a field."""
+    """Writes a record for people: JSON text, one line per field."""
     return (json.dumps(to_plain(record), indent=1, sort_keys=True) + "\n").encode()
 
 
 def from_file(kind: type[T], data: bytes, noun: str, most: int, tool: str) -> T:
-    """The record of class `kind` that `to_file` wrote; no signature in it is verified.
+    """Reads a record of class `kind` written by `to_file`, without verifying signatures.
 
     Args:
-        noun: what it is, for errors.
-        most: bytes of the largest.
-        tool: what writes such files, for errors.
+        noun: of the record, for errors.
+        most: bytes of the largest file.
+        tool: that writes such files, for errors.
 
     Raises:
-        Malformed: any other bytes, be it by a space.
+        Malformed: bytes that `to_file` would not write, even by a space.
         Oversized: more than `most` bytes.
     """
     if len(data) > most:
@@ -356,11 +356,11 @@ def from_file(kind: type[T], data: bytes, noun: str, most: int, tool: str) -> T:
     except (ValueError, RecursionError):
         raise Malformed(f"this is not a {noun} in JSON") from None
     record = from_plain(kind, plain)
-    if to_file(record) != data:  # what people compare is what was signed
+    if to_file(record) != data:  # people must compare the very bytes that were signed
         raise Malformed(f"this {noun} was edited: it is not as {tool} wrote it")
     return record
 
 
 def signed_part(record: Any) -> bytes:
-    """`canonical` of a record with its own `signature` field left empty: what is signed."""
+    """Returns the bytes to sign: `canonical` of the record with an empty `signature`."""
     return canonical(dataclasses.replace(record, signature=b""))

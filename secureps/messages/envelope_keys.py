@@ -1,7 +1,7 @@
-"""A key holder's word that its envelopes are sealed for another key from now on.
+"""A key holder's announcement of its next envelope key.
 
-The kit's key has number 0, by the CA's certificate; each that follows has the holder's own
-signature, under the identity that the roster names.
+The kit's key has number 0 and is certified by the CA. The holder signs every later one with its
+identity of the roster.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from secureps.messages.encoding import signed_part
 
 MOST_KEYS = 1 << 31
-"""Numbers of keys are below it: one a second, for 68 years."""
+"""Bounds the numbers of keys: one a second for 68 years."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeKeyAnnounced:
-    """The newest public key of a holder: said to the coordinator, and on by it to clients.
+    """The newest public key of a holder, sent to the coordinator, and by it to clients.
 
     Args:
-        run: run id, 32 bytes: it counts in no other run.
-        holder: whose; number: of the key, above those of all before it in this kit.
+        run: run id, 32 bytes; the key counts in no other run.
+        number: of the key, above all earlier numbers of this kit.
         key: raw, 1216 bytes (`crypto.envelope`).
-        least: the keys below this number are erased; it is `number` at most.
+        least: keys below this number are erased; at most `number`.
         signature: the holder's (Ed25519), over everything else.
     """
 

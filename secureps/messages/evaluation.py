@@ -1,7 +1,7 @@
-"""Words for the evaluation of published versions on held-out records.
+"""Messages about the evaluation of published versions on held-out records.
 
-Metrics that clients evaluate together travel in a group of their own beside the model's,
-as encrypted integers like any update; a designated evaluator says its own in the clear.
+Metrics of clients travel in a group of their own, as encrypted integers like any update. A
+designated evaluator sends its metrics in the clear.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from secureps.messages.encoding import digest, signed_part
 
 EVALUATION = "evaluation"
-"""The name of the group whose values are the metrics; no group of a model is called so."""
+"""The name of the group of the metrics; no group of a model may have it."""
 
 
 def is_model_group(group: str) -> bool:
@@ -29,14 +29,13 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class VersionEvaluated:
-    """What an evaluation of a version of the model came to.
+    """The result of evaluating a version of the model.
 
     Args:
         version: of every group of the model.
-        metrics: sorted by name: means over the held-out records of a cohort, or of one
-            designated evaluator.
-        by: that evaluator, with how many `examples`; empty and 0 for a cohort, whose number of
-            examples nobody knows.
+        metrics: sorted by name: means over the held-out records of a cohort, or of one evaluator.
+        by, examples: the designated evaluator and its number of examples; empty and 0 for a cohort,
+            whose number is unknown.
     """
 
     version: int
@@ -50,7 +49,7 @@ class VersionEvaluated:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSkipped:
-    """A version of the model that was to be evaluated never will be."""
+    """A version of the model will not be evaluated although it was due."""
 
     version: int
     reason: str
@@ -58,13 +57,14 @@ class EvaluationSkipped:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationStatus:
-    """What evaluations came to.
+    """The state of evaluations.
 
     Args:
-        step, reason, late: as of a group: of the evaluation under way.
-        results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that never will be evaluated, in their order; why, of the newest.
-        noise: standard deviation of the noise on each metric, at most; empty if there is none.
+        step, reason, late: as in `GroupStatus`, of the evaluation under way.
+        results: in the order of versions.
+        best: the best version among them; 0 for none.
+        skipped: versions that will never be evaluated, in order.
+        noise: most standard deviation of the noise, by metric; empty without noise.
     """
 
     step: str
@@ -77,10 +77,10 @@ class EvaluationStatus:
 
 
 def evaluated_digest(base: bytes, model: tuple[bytes, ...]) -> bytes:
-    """What the receipt of an evaluation is bound to.
+    """Computes the digest to which an evaluation's receipt is bound.
 
     Args:
-        base: digest of the version of the trailing group that it follows.
+        base: digest of the trailing group's version that it follows.
         model: digests of the evaluated version of every group of the model, in the plan's order.
     """
     return digest("secureps-evaluated", base, *model)
@@ -88,14 +88,15 @@ def evaluated_digest(base: bytes, model: tuple[bytes, ...]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A designated evaluator says what a version of the model came to, signed (Ed25519).
+    """A designated evaluator's metrics of a version of the model, signed (Ed25519).
 
     Args:
         run: run id, 32 bytes.
         party: the evaluator.
-        version: of every group of the model; model: their digests, in the plan's order.
+        version: of every group of the model.
+        model: digests of these, in the plan's order.
         metrics: sorted by name, finite, in their own units.
-        examples: held-out records that they are means over, at least 1.
+        examples: held-out records behind the means, at least 1.
     """
 
     run: bytes

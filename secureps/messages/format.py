@@ -1,14 +1,14 @@
-"""One number for all formats: of what is sent, of what is journalled, and of checkpoints.
+"""One number for the format of messages, journals and checkpoints.
 
-Whoever changes a format raises FORMAT: fields of a message or record, how they are sent, what is
-signed, how a payload is packed, what lies in a checkpoint. Then:
+A change of format raises FORMAT: of fields of a message or record, of how they are sent, of what is
+signed, of how a payload is packed, or of a checkpoint's content. Then:
 
-    peers         of another format are refused at their first request
-    journals      of another format are refused: a run ends in the format that it began in
+    peers         with another format are refused at their first request
+    journals      with another format are refused: a run ends in the format that it began in
     ledgers       over all runs are read since OLDEST_LEDGER: what was spent stays spent
     checkpoints   are read since OLDEST_CHECKPOINT: a new run begins from one
 
-Files that older versions wrote are in `tests/golden`.
+`tests/golden` has files that older versions wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from secureps.errors import ConfigError
 FORMAT: Final = 5
 
 FINGERPRINT: Final = "50e02374f6c8c589"
-"""Of all that is sent, journalled and kept in files, in FORMAT (`tests/golden/schema.py`)."""
+"""Digest of all that is sent, journalled and kept in files (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2
 """The format of a peer that names none: version 0.1.0."""
@@ -30,7 +30,7 @@ OLDEST_CHECKPOINT: Final = 4
 
 
 def describe_peer_format(party: str, theirs: int, server: str) -> str:
-    """Tells a party that its format is not the one of the server that it asks."""
+    """Tells a party that its format differs from that of the server it asked."""
     return (
         f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
         "run need one version: install the coordinator's on this party's machine, and start it "

@@ -19,15 +19,14 @@ class BaseModel:
 
 @dataclass(frozen=True, slots=True)
 class CohortReleased:
-    """This cohort counts as opened by this holder, whatever becomes of it.
+    """This cohort counts as opened by this holder, whatever happens next.
 
     The record is durable before anything is done for the cohort.
 
     Args:
         digest: the cohort's `opening_digest`, for which alone the holder answers.
         bases: the models that members were trained on, ascending by version.
-        sums: one digest of the shards' sums, which a holder that decrypts opens and no others;
-            empty for a committee's holder.
+        sums: digest of the shards' sums that a decrypting holder may open; empty for a committee.
     """
 
     cohort: Cohort
@@ -38,9 +37,9 @@ class CohortReleased:
 
 @dataclass(frozen=True, slots=True)
 class KeyReplaced:
-    """Clients seal for another key, or hear that older keys are erased.
+    """The holder's key was replaced, or older keys were erased.
 
-    The key is on the disk already. `unix` is the calendar's time, 0 where no calendar is read.
+    The key is on disk already. `unix` is calendar time, 0 if no calendar is read.
     """
 
     announced: EnvelopeKeyAnnounced

@@ -17,13 +17,13 @@ class UpdateReleased:
     """In a data holder's ledger over all runs: the one update that may leave for a place.
 
     Args:
-        run, client, group, version, step: the place: `step` is which of the client's updates of
-            this base version it is.
-        update: names the integers that are sealed (`client.update`): other integers never leave
-            for this place.
-        model: digest of the model that the update came of, whatever its version is called: no
-            update of the group leaves that came of this model under another version.
-        charge, release: what the update spends; neither without privacy.
+        run, client, group, version, step: the place; `step` is the number of the update among the
+            client's updates of this base version.
+        update: names the sealed integers (`client.update`); no other integers may leave for this
+            place.
+        model: digest of the model that the update was trained from; no other update of the group
+            from this model may leave, even if the version has another name.
+        charge, release: the privacy fact of the update; neither without privacy.
     """
 
     run: bytes
@@ -45,7 +45,7 @@ class UpdateReleased:
 class BudgetCharged:
     """In the same ledger: a training of this run began, at a site that counts them.
 
-    Up to format 4 a row of this kind had what an update spent, and did not name the update.
+    Up to format 4 such a row had what an update spent, and did not name the update.
     """
 
     run: bytes
@@ -55,15 +55,17 @@ class BudgetCharged:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLowered:
-    """In the same ledger: all runs together may come to no more than this epsilon from now on."""
+    """In the same ledger: the most epsilon of all runs together from now on."""
 
     budget: float
 
 
 @dataclass(frozen=True, slots=True)
 class SentWithoutPrivacy:
-    """In ledgers up to format 4: a run's updates of one group, by no more than so many sequences of
-    its client, left with no privacy. The newest row counts, not the sum."""
+    """In ledgers up to format 4: updates of a group that left without privacy.
+
+    They have at most so many sequences. The newest row counts, not the sum.
+    """
 
     run: bytes
     client: str
@@ -72,10 +74,11 @@ class SentWithoutPrivacy:
 
 
 class OwnDeed(StrEnum):
-    """What a data holder has its own client do.
+    """Acts of a data holder upon its own client.
 
-    `PAUSE`: it trains no more until `GO_ON`; `LOWER_BUDGET`: nor beyond a smaller epsilon; `LEAVE`:
-    nor in this run, and it ends, which `LEFT` says once the coordinator knows.
+    PAUSE          it trains no more until GO_ON
+    LOWER_BUDGET   it does not spend more than a smaller epsilon
+    LEAVE          it leaves the run and ends; LEFT follows once the coordinator knows
     """
 
     PAUSE = "pause"
@@ -87,7 +90,7 @@ class OwnDeed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnAct:
-    """An act of the data holder for its own client (`OwnDeed`), numbered as in its file."""
+    """An act of the data holder upon its own client (`OwnDeed`), numbered as in its file."""
 
     number: int
     what: str
@@ -96,10 +99,10 @@ class OwnAct:
 
 @dataclass(frozen=True, slots=True)
 class SequencesBegun:
-    """A client continues with these sequences: all before them are used up.
+    """A client continues with these sequences; all before them are used up.
 
-    The client lost its state, and was told what it had sent before; or blocks of an update begin to
-    leave before all of them are sealed.
+    Either the client lost its state and heard what it had sent before, or blocks of an update leave
+    before all of them are sealed.
     """
 
     next: tuple[GroupVersion, ...]
@@ -115,7 +118,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionSettled:
-    """The fate of an own submission, as the coordinator told it."""
+    """The fate of an own submission, as told by the coordinator."""
 
     id: SubmissionId
     outcome: str
@@ -124,4 +127,3 @@ class SubmissionSettled:
 MemberRecord = (
     RunPinned | RosterFollowed | SequencesBegun | Sealed | SubmissionSettled | EnvelopeKeyAnnounced
 ) | OwnAct
-"""What a client writes into its journal of a run."""

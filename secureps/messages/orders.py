@@ -1,8 +1,8 @@
-"""What the coordinator says on the streams that parties watch.
+"""The coordinator's orders, on streams that parties subscribe to.
 
-Every order carries the coordinator's incarnation; a lower one than was seen is refused.
-Orders may be lost or repeated: all are idempotent, and a party that subscribes again is
-told again what still concerns it.
+Every order has the coordinator's incarnation; a party refuses one below the highest it has seen.
+Orders may be lost or repeated: all are idempotent, and a party that subscribes again gets those
+that still concern it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Held, Receipt, SubmissionId
 
 MESSAGE_LIMIT = 20 << 20
-"""Bytes: no order, and no other message, is longer when it is encoded."""
+"""The most bytes of any encoded message."""
 
 
 class Task:
-    """Something long or with I/O that a party's machine hands to its worker.
+    """Work that is long or does I/O, which a party's machine gives to its worker.
 
-    An order that says all that there is to do is the task itself.
+    An order that contains all of the work is itself the task.
     """
 
     __slots__ = ()
@@ -31,9 +31,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The run is founded, and its shards are here; sent again whenever one has moved.
+    """The run is founded, and has these shards; sent again whenever one has moved.
 
-    While blocks move, shards get ready for the `coming` placement, and go by `placement`.
+    While blocks move, shards prepare for the `coming` placement and act by `placement`.
     """
 
     incarnation: int
@@ -45,7 +45,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class RosterChanged:
-    """The CA's newest roster, as its file has it, for everybody."""
+    """The CA's newest roster, as in its file, for all parties."""
 
     incarnation: int
     text: str
@@ -79,7 +79,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Examine(Task):
-    """Asks a committee's holder whether its envelope of this submission opens, and fits."""
+    """Asks a committee's holder whether its envelope of this submission opens and fits."""
 
     incarnation: int
     receipt: Receipt
@@ -87,7 +87,7 @@ class Examine(Task):
 
 @dataclass(frozen=True, slots=True)
 class EraseKeys(Task):
-    """Tells a committee's holder that nothing openable is sealed for its keys `below`."""
+    """Tells a committee's holder to erase its keys `below`: no open submission needs them."""
 
     incarnation: int
     below: int
@@ -95,10 +95,10 @@ class EraseKeys(Task):
 
 @dataclass(frozen=True, slots=True)
 class Open(Task):
-    """Step 3, to a holder: every shard holds; open this cohort.
+    """Step 3, to a holder: all shards hold; open this cohort.
 
-    Receipts are `rooted`, and `held` is empty for the holders of a committee, which see no sums:
-    what they are told is as long for every model.
+    A committee's holders get no sums: `held` is empty and receipts are shortened (`shorten`), so
+    that the order is as long for any model.
     """
 
     incarnation: int
@@ -111,8 +111,9 @@ class Open(Task):
 class Prepare:
     """Step 4: average and step.
 
-    `opened` are digests of the opened sums of this shard's blocks, `key` is the sum of the members'
-    one-time keys (int32 little-endian): one or the other, or nothing where sums lie in the clear.
+    `opened` are digests of the opened sums of this shard's blocks. `key` is the sum of the members'
+    one-time keys (int32 little-endian). It is one or the other, or neither if sums are in the
+    clear.
     """
 
     incarnation: int
@@ -125,9 +126,9 @@ class Prepare:
 class Commit:
     """Step 5: a version is committed; states older than version `keep` may be deleted.
 
-    An order with the digests of the shard's own blocks and of its state file is a repetition: from
-    them a shard that lost its journal knows its part of a checkpoint again. Without a file's digest
-    these blocks are the shard's by the coming placement, for which it makes a file of them.
+    A repeated order has the digests of the shard's blocks and of its state file, from which a shard
+    that lost its journal recognizes its part of a checkpoint. Without the file's digest the blocks
+    are the shard's by the coming placement, and it writes a file of them.
     """
 
     incarnation: int
@@ -148,9 +149,9 @@ class GroupVersion:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint(Task):
-    """Write this shard's file of a checkpoint, and delete those of others that are not `kept`.
+    """Write this shard's file of a checkpoint, and delete those of checkpoints not `kept`.
 
-    Where `kept` names none, nothing is deleted.
+    If `kept` is empty, nothing is deleted.
     """
 
     incarnation: int
@@ -161,7 +162,7 @@ class WriteCheckpoint(Task):
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """These submissions are settled; their spooled blocks may be deleted."""
+    """These submissions are settled; the shard may delete their blocks."""
 
     incarnation: int
     ids: tuple[SubmissionId, ...]
@@ -172,12 +173,13 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class KeyCommittee:
-    """The key holders that updates are sealed for, from these base versions on.
+    """The key holders for which updates with certain base versions are sealed.
 
     Args:
-        committee: their digest, 32 bytes, as the roster has it (`Roster.committee`).
-        holders: their names, ascending; keys: what is sealed under for each of them.
-        since: by group, the first base version; none named: from the beginning.
+        committee: their digest, 32 bytes (`Roster.committee`).
+        holders: their names, ascending.
+        keys: the public key of each.
+        since: by group, the first base version; empty: from the beginning.
     """
 
     committee: bytes
@@ -186,7 +188,7 @@ class KeyCommittee:
     since: tuple[GroupVersion, ...] = ()
 
     def begins(self, group: str) -> int:
-        """The first base version of a group that is sealed for it."""
+        """Returns the first base version of a group that is sealed for this committee."""
         return next((at.version for at in self.since if at.group == group), 0)
 
 
@@ -194,7 +196,7 @@ class KeyCommittee:
 class SealFor:
     """Seal for these key holders, under the newest keys that they announced.
 
-    It is said before the first version that is sealed for them, and when one has a newer key.
+    It is sent before the first version that is sealed for them, and when a holder has a newer key.
     """
 
     incarnation: int
@@ -206,12 +208,11 @@ class SealFor:
 class Invite:
     """Train from this base version; version -1 asks for the founding model.
 
-    `seconds` is how long the round stays open from now, by which local work follows the deadline
-    under `[scaling]` and is information else. `evaluates` is the
-    version of the model that is to be evaluated: of the metrics' group by this invitation, of
-    any other by one that comes besides, before the training; 0 if there is none. Under a rule
-    without rounds a newer version than this may be trained from, and `step` is which of the
-    client's updates of this version it would be.
+    `seconds` is how long the round stays open from now; under `[scaling]` local work follows it.
+    `evaluates` is a version of the model to be evaluated (0: none): by this invitation for the
+    metrics' group, otherwise by another invitation before the training. Without rounds a newer
+    version may be trained from, and `step` is the number of the update among the client's updates
+    of this version.
     """
 
     incarnation: int
@@ -237,8 +238,8 @@ class Published:
 class Settled:
     """The fate of a submission, an `Outcome` as a string, and why.
 
-    `burnt`: it was in a burnt cohort. Where a committee opens, it may be asked for once more
-    (`SealAgain`); elsewhere nobody can tell whose payload was at fault, so it is made anew.
+    `burnt`: it was in a burnt cohort. A committee may ask for it again (`SealAgain`). Elsewhere
+    nobody can tell whose payload was at fault, so the client trains again.
     """
 
     incarnation: int
@@ -251,7 +252,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class SendAgain:
-    """A shard lacks blocks of a submission: send it again from the outbox."""
+    """A shard lacks blocks of a submission; send them again from the outbox."""
 
     incarnation: int
     id: SubmissionId
@@ -259,10 +260,10 @@ class SendAgain:
 
 @dataclass(frozen=True, slots=True)
 class SealAgain:
-    """A cohort with this submission was burnt: seal the same update anew, and send that.
+    """A cohort with this submission was burnt; seal the same update again and send it.
 
-    The new submission takes a sequence and a key of its own; `update` names the update. A client
-    that no longer has its integers declines the round of the `invite`: another update never leaves
+    The new submission has its own sequence and key; `update` names the update. A client that no
+    longer has its integers declines the round of the `invite`, because no other update may leave
     for that base.
     """
 
@@ -273,12 +274,12 @@ class SealAgain:
 
 
 TO_GO_ON = "; start the coordinator again to go on"
-"""How words about a run that failed end: nothing else has it open another round."""
+"""Ends texts about a failed run, in which only a restart opens another round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over; `failure` is that of `Ending`."""
+    """The run is over; `failure` as in `Ending`."""
 
     incarnation: int
     reason: str
@@ -293,4 +294,4 @@ ClientOrder = (Configure | RosterChanged | SealFor | Invite | Published) | (
     Settled | SendAgain | SealAgain
 )
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
-"""All may be told that the run is over; what else, by whom."""
+"""Every party may get `Finish`, and the orders of its role."""

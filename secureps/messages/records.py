@@ -1,7 +1,7 @@
-"""What every party writes into its journal: the facts from which a restart rebuilds it.
+"""Records of every party, from which a restart rebuilds its state.
 
-A machine's state is the fold of its records; nothing else survives. Records are
-appended, in one transaction, before any effect of the step that made them.
+A machine's state is the fold of its records and nothing else. Records are appended, in one
+transaction, before any effect of the step that made them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import SubmissionId
 
 REIGN = 1 << 40
-"""Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
-started, it counts within a reign, so that no start of it comes to the number of who took over."""
+"""Incarnations of one reign. A standby that takes over begins the next reign; a coordinator counts
+its starts within one, so no start of it reaches the number of a standby that took over."""
 
 LINE = 1 << 24
-"""Incarnations of one line in a reign: of several standbys that followed the same coordinator, one
-after the other, each has a line of its own, so that no two come to the same number."""
+"""Incarnations of one line within a reign. Standbys that followed the same coordinator one after
+the other have different lines, so that no two reach the same number."""
 
 
 def describe_starts(incarnation: int) -> str:
-    """How often its coordinator started, in words; empty for a first start that took nothing over.
+    """Says how often a coordinator started or was taken over; empty for a first start.
 
     A standby that takes over starts from 1, in a reign of its own.
     """
@@ -36,8 +36,8 @@ def describe_starts(incarnation: int) -> str:
 class Incarnated:
     """The coordinator's incarnation: its own, or the highest that this party obeys.
 
-    `standby` took over from another coordinator with it, by the number of its folder; empty for any
-    other start.
+    `standby` is the number of the folder of a standby that took over with it; empty for other
+    starts.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Incarnated:
 
 @dataclass(frozen=True, slots=True)
 class RosterFollowed:
-    """The roster that this party goes by from now on, as its file has it."""
+    """The roster that this party follows from now on, as in its file."""
 
     text: str
 
@@ -55,7 +55,7 @@ class RosterFollowed:
 class Dated:
     """The journal's writer, and the calendar at this time of the run's clock, in Unix seconds.
 
-    Every journal begins with one; machines do not see it.
+    Every journal begins with one; machines do not read it.
     """
 
     unix: float
@@ -65,9 +65,9 @@ class Dated:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """Counts the requests of a party that were refused with one class of error since the last row.
+    """Counts a party's requests that were refused with one class of error since the last row.
 
-    No machine reads it.
+    Machines do not read it.
     """
 
     party: str
@@ -77,7 +77,7 @@ class RefusedRequests:
 
 @dataclass(frozen=True, slots=True)
 class RunPinned:
-    """The run that this party takes part in for good; at a shard also the `coming` placement."""
+    """The run that this party takes part in for good; a shard's also has the `coming` placement."""
 
     run: RunInfo
     placement: Placement
@@ -87,9 +87,9 @@ class RunPinned:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSummary:
-    """The part of a receipt that an archive keeps: the facts of the audit log, and the digest.
+    """The part of a receipt that an archive keeps: the audit log's facts, and the digest.
 
-    `sealed`: its client sealed it (`Sealed`); else the coordinator accepted it (`Submit`).
+    `sealed`: its client sealed it (`Sealed`); otherwise the coordinator accepted it (`Submit`).
     """
 
     id: SubmissionId

@@ -1,6 +1,6 @@
-"""What parties say to the coordinator and to shards, and what these answer.
+"""Requests to the coordinator and to shards, and their answers.
 
-Everyone dials the coordinator; clients and a bfv holder also dial shards.
+All parties dial the coordinator; clients and a bfv holder also dial shards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:  # what is read back is bytes
     Octets = bytes
 
 BALANCE: Final = "balance"
-"""Why blocks move that go from a shard with much to do to one with less (`Move.what`)."""
+"""`Move.what` of blocks that move from a shard with much work to one with less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Blocks that move because a shard comes or goes, while they do.
+    """Blocks that are moving because a shard comes or goes.
 
     Args:
-        what: the `ShardDeed`, or BALANCE; empty: copies are made again that were lost with a shard.
-        shard: whom it is of, if it is of one.
-        moved: copies of blocks that are whole at their new shard.
-        blocks: copies of blocks that move in all.
-        moved_bytes: of the values of those that are moved, as float32.
-        bytes: of the values of all that move.
-        reason: what it waits for now; empty: for nothing but the copying.
+        what: the `ShardDeed`, or BALANCE; empty: copies lost with a shard are made again.
+        shard: that comes or goes, if any.
+        moved, blocks: copies of blocks that are complete at their new shard, and that move in all.
+        moved_bytes, bytes: of the values of both, as float32.
+        reason: what the move waits for now; empty: for the copying alone.
     """
 
     what: str
@@ -69,9 +67,10 @@ class CohortSteps:
     """When the steps of one cohort were done, in seconds of the run's clock; None: not yet.
 
     Args:
-        version: that it makes; members: how many clients stand in it.
+        version: that the cohort makes.
+        members: number of its clients.
         began: its round opened, or the version before was committed.
-        ended: in a word, where it made no version: burnt, spoilt or reopened; and why.
+        ended, why: "burnt", "spoilt" or "reopened" if it made no version, and the reason.
     """
 
     group: str
@@ -95,10 +94,10 @@ class CohortSteps:
 class Register:
     """A shard or key holder has started; `seen` is the highest incarnation that it obeyed.
 
-    `run` is its own, empty before the first; `reached` a shard's committed versions, or a holder's
-    newest cohorts that it opened; `held` the newest cohort of each group of which a shard has sums,
-    `epoch` its newest placement's, which is not in force while it is `coming`. `unsafe`: its noise
-    comes from a seed that everybody may know.
+    `run` is its own, empty before the first. `reached` are a shard's committed versions, or the
+    newest cohorts that a holder opened. `held` are the newest cohorts of which a shard has sums.
+    `epoch` is its newest placement's, which is not in force while it is `coming`. `unsafe`: its
+    noise comes from a seed that everybody may know.
     """
 
     party: str
@@ -117,8 +116,8 @@ class Register:
 class Join:
     """A client wants to take part with a model of this schema.
 
-    `groups` are those that it contributes to, for a client whose data touches few row-blocks of a
-    sparse group; empty for all. `run` is the one that it takes part in already, empty if it is new.
+    `groups` are those that it contributes to, if its data touches few row-blocks of a sparse group;
+    empty for all. `run` is the one that it takes part in already; empty for a new client.
     """
 
     client: str
@@ -129,7 +128,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A server tells what is wrong with it, such as a full disk; an empty reason: nothing is."""
+    """A server reports what is wrong with it, such as a full disk; empty when all is well."""
 
     party: str
     reason: str
@@ -137,10 +136,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Opens the stream of orders; `epoch` and `expires` are of the roster that the party goes by.
+    """Opens the stream of orders; `epoch` and `expires` are those of the party's roster.
 
-    `unsettled` are submissions whose fate it does not know: a client's own, those of which a
-    shard has blocks.
+    `unsettled` are submissions whose fate the party does not know: a client's own, or those of
+    which a shard has blocks.
     """
 
     party: str
@@ -167,8 +166,8 @@ class Submit:
 class Decline:
     """A client takes no part in a round (an evaluator: in a version), and says why.
 
-    `version` and `step` are the base from which it sends nothing; where a group has no rounds, they
-    say which invitation it declines.
+    `version` and `step` are the base from which it sends nothing; without rounds they identify the
+    declined invitation.
     """
 
     party: str
@@ -181,9 +180,9 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """A submission to a group without rounds was refused on its way: it never comes.
+    """A submission to a group without rounds was refused on its way and will not arrive.
 
-    `version` and `step` are its base's; its client is to be asked anew.
+    `version` and `step` are its base's. Its client is to be asked again.
     """
 
     party: str
@@ -198,12 +197,12 @@ class Withdraw:
 
 
 FAILED = "failed: "
-"""How a reason to retire begins that a client's supervisor gives, because its process failed."""
+"""Begins the reason to retire that a client's supervisor gives because the process failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A client leaves for good, or rests if it `returns`; joining again takes that back."""
+    """A client leaves for good, or rests if it `returns`; joining again revokes that."""
 
     client: str
     reason: str = ""
@@ -212,7 +211,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A party lacks what it should work on or send: one of the cases below."""
+    """A party lacks something that it should work on or send: one of the cases below."""
 
     party: str
     group: str
@@ -222,7 +221,7 @@ class Missing:
 
     @classmethod
     def of_cohort(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
-        """Blocks of these members; once the cohort is opened, its opened sums as well."""
+        """A shard lacks blocks of these members, and of an opened cohort also the opened sums."""
         return cls(shard, cohort.group, cohort.number, ids)
 
     @classmethod
@@ -231,12 +230,12 @@ class Missing:
 
     @classmethod
     def of_placement(cls, shard: str, group: str, epoch: int) -> Missing:
-        """All that was acknowledged of blocks that the shard gains by this epoch's placement."""
+        """A shard lacks acknowledged updates of blocks that it gains by this epoch's placement."""
         return cls(shard, group, -1, (), epoch)
 
     @classmethod
     def of_outbox(cls, client: str, id: SubmissionId) -> Missing:
-        """A client's own submission that it should send again, and no longer has."""
+        """A client lacks its own submission, which it was asked to send again."""
         return cls(client, id.group, -1, (id,))
 
 
@@ -256,7 +255,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A holder looked into its envelope of a submission; `flaw` says what is wrong, or nothing.
+    """A holder checked its envelope of a submission; `flaw` is what is wrong, empty for nothing.
 
     `about` is the `digest` of the receipt that the holder was shown.
     """
@@ -273,7 +272,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """A holder's part of the sum of a cohort's one-time keys: uint32, little endian."""
+    """A holder's share of the sum of a cohort's one-time keys: uint32, little-endian."""
 
     holder: str
     group: str
@@ -295,9 +294,9 @@ class OpenRefused:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """A shard has no usable sum: a member sent what it may not, or the sum is lost.
+    """A shard has no usable sum: a member sent a bad block, or the sum is lost.
 
-    `key` is the digest of the sum of keys that does not open its sums, if that is why.
+    `key` is the digest of the sum of keys that does not open its sums, if that is the reason.
     """
 
     shard: str
@@ -309,13 +308,12 @@ class Spoilt:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Step 4: a shard's blocks of a new version are durable; digests of them, and of its file.
+    """Step 4: a shard's blocks of a new version are durable; digests of them and of its file.
 
-    `scale` comes from the shard that holds the group's last block, under adaptive clipping.
-    `total` is the opened total of a sum group of which the coordinator is told.
-    `epoch`: the version is committed, and these are the shard's blocks by the coming placement of
-    this epoch; 0 else.
-    `cohort` is what it came of; -1 for version 0, and for a version that came of a checkpoint.
+    `scale` comes from the shard with the group's last block, under adaptive clipping. `total` is
+    the opened total of a sum group, if the coordinator needs it. `cohort` made the version; -1 for
+    version 0 and for a version from a checkpoint. `epoch` is 0, unless the version is committed
+    already and these are the shard's blocks by the coming placement of this epoch.
     """
 
     shard: str
@@ -350,9 +348,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Seconds and bytes of a party for a version, spent or waited; no data, no payload.
+    """Seconds and bytes that a party spent or waited for a version; no data.
 
-    `step` is which of its updates from the version before it is about (`Receipt.step`).
+    `step` is the number of the update among its updates of the version before (`Receipt.step`).
     """
 
     party: str
@@ -363,29 +361,29 @@ class Telemetry:
 
 
 WAITED, ARRIVED = "waited_seconds", "arrived"
-"""Figures of a client: seconds from the round's opening, and 1 if its update came, else 0."""
+"""A client's figures: seconds since the round opened, and 1 if its update arrived, else 0."""
 
 UP = "bytes_up"
 """Bytes of a client's update that the coordinator accepted."""
 
 PUBLISHED = "published_seconds"
-"""The second of the run's clock at which the coordinator published a version."""
+"""When the coordinator published a version, in seconds of the run's clock."""
 
 SPENT = "epsilon"
 """The largest epsilon of all members when the version was published."""
 
 CLIP = "clip"
-"""The clip of the clients that train from the version, where the clip is adaptive."""
+"""The clip for clients that train from the version, if it is adaptive."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Anyone may ask how the run stands."""
+    """Asks for the run's status; allowed for every party."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskRun:
-    """Anyone may ask which run this is; answered by Welcome."""
+    """Asks which run this is; allowed for every party, answered by Welcome."""
 
 
 # --- the coordinator's answers ----------------------------------------------------
@@ -393,12 +391,12 @@ class AskRun:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The request was taken, and what had to be journalled is."""
+    """The request was accepted, and journalled where necessary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The run that a client joined, to be pinned, and where its blocks live.
+    """The run that a client joined and pins, and where its blocks are.
 
     A client that lost its state continues with the sequences `next`.
     """
@@ -418,13 +416,13 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """One client: alive or not, in which state, and what it has spent.
+    """One client's status.
 
     Args:
         submissions: its updates that are part of a version.
-        charges: how many privacy facts the ledger has of it.
-        epsilon: what they come to at the plan's delta; infinite where nothing protects.
-        unsafe: it has ever submitted what an unsafe seed made.
+        charges, epsilon: its privacy facts in the ledger, and their epsilon at the plan's delta;
+            infinite without protection.
+        unsafe: it has ever submitted an update made with an unsafe seed.
     """
 
     name: str
@@ -438,7 +436,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One group: its version, the step of its commit, what it waits for; `clip` if adaptive."""
+    """One group: its version, its commit's step, what it waits for; `clip` if adaptive."""
 
     name: str
     version: int
@@ -454,10 +452,10 @@ class ServerStatus:
 
     Args:
         role: "shard" or "holder".
-        registered: it has said that it is up, ever (a holder: since the coordinator started).
-        live: it watches the coordinator now.
-        accuses: clients in whose envelopes it finds flaws and too few other holders do.
-        trouble: what is wrong there, to follow its name; the coordinator is listed if anything is.
+        registered: it has ever registered (a holder: since the coordinator started).
+        live: it is subscribed to the coordinator now.
+        accuses: clients whose envelopes it finds flawed although too few other holders do.
+        trouble: what is wrong there; the coordinator is listed too if something is.
     """
 
     name: str
@@ -470,15 +468,15 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the run stands; `run` is empty until the run is founded, as is `holdings`.
+    """The run's status; `run` and `holdings` are empty until the run is founded.
 
-    `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
-    shards and holders of the roster, by name. `failure` names the error that a run ended with, if
-    any. `adjacency` says what every epsilon is of, at `delta`; empty and 0 if nothing is private.
-    `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
-    the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
-    number of the newest whole one. `clock` are the Unix seconds of the coordinator's machine, which
-    its server adds; 0 where nobody did. `move` is under way, if any is; `scaling` is the plan's.
+    `groups` are the model's. `evaluation` is None if the plan has none. `servers` are all shards
+    and holders of the roster, by name. `failure` is the error that the run ended with, if any.
+    `adjacency` is what every epsilon protects, at `delta`; empty and 0 without privacy. `paused` is
+    an operator's reason for a pause, empty without one. `steps` are of the newest cohorts, oldest
+    first; `burnt` counts all burnt ones. `checkpoint` is the newest complete one. `clock` is the
+    Unix time of the coordinator's machine, added by its server; 0 if it was not. `move` is under
+    way; `scaling` is the plan's.
     """
 
     run: bytes
@@ -514,8 +512,8 @@ class Status:
 class Follow:
     """A standby has the journal up to this row, durably, and asks for the rows after it.
 
-    The standby is named by the number of its folder. The answer is Rows, none if nothing was
-    written for a moment. Of a copy, by its digest, the standby has that many bytes.
+    The standby is named by the number of its folder. It `have`s so many bytes of a `copy`, named by
+    its digest. The answer is Rows, which are empty if nothing was written for a moment.
     """
 
     standby: bytes
@@ -527,7 +525,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class JournalRow:
-    """A row as the journal has it: its time, the record's class and JSON, and the digest."""
+    """A row of the journal: its time, the record's class and JSON, and the digest."""
 
     at: float
     kind: str
@@ -537,7 +535,7 @@ class JournalRow:
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A part of a copy of the journal, which has so many bytes and this digest in all."""
+    """A part of a copy of the journal; the copy has this digest and size."""
 
     digest: bytes
     size: int
@@ -546,15 +544,15 @@ class CopyPart:
 
     @property
     def end(self) -> int:
-        """Counts the bytes of the copy up to the end of this part."""
+        """The offset of the end of this part."""
         return self.offset + len(self.part)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Task):
-    """The rows after the one that a standby has, in order; or a part of a copy, if some are gone.
+    """The rows after a standby's newest, in order; or a part of a copy, if some are gone.
 
-    The next part comes when a Follow names the copy and how much of it is there.
+    The next part follows a Follow that names the copy and how much of it has arrived.
     """
 
     rows: tuple[JournalRow, ...]
@@ -573,7 +571,7 @@ class TakeOver:
 class PutBlock:
     """A block for the shard's spool; the payload travels beside the message, not in it.
 
-    `offset` is the place of its first byte in the block: above 0, an interrupted upload continues.
+    `offset` is the place of its first byte; above 0, an interrupted upload continues.
     """
 
     header: BlockHeader
@@ -583,14 +581,14 @@ class PutBlock:
 
 @dataclass(frozen=True, slots=True)
 class AskBlock:
-    """Asks whether a block is wanted, and how much of it is here; the answer is Stored."""
+    """Asks whether a block is wanted, and how much of it has arrived; the answer is Stored."""
 
     header: BlockHeader
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The block is durable in the spool; or, by `have`, so many of its bytes are here."""
+    """The block is durable in the spool; or, if `have` is given, so many bytes have arrived."""
 
     digest: bytes
     have: int | None = None
@@ -598,9 +596,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block, or for what changed since the block of digest `base`.
+    """Asks for a block, or for the differences since the block with digest `base`.
 
-    A shard asks for its `state` as well.
+    A shard asks for its optimizer `state` as well.
     """
 
     run: bytes
@@ -614,9 +612,9 @@ class GetBlock:
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """Asks for the ciphertext sum of a block from byte `offset` on, a shard for the noise in it.
+    """Asks for a block's ciphertext sum from byte `offset` on; a shard asks for the noise in it.
 
-    `about`: the `cohort_digest` of the cohort that noise is for.
+    `about` is the `cohort_digest` of the cohort that the noise is for.
     """
 
     run: bytes
@@ -629,7 +627,7 @@ class GetSum:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Answers GetBlock and GetSum; the digest is of the whole, whatever was asked for."""
+    """Answers GetBlock and GetSum; the digest is always that of the whole."""
 
     digest: bytes
     payload: Octets = b""
@@ -654,7 +652,7 @@ Request = (
     | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced | Act)
     | (Follow | TakeOver)
 ) | (PutBlock | AskBlock | GetBlock | GetSum)
-"""What a server is asked or told: the coordinator, or (last line) a shard."""
+"""Requests to a server: to the coordinator, or (last line) to a shard."""
 
 Reply = Noted | Welcome | Proposal | Status | Rows | Stored | Payload
-"""What it answers, if it does not refuse."""
+"""Answers of a server, unless it refuses."""

@@ -1,6 +1,6 @@
-"""What a run is: the facts that every party pins, and where blocks live.
+"""What a run is: the facts that every party pins, the placement of blocks, and the model's schema.
 
-What a model is made of: names, shapes and types of its tensors, without their values.
+A schema has names, shapes and types of a model's tensors, without their values.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from secureps.errors import ConfigError
 from secureps.messages.encoding import canonical, digest
 
 COORDINATOR = "coordinator"
-"""The name of the one party that everyone dials and watches."""
+"""The name of the one party that all parties dial and subscribe to."""
 
 STANDBY = "standby"
-"""What the coordinator is called in words where its standby runs; no party has this name."""
+"""How texts call a coordinator that has a standby; no party has this name."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine that no other machine can dial."""
+"""Addresses of this machine that no other machine can dial."""
 
 
 def split_addresses(address: str) -> tuple[str, ...]:
-    """The addresses of a server: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
+    """Splits a server's addresses: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
     return tuple(address.split(","))
 
 
 def demand_address(address: str, what: str = "server") -> None:
-    """Refuses what is no HOST:PORT, nor those of a coordinator and its standby (ConfigError).
+    """Refuses an address that is neither HOST:PORT nor two of these (ConfigError).
 
     Args:
-        what: names the option or the key that says it.
+        what: the option or key that states it.
     """
     for each in split_addresses(address):
         host, _, port = each.rpartition(":")
@@ -45,23 +45,20 @@ def demand_address(address: str, what: str = "server") -> None:
 
 
 def is_on_loopback(address: str) -> bool:
-    """Whether nobody is between the ends of a connection to HOST:PORT but this machine.
-
-    Of several addresses to none.
-    """
+    """Tells whether all of these addresses are on loopback, so that no network is between."""
     return all(each.rpartition(":")[0] in LOOPBACK for each in split_addresses(address))
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Everything that the run id binds.
+    """Everything that the run id covers.
 
     Args:
         plan: the plan's canonical JSON text.
         schema: the model's tensors.
         layout: digest of groups and blocks (a function of plan and schema).
-        holders: what names the key holders and their keys (`Roster.committee`).
-        roster: digest of the roster, from the kit.
+        holders: digest of the key holders and their keys (`Roster.committee`).
+        roster: digest of the kit's roster.
         nonce: 32 random bytes of the coordinator's.
     """
 
@@ -74,7 +71,7 @@ class RunInfo:
 
     @property
     def id(self) -> bytes:
-        """32 bytes; part of every signature, so that nothing crosses between runs."""
+        """32 bytes, part of every signature, so that no message is valid in another run."""
         return _id(self)
 
 
@@ -93,7 +90,7 @@ def _id(run: RunInfo) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardAddress:
-    """Where clients reach a shard: `advertise` is HOST:PORT; weight for placement."""
+    """Where clients reach a shard (`advertise`, HOST:PORT), and its weight for placement."""
 
     name: str
     advertise: str
@@ -102,7 +99,7 @@ class ShardAddress:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlacement:
-    """owners[b] is the name of a shard that holds block b."""
+    """The shards of a group's blocks: owners[b] holds block b."""
 
     group: str
     owners: tuple[str, ...]
@@ -110,7 +107,7 @@ class GroupPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The other shards that hold the blocks: the second of every block, then the third, ..."""
+    """The other holders of blocks: the second of every block, then the third, ..."""
 
     groups: tuple[GroupPlacement, ...]
 
@@ -120,8 +117,8 @@ class Placement:
     """Which shards hold which block, in one journalled epoch.
 
     Args:
-        groups: of every block its primary, which takes it in and passes it on.
-        replicas: who else holds it, "" for nobody; None if nobody holds any.
+        groups: the primary of every block, which receives updates and forwards them.
+        replicas: its other holders, "" for none; None if no block has any.
     """
 
     epoch: int
@@ -130,25 +127,25 @@ class Placement:
     replicas: Replicas | None = None
 
     def __hash__(self) -> int:
-        """Of a few fields: what follows from a placement is looked up for every block."""
+        """Hashes a few fields only, because views of a placement are looked up for every block."""
         return hash((self.epoch, self.shards))
 
     def of(self, group: str) -> GroupPlacement:
         return self.ranks(group)[0]
 
     def ranks(self, group: str) -> tuple[GroupPlacement, ...]:
-        """The primaries of one group, its second shards, and so on; KeyError if there is none."""
+        """Returns a group's primaries, its second shards, and so on; KeyError without any."""
         return _views(self)[group].ranks
 
     def holders(self, group: str, block: int) -> tuple[str, ...]:
-        """The shards that hold a block, its primary first."""
+        """Returns the shards that hold a block, the primary first."""
         return _views(self)[group].holders[block]
 
     @classmethod
     def by_block(
         cls, epoch: int, shards: Iterable[str], held: Mapping[str, Sequence[tuple[str, ...]]]
     ) -> Placement:
-        """Of every group's blocks their holders, the primary first."""
+        """Builds a placement from the holders of every group's blocks, the primary first."""
         ranks: list[list[GroupPlacement]] = [[]]
         for group, blocks in held.items():
             for rank in range(max(map(len, blocks), default=1)):
@@ -164,7 +161,7 @@ class Placement:
         return {group: list(view.holders) for group, view in _views(self).items()}
 
     def without(self, shard: str) -> Placement:
-        """The next epoch, in which a shard has left: the next holder in order takes its place.
+        """Returns the next epoch, without a shard: the next holder in order takes its place.
 
         All others hold what they held; "" stands for a lost copy.
         """
@@ -176,7 +173,7 @@ class Placement:
         return Placement.by_block(self.epoch + 1, shards, held)
 
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
-        """The blocks of a group that a shard holds, as primary or as replica, ascending."""
+        """Returns the blocks of a group that a shard holds, as primary or replica, ascending."""
         return _views(self)[group].blocks.get(shard, ())
 
 
@@ -208,13 +205,13 @@ def _view(ranks: tuple[GroupPlacement, ...]) -> _View:
 
 
 def all_shards(placement: Placement, coming: Placement | None) -> tuple[str, ...]:
-    """The shards that hold blocks, then those that get their first ones by the coming placement."""
+    """Returns the shards that hold blocks, then those that will with the coming placement."""
     gains = () if coming is None else coming.shards
     return tuple(dict.fromkeys((*placement.shards, *gains)))
 
 
 def wrong_run(party: str, run: bytes, ours: bytes) -> str:
-    """Says that a party holds another run than the coordinator's."""
+    """Says that a party has another run than the coordinator."""
     return (
         f"{party} takes part in run {run.hex()[:16]}, and the other side in {ours.hex()[:16]}: "
         "one of the two has another run's state folder. Start it with the folder of this run, or "
@@ -225,18 +222,18 @@ def wrong_run(party: str, run: bytes, ours: bytes) -> str:
 # --- schema ------------------------------------------------------------------------
 
 TRAIN_METRICS = "secureps.train"
-"""The tensor of training metrics' means inside Flower's engine, each a part of its magnitude."""
+"""The tensor of mean training metrics inside Flower's engine, each a part of its magnitude."""
 
 WRAPPED = "module."
-"""How names begin in the state of a model that torch's DataParallel wraps."""
+"""Begins names in the state of a model wrapped by torch's DataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: `dtype` is numpy's name, such as "float32" or "int64".
+    """One tensor; `dtype` is numpy's name, such as "float32" or "int64".
 
-    Of a frozen tensor, which all parties have alike, "=" and the digest of its values follow; of
-    one that is tied, "@" and the name of the tensor that it is another name of.
+    For a frozen tensor, which all parties have alike, "=" and the digest of its values follow; for
+    a tied one, "@" and the name of the tensor that it is another name of.
     """
 
     name: str
@@ -245,16 +242,16 @@ class TensorSpec:
 
     @property
     def values(self) -> str:
-        """The digest of a frozen tensor's values; empty of any other, or where it is not told."""
+        """The digest of a frozen tensor's values; empty for others, or if it is not given."""
         return "" if self.same_as else self.dtype.partition("=")[2]
 
     @property
     def same_as(self) -> str:
-        """The tensor that this is another name of (tied weights); empty of any other."""
+        """The tensor that this is another name of (tied weights); empty for others."""
         return self.dtype.partition("@")[2]
 
     def of_values(self, values: str) -> TensorSpec:
-        """The same tensor with this digest of its values; without, if it is empty."""
+        """Returns the same tensor with this digest of its values, or without one if it is empty."""
         if self.same_as:
             return self
         plain = self.dtype.partition("=")[0]
@@ -269,32 +266,32 @@ class Schema:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes; two parties train the same model iff these agree."""
+        """32 bytes, equal iff two parties train the same model."""
         return _digest(self)
 
     @property
     def ties(self) -> dict[str, str]:
-        """The further names of tensors, by the name that each stands for (tied weights)."""
+        """The second names of tied tensors, and the name that each stands for."""
         return {spec.name: spec.same_as for spec in self.tensors if spec.same_as}
 
     @property
     def untied(self) -> Schema:
-        """The same model, each of its tensors once: what travels, and what parties compare."""
+        """The same model with each tensor once, which is what travels and is compared."""
         if not self.ties:
             return self
         return Schema(tuple(spec for spec in self.tensors if not spec.same_as))
 
     @property
     def valued(self) -> frozenset[str]:
-        """The tensors whose values' digest it tells."""
+        """The names of tensors that have a digest of their values."""
         return frozenset(spec.name for spec in self.tensors if spec.values)
 
     def with_values(self, values: Mapping[str, str]) -> Schema:
-        """The same model with the digests of these tensors' values, and of no others."""
+        """Returns the same model with the digests of these tensors' values, and of no others."""
         return Schema(tuple(spec.of_values(values.get(spec.name, "")) for spec in self.tensors))
 
     def difference(self, theirs: Schema) -> str:
-        """In words, the first thing in which another schema differs from this one, the run's."""
+        """Describes the first difference of another schema from this one, which is the run's."""
         ours = {spec.name: spec for spec in self.untied.tensors}
         others = {spec.name: spec for spec in theirs.untied.tensors}
         if {name.removeprefix(WRAPPED) for name in ours} == {*others} != {*ours}:

@@ -1,4 +1,4 @@
-"""What followed from measured load while a run trains, as a status shows it."""
+"""Decisions of `[scaling]`, and the measured load behind them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """Bytes of updates a second that came to a shard, when that was last looked at."""
+    """Bytes of updates per second that arrived at a shard, at the last measurement."""
 
     shard: str
     bytes_per_second: float
@@ -15,7 +15,7 @@ class ShardLoad:
 
 @dataclass(frozen=True, slots=True)
 class ScalingStep:
-    """One decision: when, in seconds of the run's clock, what is done, and why."""
+    """One decision: when, in seconds of the run's clock, what, and why."""
 
     at: float
     what: str
@@ -27,11 +27,11 @@ class ScalingStatus:
     """What the plan's `[scaling]` has done so far.
 
     Args:
-        policy: that decides; off: why nothing is decided now, empty while it is.
-        deadline, buffer: factors of the plan's that are in force.
+        policy: that decides.
+        off: why nothing is decided now; empty otherwise.
+        deadline, buffer: factors on the plan's that are in force.
         steps: the newest decisions, oldest first.
-        reward, lost: what was measured before the newest of them, as its record has it
-            (`messages.scaling`).
+        reward, lost: measured before the newest of them, as in its record.
     """
 
     policy: str
@@ -56,15 +56,15 @@ class BlockAssigned:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecided:
-    """What follows from the load that was measured since the decision before, and why.
+    """A decision from the load since the decision before, and its reason.
 
     Args:
-        what: the `ShardDeed` that is to be done to `shard`; empty for none.
-        deadline, buffer: factors of the plan's, from now on.
-        blocks: that move between shards, if any do.
-        reward: what was measured (`policy.scaling.policies`), of which `lost` was the part of
-            what was asked for; shards: that held blocks then.
-        loads: what came to each of them.
+        what: the `ShardDeed` to be done to `shard`; empty for none.
+        deadline, buffer: factors on the plan's, from now on.
+        blocks: that move between shards.
+        reward, lost: what was measured (`policy.scaling.policies`).
+        shards: that held blocks then.
+        loads: of each of these.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""What a shard writes into its journal; a block's header says that its payload is in the spool."""
+"""A shard's records; a block's header means that its payload is in the spool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class SumsMade:
-    """The ciphertext sums of a cohort are durable; digests of own blocks, ascending."""
+    """The ciphertext sums of a cohort are durable; digests of the shard's blocks, ascending."""
 
     cohort: Cohort
     sums: tuple[bytes, ...]
@@ -36,7 +36,7 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class OpenedForgotten:
-    """The opened sums of these blocks of a cohort are lost: the holder may send them again."""
+    """The opened sums of these blocks of a cohort are lost; the holder may send them again."""
 
     group: str
     number: int
@@ -46,4 +46,4 @@ class OpenedForgotten:
 ShardRecord = (Incarnated | RunPinned | BlockHeader | SumsMade | KeySumTaken | Prepared) | (
     Commit | Discarded | OpenedForgotten | RosterFollowed
 )
-"""The records of a shard; it journals an order to commit as it came."""
+"""A shard's records; an order to commit is one as it is."""

@@ -12,9 +12,9 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import canonical, digest, field_texts, join_fields, signed_part
 
 UPDATE = "update"
-"""Purpose of a block or receipt: one client's sealed update."""
+"""Purpose of a block or receipt: a client's sealed update."""
 FOUNDING = "founding"
-"""Purpose: float32 values of version 0, given by the first client in the clear."""
+"""Purpose: float32 values of version 0, from the first client, in the clear."""
 OPENED = "opened"
 """Purpose: a holder's decrypted sum of a cohort, int64 values."""
 
@@ -24,7 +24,7 @@ UPDATE_BYTES = 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class SubmissionId:
-    """Names one contribution of one run; every retry under the same id is harmless."""
+    """Names one contribution of one run; a retry under the same id is harmless."""
 
     client: str
     group: str
@@ -36,15 +36,15 @@ class SubmissionId:
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """What goes before a block's payload, signed by its author (Ed25519).
+    """The header of a block's payload, signed by its author (Ed25519).
 
     Args:
         run: run id, 32 bytes.
         author: client or holder.
         purpose: UPDATE, FOUNDING or OPENED.
-        group, sequence: the submission (for OPENED: the cohort's number), and
-        block: which block of the group.
-        length: bytes of payload; digest: `payload_digest` of it.
+        group, sequence: of the submission (for OPENED: of the cohort, by number).
+        length: bytes of payload.
+        digest: `payload_digest` of it.
     """
 
     run: bytes
@@ -68,44 +68,43 @@ class BlockHeader:
 
     @property
     def key(self) -> str:
-        """Where the payload is stored: name and digest, so other bytes never overwrite it."""
+        """The payload's storage key: name and digest, so that other bytes never overwrite it."""
         return f"{self.name}/{self.digest.hex()}"
 
 
-@dataclass(frozen=True)  # no slots: the texts of its fields are made once, and kept beside them
+@dataclass(frozen=True)  # no slots, because the texts of its fields are cached on it
 class Receipt:
-    """All that the coordinator knows of a submission; no payload. Key holders get it `rooted`.
+    """All that the coordinator knows of a submission, which is no payload.
+
+    Key holders get it without blocks and correction (`shorten`).
 
     Args:
         run: run id, 32 bytes.
-        id: the submission.
         purpose: UPDATE or FOUNDING.
-        version: the base version trained on, and base: its model digest.
-        blocks: digest of every block's payload, in order; root: `ciphertext_root` of them and of
-            the correction.
-        envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
-            of their names; commitments: to every seed (`crypto.sharing`); keys: the numbers of
-            the holders' keys that envelopes are sealed for. All are empty under ciphers without a
-            committee.
+        version, base: the base version trained on, and its model digest.
+        blocks: digest of every block's payload, in order.
+        root: `ciphertext_root` of blocks and correction.
+        envelopes: for every key holder, by name, the sealed seeds of the one-time key's shares;
+            empty without a committee, as are the next two.
+        commitments: to every seed (`crypto.sharing`).
+        keys: number of the holder's key that each envelope is sealed for.
         size: payload bytes in all.
-        charge: the privacy facts of the training behind it, if it was private (record unit).
-        release: those of the update itself, if it is protected as a whole (client unit).
-        unsafe: its randomness came from a number that everybody may know: its noise protects
-            nobody, whatever the charge says.
-        correction: what makes the shares those of the key: uint32 little-endian, as many as the
-            key has coefficients; None without a committee.
-        step: which of the client's updates of this base version it is: 0, or more under rules by
-            which a client may run ahead of the others.
-        magnitude: how large its client says it is, 0 to 15; None if it does not.
-        update: UPDATE_BYTES that name what is sealed. Its client alone can make them: the same
-            for the same integers, when they are sealed again, and others for any others. Empty for
-            FOUNDING.
-        beside: digest of the models of all groups that move together with its own and were trained
-            on with it; empty where none do.
-        committee: digest of the key holders that the envelopes are for (`Roster.committee`); None
-            without a committee.
-        examples: the public number by which it counts: of its examples, or its site's own; 1 where
-            all count alike. Everybody who gets a receipt or its cohort reads it.
+        charge: privacy facts of the training, if it was private (record unit).
+        release: privacy facts of the update, if it is protected as a whole (client unit).
+        unsafe: its randomness came from a public number, so its noise protects nobody, whatever the
+            charge says.
+        correction: makes the shares those of the key: uint32 little-endian, one per coefficient of
+            the key; None without a committee.
+        step: number of the update among the client's updates of this base version; above 0 only
+            under rules by which a client may run ahead of the others.
+        magnitude: size that the client declares, 0 to 15; None without one.
+        update: UPDATE_BYTES that name the sealed integers, by a secret of the client: the same for
+            the same integers, however often they are sealed. Empty for FOUNDING.
+        beside: digest of the models of all groups that it was trained on; empty for a single group.
+        committee: digest of the key holders of the envelopes (`Roster.committee`); None without
+            one.
+        examples: public number by which it counts: its examples, or its site's own number; 1 where
+            all count alike. All recipients of a receipt or cohort read it.
     """
 
     run: bytes
@@ -141,20 +140,20 @@ class Receipt:
 
     @cached_property
     def digest(self) -> bytes:
-        """Names the receipt where a holder answers for it: over all of it, 32 bytes."""
+        """Names the receipt in a holder's answer: over all of it, 32 bytes."""
         return digest("secureps-receipt", self.form())
 
     def form(self, **other: str) -> bytes:
-        """`canonical` of the receipt as `rooted`, with other texts in place of some fields'.
+        """Returns `canonical` of the shortened receipt, with other texts for some fields.
 
-        Whatever is signed, digested or bound of a receipt is a form of it, from one reading.
+        Everything about a receipt that is signed, digested or bound is a form of it.
         """
         return join_fields(Receipt, self._texts | other)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Base:
-    """What an update was trained from: the version, and which of the client's updates of it."""
+    """The base of an update: a version, and the number of the client's update of it."""
 
     version: int
     step: int
@@ -166,8 +165,8 @@ class Member:
 
     Args:
         weight: the rule's, an integer >= 1.
-        version, step, update, examples: those of its receipt; who closes a cohort adds the last
-            two.
+        version, step, update, examples: of its receipt; the last two are added when the cohort
+            closes.
     """
 
     id: SubmissionId
@@ -184,16 +183,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """Submissions that are summed together: fixed in the journal before anyone hears of it.
+    """Submissions that are summed together; journalled before any party hears of it.
 
     Args:
         group, number: its name; numbers of a group only grow.
-        version: the version it will make (its predecessor is version - 1).
+        version: the version it will make; its predecessor is version - 1.
         epoch: the placement epoch it was closed under.
         members: sorted by id.
-        scale: under adaptive clipping, that of the base version: the unit of the members'
-            updates; None elsewhere.
-        committee: that of all members' receipts.
+        scale: of the base version under adaptive clipping: the unit of the members' updates; else
+            None.
+        committee: of all members' receipts.
     """
 
     group: str
@@ -229,12 +228,12 @@ class Held:
 
 
 def sharing_id(run: bytes, id: SubmissionId) -> bytes:
-    """Names a submission where its one-time key is shared: over all runs, 32 bytes."""
+    """Names a submission for the sharing of its one-time key: over all runs, 32 bytes."""
     return digest("secureps-shared-key", run, canonical(id))
 
 
 def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
-    """Names a cohort where a holder answers for it: over all runs, 32 bytes."""
+    """Names a cohort in a holder's answers: over all runs, 32 bytes."""
     return digest("secureps-cohort", run, canonical(cohort))
 
 
@@ -242,8 +241,8 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
     """Names one opening for all key holders, 32 bytes: D of `crypto.sharing`.
 
     It fixes the run, the committee, the group, the version, every member with its weight and base,
-    and every receipt. It leaves out what a restarted coordinator may name otherwise (the cohort's
-    number, its placement), and the scale that follows from the version, so that the same opening
+    and every receipt. It leaves out the cohort's number and placement, which may differ after a
+    restart of the coordinator, and the scale, which depends on the version: so the same opening
     always gets the same answers.
     """
     named = dataclasses.replace(cohort, number=0, epoch=0, scale=None)
@@ -253,22 +252,22 @@ def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> b
 
 
 def ciphertext_root(blocks: tuple[bytes, ...], correction: bytes | None = None) -> bytes:
-    """One digest over the digests of all blocks, and the key's correction if any, 32 bytes."""
+    """Digests all blocks' digests, and the key's correction if any: 32 bytes."""
     return digest(
         "secureps-ciphertext-root", *blocks, *(() if correction is None else (correction,))
     )
 
 
 def shorten(receipt: Receipt) -> Receipt:
-    """What is signed and what key holders get: the root stands for what they have no use for.
+    """Returns the receipt that is signed and that key holders get: the root replaces two fields.
 
-    So it has the same few bytes for a model of any size, and a key of any length.
+    So it has the same few bytes for a model of any size and a key of any length.
     """
     return dataclasses.replace(receipt, blocks=(), correction=None)
 
 
 def enveloped_part(receipt: Receipt, holder: str) -> bytes:
-    """What a holder's envelope is bound to: its name, and all that is signed but the envelopes."""
+    """Returns what a holder's envelope is bound to: its name, and all signed fields but two."""
     return holder.encode() + b"\n" + receipt.form(envelopes="[]", signature='""')
 
 
@@ -284,30 +283,30 @@ def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
 
 
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:
-    """Digest of one published version of a group, from its blocks' digests."""
+    """Digests one published version of a group, from its blocks' digests."""
     return digest("secureps-model", group.encode(), version.to_bytes(8, "little"), *blocks)
 
 
 class Outcome(StrEnum):
-    """What became of a submission whose receipt was accepted; a string everywhere.
+    """The fate of a submission whose receipt was accepted; a string everywhere.
 
-    `INCLUDED`: part of a version; `DURABLE`: of one that a checkpoint has; `DROPPED`: part of
-    none, ever; `LOST`: nobody has its bytes any more.
+    `INCLUDED`: part of a version; `DURABLE`: of one that a checkpoint has; `DROPPED`: part of none,
+    ever; `LOST`: no party has its bytes any more.
 
-    The words for what else may end without what it was for, and the records that say so:
+    The words for other failures, and the records that state them:
 
-    submission   dropped (an `Outcome`); withdrawn: refused on its way (`Withdraw`)
-    cohort       reopened: nothing was opened, it closes anew (`CohortReopened`); burnt:
-                 charged, and never opened (`CohortBurnt`); spoilt: burnt for what a member of
-                 it sent
-    opening      refused: by one holder (`OpenRefused`); failed: with these answers, and others
-                 may do (`OpeningFailed`)
-    round        given up: nothing was opened (`RoundGivenUp`)
-    member       declined: takes no part in a round (`MemberDeclined`); passed over: nobody
-                 waits for it (`MemberPassed`); retired: leaves for good (`Retire`);
-                 isolated: left out, it spoils cohorts (`ClientIsolated`)
-    evaluation   skipped (`EvaluationSkipped`)
-    row-block    resigned: it stays at its version (`GroupResigned`)
+        submission   dropped (an `Outcome`); withdrawn: refused on its way (`Withdraw`)
+        cohort       reopened: nothing was opened, it closes anew (`CohortReopened`); burnt:
+                     charged, and never opened (`CohortBurnt`); spoilt: burnt because of what a
+                     member of it sent
+        opening      refused: by one holder (`OpenRefused`); failed: with these answers, and others
+                     may do (`OpeningFailed`)
+        round        given up: nothing was opened (`RoundGivenUp`)
+        member       declined: takes no part in a round (`MemberDeclined`); passed over: the others
+                     no longer wait for it (`MemberPassed`); retired: leaves for good (`Retire`);
+                     isolated: left out, it spoils cohorts (`ClientIsolated`)
+        evaluation   skipped (`EvaluationSkipped`)
+        row-block    resigned: it stays at its version (`GroupResigned`)
     """
 
     INCLUDED = "included"

@@ -24,8 +24,8 @@ from secureps.audit.entries import (
     load,
     verify_end,
 )
-from secureps.audit.ledger_statement import party_of, statement, verified
-from secureps.audit.page import page
+from secureps.audit.ledger_statement import party_of, read_verified, sign_statement
+from secureps.audit.page import build_page
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest
@@ -97,7 +97,7 @@ def export(
         log = load(whole)
         _write(out, whole)
     if printed is not None:
-        _write(printed, page(log, file_digest(whole).hex()).encode())
+        _write(printed, build_page(log, file_digest(whole).hex()).encode())
     return log, len(told) - known
 
 
@@ -232,16 +232,16 @@ def export_ledger(
             f"{ledger} is the ledger of {named(sorted(clients))}, and has no update of {name}: "
             f"name the ledger that is {name}'s, or its own client by --name"
         )
-    data = statement(own, name, me)
+    data = sign_statement(own, name, me)
     _write(out, data)
-    return verified(data, me.public)
+    return read_verified(data, me.public)
 
 
 def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
     """Reads a signed statement of a ledger; DamagedStore if it was changed."""
     data = _read(path)
     with naming(path, DamagedStore):
-        return verified(data, load_public(kit).roster.identity(party_of(data)))
+        return read_verified(data, load_public(kit).roster.identity(party_of(data)))
 
 
 def demand_ledger(ledger: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import typer
 
 from secureps import __version__
-from secureps.dashboard.command import dashboard, own_beside, showing
+from secureps.dashboard.command import dashboard, show_own_page, show_run
 from secureps.errors import ConfigError, SecurepsError, exit_status
 from secureps.exhaustion import disable_core_dumps
 from secureps.run import commands
@@ -245,7 +245,7 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nullcontext, standby, pin)
+    also = (Extras(tensorboard, mlflow), copies, show_run() if shown else nullcontext, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
@@ -488,7 +488,7 @@ def join(
             with logging_as(log_format, name, verbose):
                 typer.echo(join_and_hold(joining, words, log_format, secret))
             return
-        with logging_as(log_format, name, verbose), own_beside(joining, shown):
+        with logging_as(log_format, name, verbose), show_own_page(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
             reason = run(script, joining, given, pin)
     typer.echo(reason)

@@ -381,9 +381,9 @@ def verify_ledger(
 
 
 def _say_statement(told: Mapping[str, object], before: str = "") -> None:
-    from secureps.audit.ledger_statement import summary
+    from secureps.audit.ledger_statement import summarize
 
-    typer.echo(f"{before}{summary(told)}")
+    typer.echo(f"{before}{summarize(told)}")
 
 
 audit_log = typer.Typer(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from secureps.audit.entries import NOT_TOLD, TOLD, Entry, Spent, chapter_of, entries, epsilons
+from secureps.audit.entries import KINDS, LEFT_OUT, Entry, Spent, chapter_of, entries, epsilons
 from secureps.errors import DamagedStore
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.encoding import to_plain
@@ -36,20 +36,20 @@ def told(*records: Any) -> list[Any]:
 
 
 def test_every_record_is_told_or_is_not() -> None:
-    assert set(TOLD) & NOT_TOLD == set()
-    assert set(TOLD) | NOT_TOLD == set(RECORDS.values())
+    assert set(KINDS) & LEFT_OUT == set()
+    assert set(KINDS) | LEFT_OUT == set(RECORDS.values())
 
 
-@pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_what_is_told_of_it_is_there_and_json(kind: type) -> None:
-    assert set(TOLD[kind].fields) <= set(dir(kind))
+    assert set(KINDS[kind].fields) <= set(dir(kind))
     record = example(kind)
     if isinstance(record, RosterFollowed):
         record = RosterFollowed(ROSTER.to_bytes().decode())
     (entry,) = told(record)
     assert json.loads(json.dumps(entry.facts)) == entry.facts
     assert entry.facts
-    assert chapter_of(entry.what) == TOLD[kind].chapter
+    assert chapter_of(entry.what) == KINDS[kind].chapter
 
 
 def test_what_a_client_keeps_to_itself_is_not_told() -> None:

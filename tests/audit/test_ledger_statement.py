@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.audit.ledger_statement import party_of, statement, summary, verified
+from secureps.audit.ledger_statement import party_of, read_verified, sign_statement, summarize
 from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, KitError
 from secureps.messages.charge import Charge
@@ -39,7 +39,7 @@ def filled(path: Path) -> BudgetLedger:
 
 
 def test_it_says_what_each_run_spent_and_when(tmp_path: Path) -> None:
-    told = json.loads(statement(filled(tmp_path / "own.db"), "one", ME))
+    told = json.loads(sign_statement(filled(tmp_path / "own.db"), "one", ME))
     assert told["party"] == "one"
     assert told["epsilon"] == round(epsilon([fact(v) for _, v in FACTS], OWN_DELTA), 3)
     assert told["delta"] == OWN_DELTA
@@ -57,13 +57,13 @@ def test_it_says_what_each_run_spent_and_when(tmp_path: Path) -> None:
 
 def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "own.db")
-    before = json.loads(statement(ledger, "one", ME))
-    assert (before["without_privacy"], summary(before)[-5:]) == (0, " says")
+    before = json.loads(sign_statement(ledger, "one", ME))
+    assert (before["without_privacy"], summarize(before)[-5:]) == (0, " says")
     days = iter(range(10))
     clock = lambda: 1.5e9 + 86400.0 * next(days)  # noqa: E731
     for version in range(2):
         expose(BudgetLedger(ledger.path, clock=clock), b"\3" * 32, [version])
-    told = json.loads(statement(ledger, "one", ME))
+    told = json.loads(sign_statement(ledger, "one", ME))
     assert (told["epsilon"], told["without_privacy"]) == (before["epsilon"], 2)
     assert told["runs"][:2] == before["runs"]
     assert told["runs"][2] == {
@@ -74,30 +74,30 @@ def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
         "epsilon": None,
         "without_privacy": 2,
     }
-    assert summary(told).endswith(" says, and at most 2 updates with no privacy")
+    assert summarize(told).endswith(" says, and at most 2 updates with no privacy")
     expose(BudgetLedger(ledger.path, clock=clock), b"\4" * 32, [0])
-    told = json.loads(statement(ledger, "one", ME))
+    told = json.loads(sign_statement(ledger, "one", ME))
     assert [run["without_privacy"] for run in told["runs"]] == [0, 0, 2, 1]
     assert told["without_privacy"] == 3
     del before["without_privacy"]  # as 0.1.0 wrote it
-    assert summary(before).endswith(" says")
+    assert summarize(before).endswith(" says")
 
 
 def test_whoever_changes_it_is_found(tmp_path: Path) -> None:
-    data = statement(filled(tmp_path / "own.db"), "one", ME)
+    data = sign_statement(filled(tmp_path / "own.db"), "one", ME)
     assert party_of(data) == "one"
-    assert verified(data, ME.public)["party"] == "one"
+    assert read_verified(data, ME.public)["party"] == "one"
     with pytest.raises(DamagedStore, match="was changed, or somebody else made it"):
-        verified(data, Identity.generate().public)
+        read_verified(data, Identity.generate().public)
     for old, new in ((b'"updates": 2', b'"updates": 1'), (b'"one"', b'"two"'), (b"2033", b"2032")):
         assert old in data
         with pytest.raises(DamagedStore):
-            verified(data.replace(old, new), ME.public)
+            read_verified(data.replace(old, new), ME.public)
     with pytest.raises(DamagedStore, match="not the bytes"):
-        verified(data.replace(b'{\n "party"', b'{\n "party": "two",\n "party"'), ME.public)
+        read_verified(data.replace(b'{\n "party"', b'{\n "party": "two",\n "party"'), ME.public)
     signature = json.loads(data)["signature"].encode()
     with pytest.raises(DamagedStore, match="not the bytes"):
-        verified(data.replace(signature, signature.upper()), ME.public)
+        read_verified(data.replace(signature, signature.upper()), ME.public)
     for nothing in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000):
         with pytest.raises(DamagedStore):
             party_of(nothing)

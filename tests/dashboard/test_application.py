@@ -30,9 +30,9 @@ from secureps.dashboard.application import (
     OPEN,
     STREAMS,
     application,
-    bound,
+    bind,
     pages,
-    serving,
+    serve,
 )
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Observation
@@ -56,11 +56,11 @@ def full() -> Board:
 
 @contextmanager
 def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) -> Iterator[Browser]:
-    line = bound("127.0.0.1:0")
+    line = bind("127.0.0.1:0")
     port = line.getsockname()[1]
     access = Access(frozenset({f"127.0.0.1:{port}"}), False, viewer)
     app = application(board, access, lambda name: None, f"secureps-{port}", acts)
-    with serving(app, line, None):
+    with serve(app, line, None):
         yield Browser(f"http://127.0.0.1:{port}/enter?token={access.token}")
 
 
@@ -321,8 +321,8 @@ async def stays(send: Send) -> None:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(module, "PATIENCE", 0.3)
-    line = bound("127.0.0.1:0")
-    with serving(app, line, None):
+    line = bind("127.0.0.1:0")
+    with serve(app, line, None):
         yield line.getsockname()[1]
 
 
@@ -421,4 +421,4 @@ def test_an_error_tells_nobody_what_it_was(
 def test_an_address_that_is_taken_is_said(port: int) -> None:
     for listen in (f"127.0.0.1:{port}", "192.0.2.1:0"):
         with pytest.raises(OperatorError, match=r"^dashboard: cannot listen on "):
-            bound(listen)
+            bind(listen)

@@ -21,7 +21,7 @@ import pytest
 from secureps.client.runner import Joining
 from secureps.client.site_policy import SitePolicy
 from secureps.crypto.tls import tls_name
-from secureps.dashboard.command import own_beside, showing
+from secureps.dashboard.command import show_own_page, show_run
 from secureps.dashboard.dashboard import Looking, dashboard
 from secureps.errors import ConfigError, KitError
 from secureps.extras import command
@@ -249,12 +249,12 @@ def test_a_client_that_takes_part_has_its_page_beside_it(
     own = (run / "kit", "client-00", run / "state" / "client-00")
     joining = Joining("127.0.0.1:9", *own, terms=Terms(budget=8.0), site=site)
     charge(BudgetLedger(tmp_path / "site.db"), b"\x05" * 32, FACT)
-    with own_beside(joining, True):
+    with show_own_page(joining, True):
         browser = Browser(capsys.readouterr().out.split()[-1])
         told = browser.told(lambda each: "holder" in each)["holder"]
     assert told["own_budget"] == 3.0, "the stricter of both"
     assert [*told["runs"]] == ["05" * 8], "its site's ledger"
-    with own_beside(joining, False):
+    with show_own_page(joining, False):
         assert capsys.readouterr().out == ""
 
 
@@ -263,7 +263,7 @@ def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
 ) -> None:
     origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
     (kit.parent / ORIGIN).write_text(json.dumps(origin))
-    with claim_folder(kit.parent), showing()(kit.parent):
+    with claim_folder(kit.parent), show_run()(kit.parent):
         browser = Browser(capsys.readouterr().out.split()[-1])
         told = browser.told(lambda each: each["operator"]["blocking"])["operator"]
         assert acted(browser)[0] == 403, "it was not begun with --act"

@@ -10,13 +10,13 @@ import pytest
 
 from secureps.dashboard import Json
 from secureps.dashboard.board import Facts
-from secureps.dashboard.observation import KEPT, Course, Observation, Seen, with_journal
+from secureps.dashboard.observation import KEPT, Course, Observation, Seen, add_journal
 from secureps.dashboard.operator_view import (
     AT,
     NAMED,
     ROWS,
     STEPS,
-    blocking,
+    blockers,
     operator_view,
 )
 from secureps.messages.requests import (
@@ -52,7 +52,7 @@ def seen(status: Status, *before: Status) -> Seen:
 
 
 def waits(status: Status, plan: object = PLAN) -> list[tuple[str, str]]:
-    return [(each["name"], each["why"]) for each in blocking(seen(status), PLAN if plan else None)]
+    return [(each["name"], each["why"]) for each in blockers(seen(status), PLAN if plan else None)]
 
 
 def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
@@ -60,7 +60,7 @@ def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
         ("shard-1", "is away"),
         ("hospital-of-st.-anne", "owes an update"),
     ]
-    (shard, _) = blocking(seen(without(STATUS, "shard-1"), STATUS), PLAN)
+    (shard, _) = blockers(seen(without(STATUS, "shard-1"), STATUS), PLAN)
     assert shard["since"] == 1.0
 
 
@@ -100,7 +100,7 @@ def test_a_client_that_is_late_and_gone_is_said_so() -> None:
 
 def test_a_client_that_is_just_at_work_is_no_trouble() -> None:
     for away, ill in (((), [False]), ((CLIENTS[2],), [True]), (("shard-0",), [True, False])):
-        assert [each["ill"] for each in blocking(seen(without(STATUS, *away)), PLAN)] == ill
+        assert [each["ill"] for each in blockers(seen(without(STATUS, *away)), PLAN)] == ill
 
 
 def test_of_many_who_are_awaited_some_are_named() -> None:
@@ -115,11 +115,11 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
     looks = Observation()
     looks.take(STATUS, 1.0)
     silent = looks.miss("no connection to coordinator", 2.0)
-    (first, *_) = blocking(silent, PLAN)
+    (first, *_) = blockers(silent, PLAN)
     assert (first["name"], first["why"], first["since"]) == (
         *("coordinator", "no connection to coordinator", 2.0),
     )
-    assert blocking(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == []
+    assert blockers(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == []
     over = replace(without(STATUS, "shard-1"), finished="all 4 versions are made")
     assert waits(over) == []
     assert shown(seen(over))["over"]
@@ -181,7 +181,7 @@ def test_what_a_client_was_told_or_said_stays_known() -> None:
 
 
 def test_by_the_journal_alone_it_is_known_how_a_run_stands_and_not_who_is_there() -> None:
-    view = shown(with_journal(Seen(), without(STATUS, "shard-1", "client-00")))
+    view = shown(add_journal(Seen(), without(STATUS, "shard-1", "client-00")))
     assert states(view) == {"not known"}
     assert view["parties"][0]["state"] == "not known", "nobody asked it"
     assert (view["blocking"], view["calm"], view["asked"]) == ([], "", True)
@@ -203,14 +203,14 @@ def test_before_any_status_nothing_is_said_to_be_well() -> None:
 def test_the_journals_status_stands_where_the_coordinators_is_missing_or_its_last() -> None:
     newer = replace(STATUS, incarnation=2)
     looks = Observation()
-    assert with_journal(looks.seen, newer).status == newer
+    assert add_journal(looks.seen, newer).status == newer
     live = looks.take(STATUS, 1.0)
-    assert with_journal(live, newer) is live
+    assert add_journal(live, newer) is live
     silent = looks.miss("no connection", 2.0)
-    assert with_journal(silent, newer).status == STATUS, "it may come again"
+    assert add_journal(silent, newer).status == STATUS, "it may come again"
     over = looks.miss("stopped", 3.0, over=True)
-    assert with_journal(over, newer).status == newer
-    assert with_journal(over, None) is over
+    assert add_journal(over, newer).status == newer
+    assert add_journal(over, None) is over
 
 
 def test_every_phase_is_at_a_step_and_steps_go_on() -> None:
@@ -304,8 +304,8 @@ MOVE = Move("add-shard", "shard-9", 1, 4, 256, 1024, "waits for client-00")
 
 def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
     status = replace(STATUS, servers=(*STATUS.servers, SPARE))
-    assert [each["name"] for each in blocking(seen(status), PLAN)] == [
-        each["name"] for each in blocking(seen(STATUS), PLAN)
+    assert [each["name"] for each in blockers(seen(status), PLAN)] == [
+        each["name"] for each in blockers(seen(STATUS), PLAN)
     ]
     (row,) = [each for each in shown(seen(status))["parties"] if each["name"] == "shard-9"]
     assert row["detail"] == "0 blocks; has left: removed by the operator"

@@ -13,7 +13,7 @@ from secureps.dashboard.observation import (
     Observation,
     Report,
     Seen,
-    costs_of,
+    merge_costs,
     read_report,
     scores_view,
 )
@@ -142,8 +142,8 @@ def test_costs_are_the_reports_and_else_what_was_seen() -> None:
     looked = seen()
     (own,) = looked.costs
     assert (own.version, own.up) == (3, 1000.0)
-    assert costs_of(looked, None) == looked.costs
-    assert [(cost.version, cost.up) for cost in costs_of(looked, report(3))] == [
+    assert merge_costs(looked, None) == looked.costs
+    assert [(cost.version, cost.up) for cost in merge_costs(looked, report(3))] == [
         *((1, 30.0), (2, 30.0), (3, 1000.0))
     ]
-    assert costs_of(looked, report(4))[-1].up == 30.0, "all of it, and not what was seen alone"
+    assert merge_costs(looked, report(4))[-1].up == 30.0, "all of it, and not what was seen alone"

@@ -16,15 +16,15 @@ from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
     CourseSource,
-    Followed,
+    JournalFold,
     KnownLedger,
     LedgersSource,
     Source,
-    checked,
-    fed,
+    feed,
     holder_source,
     logs_source,
     report_source,
+    verify_logs,
 )
 from secureps.errors import DamagedStore, PlanRefused
 from secureps.messages.charge import Release
@@ -104,14 +104,14 @@ class Seqs:
             raise DamagedStore("no row that can be")
 
 
-def taken(followed: Followed[Seqs]) -> list[int]:
+def taken(followed: JournalFold[Seqs]) -> list[int]:
     """Which rows another look takes."""
     before = 0 if followed._known is None else len(followed._known[0].seqs)
     return followed.read().seqs[before:]
 
 
 def test_a_look_takes_the_rows_that_are_new_and_no_others(tmp_path: Path) -> None:
-    followed = Followed(tmp_path / "journal.db", Seqs)
+    followed = JournalFold(tmp_path / "journal.db", Seqs)
     with closing(SqliteJournal(followed.journal)) as journal:
         journal.append(0.0, [Incarnated(n) for n in range(1, 4)])
         assert taken(followed) == [1, 2, 3]
@@ -135,7 +135,7 @@ def test_a_look_takes_the_rows_that_are_new_and_no_others(tmp_path: Path) -> Non
 
 
 def test_another_journal_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
-    followed, known = Followed(tmp_path / "journal.db", Seqs), list[Seqs]()
+    followed, known = JournalFold(tmp_path / "journal.db", Seqs), list[Seqs]()
     for second in (1.0, 2.0):
         with closing(SqliteJournal(followed.journal)) as journal:
             journal.append(second, [Incarnated(1), Incarnated(2)])
@@ -149,7 +149,7 @@ def test_another_journal_in_its_place_is_read_from_its_start(tmp_path: Path) -> 
 def test_what_could_not_be_taken_is_not_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followed = Followed(tmp_path / "journal.db", Seqs)
+    followed = JournalFold(tmp_path / "journal.db", Seqs)
     with closing(SqliteJournal(followed.journal)) as journal:
         journal.append(0.0, [Incarnated(1)])
         assert taken(followed) == [1]
@@ -307,7 +307,7 @@ def test_logs_are_verified_and_what_is_wrong_is_named(run: Path, tmp_path: Path)
     assert sound["sound"]
     assert "coordinator (coordinator), run " in sound["text"]
     assert (changed["file"], changed["sound"]) == ("changed.jsonl", False)
-    assert [each["file"] for each in checked([good, good], run / "kit")][-1] == "together"
+    assert [each["file"] for each in verify_logs([good, good], run / "kit")][-1] == "together"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go(
             board.put(lambda facts: replace(facts, logs=()))
             looked.set()
 
-    with fed(board, [Journal()]):
+    with feed(board, [Journal()]):
         until(lambda: board.facts.troubles == {"a journal": told})
         mended.set()
         assert looked.wait(20)

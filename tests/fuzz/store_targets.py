@@ -12,7 +12,7 @@ import numpy as np
 
 from secureps.audit import entries as chained_file
 from secureps.audit.entries import Begin, End, Entry, Spent, dump
-from secureps.audit.ledger_statement import party_of, statement, verified
+from secureps.audit.ledger_statement import party_of, read_verified, sign_statement
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.errors import Malformed
@@ -339,11 +339,11 @@ def _statement(path: Path) -> Target:
     ledger = BudgetLedger(path, clock=lambda: 1.7e9)
     for version in range(2):
         charge(ledger, b"r" * 32, Charge("one", "all", version, 1.1, 0.05, 20))
-    honest = statement(ledger, "one", ME)
+    honest = sign_statement(ledger, "one", ME)
 
     def read(data: bytes) -> bytes:
         party_of(data)
-        verified(data, ME.public)
+        read_verified(data, ME.public)
         return data
 
     of = ("audit.ledger_statement:verified", "audit.ledger_statement:_body")

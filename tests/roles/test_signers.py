@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from secureps.audit.entries import Begin, End, dump, verify_end
-from secureps.audit.ledger_statement import party_of, statement, verified
+from secureps.audit.ledger_statement import party_of, read_verified, sign_statement
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import ROLES, Identity, Role
 from secureps.crypto.roster import (
@@ -287,8 +287,8 @@ def ledger_statement(folder: Path) -> Signed:
     ledger = BudgetLedger(folder / "ledger.db")
 
     def hear(author: str, signer: str) -> None:
-        told = statement(ledger, author, SIGNERS[signer])
-        verified(told, ROSTER.identity(party_of(told)))
+        told = sign_statement(ledger, author, SIGNERS[signer])
+        read_verified(told, ROSTER.identity(party_of(told)))
 
     return Signed(PARTIES, hear)
 

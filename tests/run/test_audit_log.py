@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from secureps.audit.entries import Begin, Entry, dump, load
-from secureps.audit.page import page
+from secureps.audit.page import build_page
 from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
 from secureps.messages.format import FORMAT
 from secureps.policy.plan import Plan
@@ -329,7 +329,7 @@ def test_the_commands(folder: Path) -> None:
 def test_a_page_of_a_hostile_reason_is_text(folder: Path) -> None:
     log = load((folder / "coordinator.jsonl").read_bytes())
     log.entries[0].facts["client"] = "<script>alert(1)</script>"
-    assert "<script" not in page(log, "")
+    assert "<script" not in build_page(log, "")
 
 
 def test_a_kit_that_went_on_to_later_rosters_knows_the_one_of_the_run(folder: Path) -> None:
