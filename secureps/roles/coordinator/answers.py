@@ -1,7 +1,6 @@
-"""What shards and key holders answer in the six steps of a version.
+"""Handles the answers of shards and key holders in the six steps of a version.
 
-An answer may come late, come twice, or be about a cohort of another run: one that is past
-changes nothing.
+An answer may come late or twice. If its step is past, it changes nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from secureps.wording import named
 
 
 def take_held(tx: Transaction, event: Held) -> None:
-    """A shard holds sums of a cohort, or says so again while that is opened.
+    """Takes a shard's digests of its sums of a cohort, the first time or again while it is opened.
 
     Raises:
-        Malformed: they are not of its blocks.
+        Malformed: there is not one digest for each block of the shard.
     """
     holding = _find_in_phase(tx, event.group, Phase.HOLDING, event.cohort)
     group = holding or _find_opening(tx, event.group, event.cohort)
@@ -51,15 +50,15 @@ def take_held(tx: Transaction, event: Held) -> None:
 
 
 def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
-    """Opens the cohort when all shards hold it."""
+    """Journals that a shard holds the cohort, and opens it when all shards do."""
     held, shard = group.closed_cohort.held, said.shard
     known = {name: each.sums for name, each in held.items()}
     if not commit.agrees(tx, group, f"sums of cohort {group.number}", known, shard, said.sums):
         return
     replaced = shard in held and held[shard] != said
-    if held.get(shard) != said:  # whoever lost its disk may have drawn other noise: nobody saw any
+    if held.get(shard) != said:  # after a lost disk it may have drawn new noise; none was opened
         tx.write(said)
-    if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
+    if replaced and group.phase is Phase.HOLDING:  # others may have disagreed with its old sums
         commit.hold_again(tx, group)
     if group.phase is not Phase.OPENING:
         return
@@ -72,8 +71,8 @@ def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
 def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
     """Checks sums that a shard made anew, after it lost its journal.
 
-    They must be those that holders were shown: what is in others, such as noise under another seed,
-    is no part of what is opened.
+    They must be the sums that key holders were shown. Others, for example with noise of another
+    seed, are not what is being opened.
     """
     shard = said.shard
     if group.closed_cohort.held.get(shard) != said:
@@ -82,12 +81,12 @@ def _hold_once_more(tx: Transaction, group: GroupState, said: Held) -> None:
     elif group.phase is Phase.PREPARING:
         blocks = tx.federation.owners(group.name)[shard]
         tx.order(shard, commit.make_prepare(tx, group, blocks))
-    elif tx.sessions.asked.isdisjoint(group.summed):  # no member is waited for any more
+    elif tx.sessions.asked.isdisjoint(group.summed):  # no member has to send again
         tx.reasons[group.name] = OPENS
 
 
 def take_missing(tx: Transaction, event: Missing) -> None:
-    """A shard lacks blocks, of a founding model or of a cohort's members, or opened sums."""
+    """Has blocks or opened sums that a shard lacks sent to it again."""
     group = tx.group(event.group)
     wanted = tuple(id for id in event.ids if id in group.receipts)
     if group.phase is Phase.FOUNDING:
@@ -95,7 +94,7 @@ def take_missing(tx: Transaction, event: Missing) -> None:
     elif _find_opening(tx, event.group, event.cohort) is not None:
         _lose_opened(tx, group, wanted)
     elif group.phase is Phase.HOLDING and group.number == event.cohort and wanted:
-        # nothing was opened: the members send again, and the rule closes anew
+        # nothing was opened, so the members send again, and the rule closes another cohort
         tx.write(CohortReopened(group.name, group.number, wanted))
         commit.send_again(tx, wanted)
 
@@ -103,8 +102,8 @@ def take_missing(tx: Transaction, event: Missing) -> None:
 def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """Has the holders open the same cohort once more, because a shard lost opened sums.
 
-    If it lost blocks of members too, these send again first: as long as they can, the cohort is not
-    burnt, for no holder opens another of this version with these clients.
+    If the shard lost blocks of members too, these members send again first. Only if they cannot is
+    the cohort burnt, because no holder opens another cohort of this version with these clients.
     """
     gone = sorted(id.client for id in ids if id in tx.sessions.gone)
     if gone:
@@ -123,7 +122,7 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
 
 
 def take_spoilt(tx: Transaction, event: Spoilt) -> None:
-    """A shard cannot use what was opened; of a committee's answers another sum may serve."""
+    """Burns a cohort whose sum a shard cannot use, or has another sum of keys tried."""
     if not (group := _find_in_phase(tx, event.group, Phase.PREPARING, event.cohort)):
         return
     making = group.closed_cohort
@@ -136,10 +135,10 @@ def take_spoilt(tx: Transaction, event: Spoilt) -> None:
 
 
 def take_prepared(tx: Transaction, event: Prepared) -> None:
-    """A shard has made its blocks of the next version.
+    """Notes that a shard has made its blocks of the next version.
 
     Raises:
-        Malformed: they are not its blocks, or come with metrics or a scale that nobody asked for.
+        Malformed: they are not its blocks, or come with metrics or a scale that were not asked for.
     """
     group = tx.federation.groups.get(event.group)
     if group is not None and event.epoch:
@@ -167,7 +166,7 @@ def take_prepared(tx: Transaction, event: Prepared) -> None:
 
 
 def take_checkpointed(tx: Transaction, event: Checkpointed) -> None:
-    """A shard has written its part of the newest checkpoint."""
+    """Notes that a shard has written its part of the newest checkpoint."""
     last = tx.federation.last_checkpoint
     if last is None or last.number != event.number:
         return
@@ -181,11 +180,11 @@ def take_checkpointed(tx: Transaction, event: Checkpointed) -> None:
 
 
 def take_opened(tx: Transaction, event: Opened) -> None:
-    """A holder that decrypts has opened the sums of a cohort.
+    """Takes the digests of the sums that a decrypting holder opened.
 
     Raises:
         Malformed: the run has a committee, or there is not one digest for each block.
-        Conflict: they are of another cohort.
+        Conflict: the sums are of another cohort.
     """
     if opening.has_committee(tx.plan):
         raise Malformed(f"{event.holder}: a committee gives shares of keys, and opens no sums")
@@ -203,11 +202,11 @@ def take_opened(tx: Transaction, event: Opened) -> None:
 
 
 def take_key_share(tx: Transaction, event: KeyShare) -> None:
-    """Keeps a holder's share of a sum of keys, even if others suffice: it may be needed.
+    """Keeps a holder's share of a sum of keys. It may be needed even if there are enough others.
 
     Raises:
-        Malformed: it is no vector of the group's keys.
-        Conflict: it is of another cohort.
+        Malformed: the share is no vector of the group's keys.
+        Conflict: the share is of another cohort.
     """
     group = _find_answered(tx, event)
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
@@ -216,10 +215,10 @@ def take_key_share(tx: Transaction, event: KeyShare) -> None:
 
 
 def take_refusal(tx: Transaction, event: OpenRefused) -> None:
-    """A holder opens no sum of a cohort; of a committee others may suffice.
+    """Notes that a holder refuses to open a cohort; burns it unless other holders may suffice.
 
     Raises:
-        Conflict: it means another cohort.
+        Conflict: the holder means another cohort.
     """
     if not (group := _find_answered(tx, event)):
         return
@@ -237,7 +236,7 @@ def take_refusal(tx: Transaction, event: OpenRefused) -> None:
 
 
 def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
-    """The group whose cohort a holder answers for; None if that is past.
+    """Returns the group whose cohort a holder answers for; None if that cohort is past.
 
     Raises:
         Conflict: the answer is about another cohort of this number, or of another run.

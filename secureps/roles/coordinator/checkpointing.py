@@ -1,4 +1,4 @@
-"""Checkpoints, as the coordinator orders them: when, whose parts, and what they make durable."""
+"""Orders checkpoints: when one begins, which shards owe parts, and what it makes durable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from secureps.wording import named
 
 
 def order(tx: Transaction) -> None:
-    """Begins the next checkpoint if one is due: as the plan says, at the end, or if asked for."""
+    """Begins the next checkpoint if one is due by the plan, at the end, or by an operator's act."""
     federation, last = tx.federation, tx.federation.last_checkpoint
     groups = federation.groups.values()
     if any(group.version < 0 for group in groups) or federation.checkpoint_in_making is not None:
@@ -43,7 +43,7 @@ def order_part(tx: Transaction, shard: str) -> None:
 
 
 def why_cohorts_wait(tx: Transaction) -> str:
-    """Why no cohort closes before the checkpoint in the making is whole; empty where any may."""
+    """Returns why no cohort may close before the checkpoint is whole; empty if one may."""
     if not (away := [shard for shard in parts_due(tx) if shard not in tx.watchers]):
         return ""
     at = [GroupVersion(group.name, group.version) for group in tx.federation.model_groups]
@@ -53,13 +53,13 @@ def why_cohorts_wait(tx: Transaction) -> str:
 
 
 def has_newer_version(tx: Transaction) -> bool:
-    """Whether a group has a version that no checkpoint has, whole or in the making."""
+    """Whether a group has a version newer than every checkpoint, whole or in the making."""
     last, groups = tx.federation.last_checkpoint, tx.federation.groups.values()
     return any(last is None or group.version > last.version_of(group.name) for group in groups)
 
 
 def _is_due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
-    """Whether a group's version is worth a checkpoint; the last one knows all results."""
+    """Whether a group's version is due for a checkpoint; the last one waits for all results."""
     before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
     if is_over(tx, group):
         told = last is not None and last.results == len(tx.federation.trail.results)
@@ -68,7 +68,7 @@ def _is_due(tx: Transaction, group: GroupState, last: CheckpointState | None) ->
 
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
-    """Shards that owe their part of the checkpoint in the making, but for those about to leave."""
+    """Returns shards that owe a part of the checkpoint, without those that are about to leave."""
     last = tx.federation.checkpoint_in_making
     return (
         () if last is None else tuple(s for s in _next_placement(tx).shards if s not in last.parts)
@@ -76,7 +76,7 @@ def parts_due(tx: Transaction) -> tuple[str, ...]:
 
 
 def _next_placement(tx: Transaction) -> Placement:
-    """Where blocks lie once the move under way, if there is one, is finished."""
+    """Returns the placement after the move under way, if there is one."""
     return tx.federation.coming or tx.federation.placement
 
 
@@ -94,10 +94,10 @@ def write_manifest_if_whole(tx: Transaction) -> None:
 
 
 def complete(tx: Transaction, event: ManifestWritten) -> bool:
-    """A manifest is durable; returns whether it makes the newest checkpoint complete.
+    """Takes a durable manifest; returns whether it completes the newest checkpoint.
 
-    Then what it includes is durable: outboxes and spools may forget it. A manifest of an older
-    placement does not count: another one is asked for.
+    Then outboxes and spools may forget what the checkpoint includes. A manifest of an older
+    placement does not count, and another one is asked for.
     """
     tx.sessions.kept, last = event.kept or tx.sessions.kept, tx.federation.checkpoint_in_making
     if last is None or (event.number, event.epoch) != (last.number, _next_placement(tx).epoch):

@@ -1,10 +1,10 @@
 """The six steps of a version, as the coordinator drives them.
 
-1 close    cohort and weights journalled before any message names them
-2 hold     every shard verifies and sums; what is missing leads to a new close
-3 open     only when all hold
+1 close    the cohort and its weights are journalled before any message names them
+2 hold     every shard verifies and sums; if blocks are missing, the cohort closes anew
+3 open     key holders open the cohort, once all shards hold it
 4 prepare  shards average and step; their new blocks are durable
-5 commit   when all are prepared
+5 commit   the version is journalled when all shards are prepared
 6 publish  clients are told
 """
 
@@ -25,21 +25,21 @@ from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.roles.machine import Say
 
 REASON_LIMIT = 300
-"""Characters of another party's own words that are kept."""
+"""Most characters that are kept of another party's own words."""
 
 
 # --- before version 0 -------------------------------------------------------------
 
 
 def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
-    """Has the shards make version 0, of a client's founding model or of the plan's file (None)."""
+    """Has shards make version 0 of a client's founding model, or of the plan's file (None)."""
     for shard in tx.federation.owners(group.name):
         if shard not in group.coming:
             tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
 def founding_models(tx: Transaction, group: GroupState) -> tuple[Receipt | None, ...]:
-    """What version 0 is to be made of: the plan's file (None), or the models that are here."""
+    """Returns what version 0 may be made of: the plan's file (None), or clients' models."""
     return (None,) if tx.plan.is_given(group.name) else tuple(group.receipts.values())
 
 
@@ -47,7 +47,7 @@ def founding_models(tx: Transaction, group: GroupState) -> tuple[Receipt | None,
 
 
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
-    """Closes a cohort, journalled before any message names it."""
+    """Closes a cohort; it is journalled before any message names it."""
     receipts = {m.id: group.receipts[m.id] for m in members}
     own = ((m, receipts[m.id]) for m in members)
     whole = (replace(m, step=r.step, update=r.update, examples=r.examples) for m, r in own)
@@ -77,12 +77,12 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
 
 
 def hold_again(tx: Transaction, group: GroupState) -> None:
-    """Has every shard say once more what it holds of the cohort, or what it lacks."""
+    """Has every shard report once more that it holds the cohort, or which blocks it lacks."""
     tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
 
 
 def resume_submission(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """A client is here again that has a submission whose fate is open."""
+    """Goes on with an open submission whose client is here again."""
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
     elif receipt.id in tx.sessions.asked:
@@ -90,7 +90,7 @@ def resume_submission(tx: Transaction, group: GroupState, receipt: Receipt) -> N
 
 
 def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Blocks of a submission are with the shards (again): goes on with what waited for them."""
+    """Goes on with the steps that waited for a submission's blocks, which shards have again."""
     tx.sessions.asked.discard(receipt.id)
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
@@ -120,7 +120,7 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
 
 
 def open_again(tx: Transaction, group: GroupState) -> None:
-    """Asks the holders to open the cohort that every shard holds, the same one as before."""
+    """Asks the holders to open the cohort that every shard holds."""
     order = make_open(tx, group)
     for holder in opening.asked_holders(tx, group):
         tx.order(holder, order)
@@ -139,9 +139,9 @@ def record_opening(
 
 
 def burn(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
-    """Burns the cohort: nobody will ever open it, and its members are dropped.
+    """Burns the cohort: it is never opened, and its members' submissions are dropped.
 
-    `spoilt`: what a member of a committee's cohort sent is to blame.
+    `spoilt`: the update of a member is to blame.
     """
     ids = group.summed
     tx.write(records.CohortBurnt(group.name, group.number, reason, spoilt))
@@ -149,14 +149,14 @@ def burn(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) 
     recovery.isolate(tx, group)
 
 
-# --- what a committee of holders says ---------------------------------------------
+# --- a committee's answers --------------------------------------------------------
 
 
 def try_answers(tx: Transaction, group: GroupState) -> Wait:
-    """Tries the next sum of keys that the answers give, if there is one.
+    """Tries the next sum of keys that the holders' answers give, if there is one.
 
-    While fewer than t have answered, it waits, but not for holders that were taken off the roster.
-    When all answers that are there are tried, silent holders have one deadline's time to answer.
+    While fewer than t holders have answered, the group waits, but not for holders off the roster.
+    When all sums have been tried, silent holders have one deadline's time to answer.
     """
     making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
     unanswered = opening.silent_holders(tx, group)
@@ -179,7 +179,7 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
     if late and tx.now < until:
         return Wait(until, f"{in_vain}; waits for {', '.join(late)}")
     verdict = opening.judge_answers(tx, group)
-    # one answer more than needed fits: only two holders that conspire could have made that up
+    # More than t answers fit, which liars could only have arranged together: a client is to blame.
     burn(tx, group, f"{in_vain}: {verdict.reason}", spoilt=len(verdict.consistent) > t)
     return tx.again
 
@@ -194,7 +194,7 @@ def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) ->
 
 
 def prepare_again(tx: Transaction, group: GroupState) -> None:
-    """Tells shards that are not prepared, or may be so no more, once more to prepare."""
+    """Repeats the order to prepare to shards that are not prepared, or may have lost it."""
     for shard, blocks in tx.federation.owners(group.name).items():
         unsure = (group.name, shard) in tx.sessions.unconfirmed
         if unsure or shard not in group.coming:
@@ -202,7 +202,7 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
 
 
 def _repeat_prepare(tx: Transaction, group: GroupState) -> None:
-    """Has shards that have not made the next version yet told once more."""
+    """Repeats the order to make the next version to shards that have not made it."""
     if group.phase is not Phase.FOUNDING:
         prepare_again(tx, group)
         return
@@ -211,7 +211,7 @@ def _repeat_prepare(tx: Transaction, group: GroupState) -> None:
 
 
 def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """Notes that a shard is prepared; returns whether all are, and the version is published."""
+    """Notes that a shard is prepared; publishes once all are, and returns whether it did."""
     if _is_given_up(tx, group, by):
         _repeat_prepare(tx, group)
         return False
@@ -225,7 +225,7 @@ def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming_scale):
         replaced = by.shard in known
         tx.write(by)
-        if replaced:  # others were not heard while this one erred
+        if replaced:  # others may have disagreed with its earlier blocks
             _repeat_prepare(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
     tx.sessions.note_whole(by.shard, group.name)
@@ -253,7 +253,7 @@ def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 
 def _is_given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """Whether a shard made version 0 of a founding model that was given up since."""
+    """Whether a shard made version 0 of a founding model that has been given up since."""
     if group.phase is not Phase.FOUNDING or tx.plan.is_given(group.name):
         return False
     owned = tx.federation.owners(group.name)[by.shard]
@@ -264,15 +264,15 @@ def _is_given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 def _may_have_lost_it(tx: Transaction, group: GroupState, shard: str) -> bool:
     """Whether a shard that was prepared may have lost its disk since.
 
-    A shard that is away says it again when it comes back; were the version committed before,
-    nothing could be made of it. While a run is founded nothing is lost yet.
+    A shard that is away reports again when it comes back. If the version were committed before and
+    the shard's disk were lost, its blocks of the version could not be made again.
     """
     away = group.phase is Phase.PREPARING and shard not in tx.watchers
     return away or (group.name, shard) in tx.sessions.unconfirmed
 
 
 def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
-    """Commits the newest version, and says what may be forgotten."""
+    """Makes the order that commits the newest version, and names the oldest one to keep."""
     kept = [c.version_of(group.name) for c in tx.federation.checkpoints]
     keep = max(0, min([group.version - 1, *kept]))
     return orders.Commit(tx.federation.incarnation, group.name, group.version, keep)
@@ -281,13 +281,13 @@ def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
 def make_known(
     tx: Transaction, group: GroupState, shard: str, blocks: tuple[int, ...]
 ) -> orders.Commit:
-    """Commits with all that a shard with these blocks needs to have the version anew."""
+    """Like `make_commit`, with all that a shard with these blocks needs to recover the version."""
     own = tuple(group.blocks[block] for block in blocks)
     return replace(make_commit(tx, group), blocks=own, state=group.states[shard])
 
 
 def make_coming(tx: Transaction, group: GroupState, shard: str) -> orders.Commit | None:
-    """To a shard that holds other blocks by the coming placement; None to all others."""
+    """Makes the order for a shard whose blocks the coming placement changes; None for others."""
     before, coming = tx.federation.placement, tx.federation.coming
     blocks = () if coming is None else coming.blocks_of(group.name, shard)
     if not blocks or blocks == before.blocks_of(group.name, shard):
@@ -308,10 +308,10 @@ def agrees(
     shard: str,
     digests: tuple[bytes, ...],
 ) -> bool:
-    """Whether what a shard says of its blocks is what other shards said; if not, names both.
+    """Whether a shard's digests agree with those of other holders; if not, names both shards.
 
     Args:
-        what: is compared, for people: "sums of cohort 3".
+        what: words for what is compared: "sums of cohort 3".
         known: by shard, the digests of its own blocks in their order.
     """
     if tx.federation.placement.replicas is None:
@@ -327,7 +327,7 @@ def agrees(
 
 
 def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
-    """Like `agrees`, for the scale of a clip or range, of which the last block's holders tell."""
+    """Like `agrees`, for the scale of a clip or range, which the last block's holders report."""
     scale, shard = group.coming_scale, said.shard
     others = [s for s in tx.federation.last_owners(group.name) if s in group.coming and s != shard]
     if said.scale is None or not others or said.scale == scale:

@@ -1,16 +1,16 @@
-"""What is sealed for key holders: flaws in it, holders that are gone, and keys that are erased.
+"""Envelopes for key holders: flaws in them, holders that are gone, and keys that are erased.
 
-flaws     a holder that finds one in an envelope has the submission left out, if it is believed
-holders   where too few are left of those that a group is sealed for, nobody opens what was sent
-          for them, and it is given up. Their successors are due from the newest version on.
-          Who has sealed that version already seals no other (`roles.member.committees`): it
-          sits out until the next. If holders were asked to open one of that version, nobody
-          knows what they made of it, nobody opens another, and the group is given up
-keys      a key is needed while a submission that can still be opened is sealed for it, or one
-          may come that was asked for in a round, or from a version, of before the next key. What
-          holders erase all the same, after a day, opens no more: where too few of them are left,
-          a submission is dropped as stale, and nobody is accused for it. Its version is then
-          sealed anew for newer keys: a version is bound to a committee, and to no key
+flaws     if a holder finds a flaw in an envelope and is believed, the submission is left out
+holders   if too few of a committee are left, its submissions cannot be opened and are given up.
+          From the newest version on, updates are sealed for the successors. A client that has
+          sealed that version already must not seal it again (`roles.member.committees`), so it
+          sits out until the next version. If the old holders were asked to open a cohort of that
+          version, they may have opened it: no other is opened, and the group is given up
+keys      a key is needed while a submission that can still be opened is sealed for it, or may
+          still come because it was asked for before the next key. Holders erase an old key after
+          a day even if it is needed. If too few holders of a submission's keys are left, the
+          submission is dropped as stale, and its client, which is not accused, seals the version
+          anew for newer keys
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
 
 
 def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Asks every holder of a receipt's committee to look into its envelope.
+    """Asks every holder of a receipt's committee to examine its envelope.
 
-    Where no cohort waits for that, holders find flaws while they open the cohort.
+    If cohorts do not wait for that, holders find flaws while they open the cohort.
     """
     if not opening.has_committee(tx.plan) or not opening.is_examined_first(
         group, receipt.id.client
@@ -63,8 +63,8 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
 
 def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
-    """Has holders look into what a client sent before a flaw was found in its envelope."""
-    known = tx.federation.committees  # what came may be sealed for one before the newest
+    """Has holders examine what a client sent before a flaw was found in one of its envelopes."""
+    known = tx.federation.committees  # some may be sealed for an older committee
     for holder in dict.fromkeys(h for each in known for h in each.holders):
         for receipt in opening.unexamined(tx, group, holder):
             if receipt.id.client == client:
@@ -72,17 +72,17 @@ def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
 
 
 def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> None:
-    """Journals what a holder found in an envelope; a flaw drops the submission if it can.
+    """Journals what a holder found in an envelope, and drops a flawed submission if it can.
 
-    No holder was asked to open a cohort that is only held: it is closed anew. Once holders are
-    asked it is too late (this one will refuse its share). Then, or if the holder is not believed,
-    the flaw is noted, and the client remembered; so is what others find in a dropped submission.
+    A cohort that shards only hold closes anew without the submission, because no holder was asked
+    to open it. Once holders were asked it is too late. Then, or if the holder is not believed, only
+    the flaw is noted.
 
     Raises:
         Conflict: the holder was shown another receipt of this name.
     """
     id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
-    # A founding model has no envelopes: only a holder that lies says anything of one.
+    # A founding model has no envelopes, so a holder that reports on one lies.
     if group.phase is Phase.FOUNDING or answer.holder in open_receipts.examined.get(id, ()):
         return
     if id in open_receipts.receipts and answer.about != tx.federation.settled.receipts[id]:
@@ -106,10 +106,10 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
 
 
 def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
-    """Leaves out submissions that stayed in despite a flaw, and that too few can open now.
+    """Leaves out submissions that stayed in despite a flaw, and that too few holders can open now.
 
-    Others of its key holders were to open it, and are on the roster no more. A holder that accuses
-    more clients than it is believed of has nobody left out: what it does not open waits.
+    The holders that were to open them are not on the roster any more. Submissions that only a
+    disbelieved holder could open wait.
     """
     for id in sorted(opening.unopenable(tx, group)):
         holders = group.open_receipts.doubted.get(id, frozenset())
@@ -120,7 +120,7 @@ def leave_out_doubted(tx: Transaction, group: GroupState) -> None:
 
 
 def describe_stuck(tx: Transaction, group: GroupState) -> str:
-    """What waits because a holder that is not believed is needed; empty if nothing does."""
+    """Describes submissions that wait for a holder that is not believed; empty if none do."""
     waiting = opening.unopenable(tx, group)
     if not waiting:
         return ""
@@ -144,7 +144,7 @@ def _leave_out(
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
-    """Whether a flaw that changes nothing now was not noted before."""
+    """Whether a flaw was not noted before."""
     id = answer.id
     if id in group.open_receipts.receipts:
         return answer.holder not in group.open_receipts.doubted.get(id, ())
@@ -153,9 +153,9 @@ def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
 
 
 def _why_disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
-    """Why a holder is not believed; empty if it is.
+    """Returns why a holder is not believed; empty if it is.
 
-    The version must not lack members on the word of a few holders while others can open it.
+    While other holders can open the version, a few holders must not take members from it.
     """
     left = len(opening.remaining_holders(tx, group, id))
     spare = _spare(tx, left)
@@ -175,10 +175,10 @@ def _spare(tx: Transaction, left: int) -> int:
 
 
 def give_up_lost(tx: Transaction, group: GroupState) -> None:
-    """Gives up what nobody opens any more, once there are successors."""
+    """Gives up submissions whose key holders are gone, once there are successors."""
     *earlier, newest = tx.federation.committees or (None,)
     lost = {c.committee: c for c in earlier if c is not None and not opening.is_able(tx, c)}
-    # It is asked at every event: nobody looks through all receipts while nobody is lost.
+    # Every event asks this, so receipts are only looked through if holders are gone.
     if newest is None or not lost or newest.committee in lost or not opening.is_able(tx, newest):
         return
     cohort = group.cohort
@@ -194,14 +194,14 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
     asked = (m.version for cohort in group.spoilt for m in cohort.members)
     if max(asked, default=-1) < group.version:
         _seal_for_newest(tx, group, newest)
-    elif not group.trails:  # what came to nothing there is skipped
+    elif not group.trails:  # a failed round of a trailing group is skipped
         burnt = f"updates of version {group.version}{tx.plan.of(group.name)}"
         text = f"{_describe_loss(tx, due)}, and they were asked to open {burnt}"
         termination.give_up(tx, group, f"{text}: nobody opens others of it")
 
 
 def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommittee]) -> None:
-    """Drops what was sent for these holders; with the round, where there are rounds."""
+    """Drops submissions for these holders; in a group with rounds, the whole round."""
     ids = tuple(
         r.id for r in group.receipts.values() if r.committee in lost and group.can_drop(r.id)
     )
@@ -217,7 +217,7 @@ def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommitte
 
 
 def _seal_for_newest(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
-    """Has the newest version of this group sealed for the newest holders."""
+    """Has this group's newest version sealed for the newest holders."""
     sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"
@@ -249,17 +249,17 @@ SETTLING = (
 
 
 AT_ONCE = 64
-"""Announcements of a holder that neither cohorts nor time have to account for."""
+"""Announcements that every holder may make; more are allowed by cohorts and time."""
 
 BETWEEN = 60.0
-"""Seconds that account for two of them, where a key serves no shorter time."""
+"""Seconds for which two more announcements are allowed, or less if keys serve a shorter time."""
 
 
 def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
-    """A holder says which key is its newest, and which are erased.
+    """Takes a holder's announcement of its newest key, and of the keys that it erased.
 
     Raises:
-        NotReady: it has said so more often than its keys can have served.
+        NotReady: the holder announces more often than its keys can have served.
         Otherwise as `AnnouncedKeys.is_news`.
     """
     number = tx.federation.keys.number(told.holder)
@@ -274,7 +274,7 @@ def take_key(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> Non
 
 
 def _demand_few(tx: Transaction, holder: str) -> None:
-    """Two announcements of each key: that it is there, and that those before are erased.
+    """NotReady beyond two announcements of each key: that it exists, and that others are erased.
 
     Otherwise a holder that announces one key after another would fill the journals of all clients.
     """
@@ -288,14 +288,14 @@ def _demand_few(tx: Transaction, holder: str) -> None:
 def check_keys(tx: Transaction, receipt: Receipt) -> None:
     """WrongVersion if too few holders have the keys that a receipt is sealed for.
 
-    Were it journalled and dropped, it would be asked for again without end.
+    If the receipt were journalled and dropped, it would be asked for again without end.
     """
     if _is_stale(tx, receipt):
         raise WrongVersion(f"{receipt.id}, sealed for keys {receipt.keys}: {_stale_text(tx)}")
 
 
 def drop_stale(tx: Transaction, group: GroupState) -> None:
-    """Drops what too few holders have keys for, and asks for it once more.
+    """Drops submissions for whose keys too few holders are left, and asks for them once more.
 
     The members of a closed cohort stay: its holders answer, or refuse.
     """
@@ -327,7 +327,7 @@ def _is_stale(tx: Transaction, receipt: Receipt) -> bool:
 
 
 def release(tx: Transaction) -> None:
-    """Tells holders which keys nobody needs any more, once something was settled."""
+    """Tells holders which keys are not needed any more, after records that settle submissions."""
     if not any(isinstance(record, SETTLING) for record in tx.step.records):
         return
     federation = tx.federation

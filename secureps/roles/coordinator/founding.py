@@ -1,13 +1,12 @@
-"""How a run comes to be, and how its servers come to it: placed, pinned, and registered.
+"""Founds the run, and registers its servers.
 
-The first model's schema decides (the plan's file of version 0, or the first client's); before
-all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is
-here does.
+A run is founded for the model of the plan's file of version 0, or else of the first client, once
+all shards and holders are up.
 
-Journals are kept apart, and each can be lost or come back older than it was. What a server that
-registers remembers is compared with this journal first: a coordinator without its journal founds no
-second run over the first, one that is behind its shards makes no version twice, and a key holder
-that forgot what it opened opens nothing more.
+Each party's journal can be lost, or come back as an older copy. So what a server remembers is
+compared with this journal when it registers. A coordinator without its journal founds no second
+run over the first; one that is behind its shards makes no version twice; and a key holder that
+forgot what it opened opens nothing more.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from secureps.roles.pinned_run import LATER, PinnedRun
 def refuse_elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
     """Refuses a party that holds a run while this coordinator holds none; None if it is new.
 
-    An empty folder may be a volume that is not mounted: a new run would send everybody away from
-    the run that they have.
+    An empty state folder may be a volume that is not mounted. A new run would send all parties away
+    from the run that they have.
     """
     if not run:
         tx.sessions.elsewhere.pop(party, None)
@@ -59,9 +58,9 @@ def refuse_elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None
 
 
 def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
-    """NotReady while servers, or half of all clients, were lately heard to hold a run.
+    """NotReady while servers, or half of all clients, have lately said that they hold a run.
 
-    Fewer clients stop nothing: each of them could say so without end.
+    Fewer clients do not stop the founding, because each could say so without end.
     """
     lately = {p for p, at in tx.sessions.elsewhere.items() if tx.now - at < tx.plan.section.lease}
     clients = settings.roster.names("client")
@@ -79,7 +78,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     Raises:
         NotReady: shards or holders are missing, or others hold a run already.
         PlanRefused: the plan cannot carry the model.
-        WrongShape: it tells digests of other tensors than the plan freezes.
+        WrongShape: the model has digests of other tensors than the plan freezes.
     """
     federation, plan, holders = tx.federation, tx.plan, tx.sessions.holders
     _demand_nobody_elsewhere(tx, settings)
@@ -93,7 +92,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     if schema.valued != {spec.name for spec in layout.frozen or ()}:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
     here = sorted(federation.shards.items())
-    if plan.section.scaling is not None:  # the others are there to be added
+    if plan.section.scaling is not None:  # scaling adds the others later
         here = here[: plan.section.shards]
     shards = {name: s.weight for name, s in here}
     copies = plan.section.replicas
@@ -113,7 +112,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
 
 
 def tell_moved(tx: Transaction) -> None:
-    """Tells everybody who dials a shard where it is."""
+    """Tells all parties that call shards where the shards are."""
     if (pinned := tx.federation.pinned) is None:
         return
     configure = tx.make_configure()
@@ -124,18 +123,18 @@ def tell_moved(tx: Transaction) -> None:
 
 
 def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
-    """Founds the run from the plan's file, as soon as everybody is up."""
+    """Founds the run from the plan's file, as soon as all servers are up."""
     if settings.initial is None or tx.federation.pinned is not None:
         return
-    with suppress(NotReady):  # whoever comes back, or comes new, asks again
+    with suppress(NotReady):  # the next server that registers tries again
         found(tx, settings, settings.initial)
 
 
 def choose_founder(tx: Transaction) -> None:
-    """Has a client that is here send the models that are founded with a client's.
+    """Has a client that is here send the models that no file gives.
 
-    A model of which a shard lacks blocks is given up when its client's lease is over, if somebody
-    else is here: else nobody would train for as long as that client stays away.
+    If a shard lacks blocks of a model whose client's lease is over, another client that is here
+    sends its own: else no client could train while that one stays away.
     """
     federation, groups = tx.federation, tx.federation.groups.values()
     awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.is_given(g.name)]
@@ -156,21 +155,21 @@ def choose_founder(tx: Transaction) -> None:
 
 
 LONGEST_ADDRESS = 300
-"""Letters of HOST:PORT; a host's name has 253 at most."""
+"""Most letters of HOST:PORT; a host's name has 253 at most."""
 
 
 def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
-    """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
+    """Takes a shard or key holder in; NotReady if an operator has to bring a folder back first.
 
-    A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
+    A shard that is new on a run's roster, or was drained, registers and holds no blocks.
 
     Raises:
-        UnknownParty: it has left this run, for it was away.
-        Malformed: a weight or an address that is none, two newest cohorts of a group, or an
-            incarnation that cannot have been.
-        WrongRun: it holds another run than this one.
-        Refused: its ledger ends before what it opened.
-        Fenced: it is another coordinator, and this one rules.
+        UnknownParty: the shard has left this run, because it was away.
+        Malformed: the weight or address is none, a group has two newest cohorts, or no
+            coordinator can have had that incarnation.
+        WrongRun: the server holds another run than this one.
+        Refused: the holder's ledger lacks cohorts that it opened.
+        Fenced: the sender is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
     if not federation.reigns.is_possible(
@@ -205,7 +204,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
             tx.write(ShardLocated(address, unsafe))
     else:
         tx.sessions.holders.add(party)
-    if party not in tx.sessions.watchers:  # what is wrong now it says once it watches
+    if party not in tx.sessions.watchers:  # it reports its troubles again once it watches
         tx.sessions.trouble(party, "")
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
@@ -221,9 +220,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
 
 
 def _whole_groups(tx: Transaction, event: Register) -> frozenset[str]:
-    """The groups of which a shard has the newest version, or the one before.
+    """Returns the groups of which a shard has the newest version, or the one before.
 
-    A shard that is further behind adopts what others have, and registers again.
+    A shard that is further behind takes the version from other shards, and registers again.
     """
     groups = tx.federation.groups
     known = {at.group: at.version for at in event.reached}
@@ -231,7 +230,7 @@ def _whole_groups(tx: Transaction, event: Register) -> frozenset[str]:
 
 
 def _refuse_outsider(tx: Transaction, event: Register, role: str) -> NotReady | None:
-    """Refuses a server that has left this run, or takes part in another one."""
+    """Refuses a server that left this run, or takes part in another one."""
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return refuse_elsewhere(tx, party, event.run)
@@ -247,10 +246,10 @@ def _refuse_outsider(tx: Transaction, event: Register, role: str) -> NotReady | 
 
 
 def _refuse_shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
-    """Ends this coordinator if a shard knows more, or other, than its journal.
+    """Ends this coordinator if a shard knows more than its journal, or contradicts it.
 
-    Shards do only what was journalled here first. They are this operator's own, so that nobody else
-    can end a coordinator like this.
+    Shards do only what was journalled here first, so the journal must be an older copy. Shards
+    belong to this operator, so no other party can end a coordinator in this way.
     """
     ahead = next(_describe_newer(tx, event), "")
     if not ahead:
@@ -264,7 +263,7 @@ def _refuse_shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
 
 
 def _describe_newer(tx: Transaction, event: Register) -> Iterator[str]:
-    """What a shard has that the journal here lacks or contradicts, in words."""
+    """Describes what a shard has that the journal here lacks or contradicts."""
     groups, coming = tx.federation.groups, tx.federation.coming
     known = (coming or tx.federation.placement).epoch
     for at in event.reached:
@@ -297,9 +296,9 @@ def _describe_newer(tx: Transaction, event: Register) -> Iterator[str]:
 
 
 def _refuse_holder(tx: Transaction, event: Register) -> NotReady | None:
-    """Refuses a holder that forgot what it opened; does not count one that is ahead.
+    """Refuses a holder that forgot what it opened; a holder that is ahead counts as away.
 
-    Its word alone does not end a coordinator: it is only one holder that is away.
+    A single holder may lie, so it cannot end this coordinator.
     """
     party, federation = event.party, tx.federation
     reached = {at.group: at.version for at in event.reached}

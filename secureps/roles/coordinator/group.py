@@ -1,12 +1,12 @@
 """The state of one group at the coordinator: its version, its members, its cohort.
 
-    TRANSITIONS        which record may come in which phase, and where it leads
-    Members            who was asked, what has come, and the members' clocks
-    OpenReceipts       receipts that are not settled, and the holders that found them in order
-    CohortInProgress   what shards and key holders have said of the cohort that is closed
-    GroupState         all of it
-
-And of all groups together: which versions were evaluated, and which a checkpoint has.
+TRANSITIONS        which record may come in which phase, and where it leads
+Members            which clients were asked, which updates came, and the clients' clocks
+OpenReceipts       receipts that are not settled, and the holders that found them in order
+CohortInProgress   what shards and key holders have reported of the closed cohort
+GroupState         all of the above
+Trail              which versions of the model were evaluated
+CheckpointState    a checkpoint in the making, or a complete one
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
 
 MOST_REFUSED = 3
-"""How often what a client sends may be refused on its way before it is asked seldom for it."""
+"""Refused updates of one version after which a client is asked only once per deadline."""
 
 
 def after_pause(moment: float, since: float, until: float) -> float:
-    """Moves a moment by a pause: what came during the pause counts as come at its end."""
+    """Shifts a moment by a pause; a moment within the pause becomes the pause's end."""
     return min(moment, since) + (until - since)
 
 
@@ -62,17 +62,17 @@ class Members:
 
     Args:
         clocks: the clock of each member that takes part (`policy.rules.rule`).
-        moved: when each member's clock last moved, or when it was asked for its next update.
-        passed: members that others have waited for too long, and that have not sent since.
+        moved: when each member's clock last moved, or when the member was last asked.
+        passed: members that others waited for too long, and that have sent nothing since.
         training: clients that were asked and have not answered, with the base to train from.
         sent: without rounds, the newest base that each client has contributed from.
         arrived: when each waiting submission came, in seconds of the run's clock.
         answers: submissions that answer a round, and count for no clock.
         returning: submissions whose blocks were lost, and that are to come again.
-        refused: by client, the version since which what it sent was refused on its way (or lost and
-            not sent again), how often, and when last.
+        refused: by client, the version of which updates were refused in transit (or were lost and
+            not sent again), how many, and when the last one was.
         spent: clients that the plan's budget allows no further update.
-        closed: cohorts without a round that are settled.
+        closed: how many cohorts without a round are settled.
     """
 
     clocks: dict[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Members:
         self.moved.pop(client, None)
 
     def pass_over(self, client: str) -> None:
-        """Waits no more for a member until it sends again and so enters anew."""
+        """Stops waiting for a member until it sends again and so enters anew."""
         self.leave(client)
         self.passed.add(client)
 
@@ -107,7 +107,7 @@ class Members:
         self.spent.add(client)
 
     def forget(self, client: str) -> None:
-        """Waits no more for a client that will not send what it was asked for, until it sends."""
+        """Takes back what a client was asked for, and stops waiting for it until it sends again."""
         if client in self.training:
             self.passed.add(client)
         self.leave(client)
@@ -126,10 +126,10 @@ class Members:
             self.moved[client] = at
 
     def arrive(self, id: SubmissionId, base: Base, at: float, answers: bool = False) -> None:
-        """Takes in an update; one that returns comes before later ones, and was counted before.
+        """Takes in an update. One that returns was counted before, and goes before later ones.
 
         Args:
-            answers: whether it answers a round.
+            answers: whether the update answers a round.
         """
         if answers:
             self.training.pop(id.client, None)
@@ -149,15 +149,16 @@ class Members:
             self.enter(id.client, self.clocks[id.client] + 1, at)
 
     def remove(self, ids: Iterable[SubmissionId]) -> None:
-        """Drops submissions that are summed, or given up."""
+        """Removes submissions that are summed, or given up."""
         for id in ids:
             self.arrived.pop(id, None)
             self.returning.pop(id, None)
 
     def refuse(self, client: str, version: int, at: float) -> None:
-        """Notes that what a client sent was refused on its way, while `version` is the newest.
+        """Notes that a client's update was refused in transit, while `version` is the newest.
 
-        It is asked anew; after MOST_REFUSED times seldom, and nobody waits for it until it sends.
+        The client is asked anew. After MOST_REFUSED refusals it is asked seldom, and is not waited
+        for until it sends.
         """
         self.training.pop(client, None)
         self._count(client, version, at)
@@ -169,22 +170,22 @@ class Members:
             self.pass_over(client)
 
     def rests_until(self, client: str, version: int, pause: float) -> float:
-        """Until when a client is not asked, for it was refused too often at this version."""
+        """Returns until when a client is not asked, because of too many refusals in a version."""
         since, times, last = self.refused.get(client, (version, 0, 0.0))
         return last + pause if since == version and times >= MOST_REFUSED else -math.inf
 
     def withdraw(self, lost: Mapping[SubmissionId, Base], at: float) -> None:
-        """Takes out submissions whose blocks were lost: they come once more, or never."""
+        """Takes out submissions whose blocks were lost; each comes once more, or never."""
         self.remove(lost)
         self.returning |= lost
         for client in {id.client for id in lost} & self.moved.keys():
             self.moved[client] = at
 
     def drop(self, ids: Iterable[SubmissionId], version: int, at: float) -> None:
-        """Gives submissions up: they count for no later cohort, and others may be sent for it.
+        """Gives submissions up; their clients may send others for the same cohort.
 
-        A submission that was to return and never does may be made anew from the same base, if it
-        was its client's newest; but not without end (`refuse`).
+        A submission that was to return may be made anew from the same base if it was its client's
+        newest. That counts as a refusal (`refuse`), so that it does not go on without end.
         """
         for id in ids:
             base = self.returning.get(id)
@@ -227,16 +228,16 @@ class Members:
 class OpenReceipts:
     """The receipts of a group that are not settled.
 
-    What is asked for at every event is kept up to date with each receipt, so that nobody looks
-    through all of them.
+    What every event asks for is kept up to date with each receipt, because there may be too many
+    receipts to look through.
 
     Args:
-        enough: how many holders of a committee must find a submission in order; 0: none look.
+        enough: how many key holders must find a submission in order; 0: none examine it.
         receipts: in the order in which they came.
-        examined: by submission, the holders that found nothing wrong with it.
-        doubted: by submission, the holders that found a flaw, although it stays in.
+        examined: by submission, the holders that found it in order.
+        doubted: by submission that stays in, the holders that found a flaw in it.
         ready: submissions that enough holders found in order.
-        clients: the submissions of each client that has any here.
+        clients: the open submissions of each client.
         changes: how often `ready` has changed.
     """
 
@@ -248,7 +249,7 @@ class OpenReceipts:
     clients: dict[str, dict[SubmissionId, None]] = field(default_factory=dict)
     changes: int = 0
     _looked: Counter[str] = field(default_factory=Counter)
-    """Into how many of those that are not ready each holder has looked."""
+    """By holder, how many submissions that are not ready it has examined."""
 
     def put(self, receipt: Receipt) -> None:
         self.receipts[receipt.id] = receipt
@@ -257,19 +258,19 @@ class OpenReceipts:
             self._make_ready(receipt.id)
 
     def approve(self, id: SubmissionId, holder: str) -> None:
-        """Notes that a holder found nothing wrong with a submission that is here."""
+        """Notes that a holder found an open submission in order."""
         self._answer(self.examined, id, holder)
         if id not in self.ready and len(self.examined[id]) >= self.enough:
             self._looked.subtract(self.answered(id))
             self._make_ready(id)
 
     def doubt(self, id: SubmissionId, holder: str) -> None:
-        """Notes that a holder found a flaw in a submission that stays in."""
+        """Notes that a holder found a flaw in a submission, which stays in."""
         if id in self.receipts:
             self._answer(self.doubted, id, holder)
 
     def answered(self, id: SubmissionId) -> frozenset[str]:
-        """The holders that have looked into a submission, whatever they found."""
+        """Returns the holders that have examined a submission, whatever they found."""
         return self.examined.get(id, frozenset()) | self.doubted.get(id, frozenset())
 
     def remove(self, id: SubmissionId) -> None:
@@ -293,7 +294,7 @@ class OpenReceipts:
             self.remove(id)
 
     def examiners_of_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
-        """Holders that looked into all submissions that are not ready, and these ready ones."""
+        """Returns holders that examined all submissions that are not ready, and those in `kept`."""
         waiting = len(self.receipts) - len(self.ready) + len(kept)
         found = self._looked + Counter(h for id in kept for h in self.answered(id))
         return frozenset(holder for holder, count in found.items() if count == waiting)
@@ -315,10 +316,13 @@ class CohortInProgress:
     """A cohort that is closed, and not settled.
 
     Args:
-        held: by shard, its sums; opened: the digests of the opened sums, by block.
-        shares, refusals: what holders of a committee answered; answered_at: when the last one did.
+        held: by shard, its sums.
+        opened: the digests of the opened sums, by block.
+        shares, refusals: the answers of a committee's holders.
         failed: by attempt, the holders whose sum of keys did not open the cohort.
-        key: the sum that is tried; opened_by: the holders whose answers gave it.
+        answered_at: when the last holder answered.
+        key: the sum of keys that is tried.
+        opened_by: the holders whose answers gave `key`.
     """
 
     cohort: Cohort
@@ -352,7 +356,7 @@ WAITING, COLLECTING, HOLDING = Phase.WAITING, Phase.COLLECTING, Phase.HOLDING
 OPENING, PREPARING, DONE = Phase.OPENING, Phase.PREPARING, Phase.DONE
 
 MAKING = frozenset({HOLDING, OPENING, PREPARING})
-"""A cohort is closed, and not settled."""
+"""Phases in which a cohort is closed, and not settled."""
 _OPEN = {COLLECTING, *MAKING}
 _STAYS = frozenset[Phase]()
 
@@ -362,8 +366,8 @@ class Transition:
     """A row of the table: in one of these phases, one of these records changes the group.
 
     Args:
-        then: the group is in one of these phases afterwards; empty: in the same phase as before.
-        rounds: True: only groups with rounds have this row; False: only groups without.
+        then: the phases that may follow; empty: the phase stays.
+        rounds: True if only groups with rounds have this row, False if only groups without.
     """
 
     what: str
@@ -516,22 +520,26 @@ class GroupState:
     """The state of one group.
 
     Args:
-        rounds: whether the group's rule asks its members together, for one round.
-        version: that is committed; blocks: its digests; scale: of its clip, where that is adaptive;
-            states: by shard, the digest of its file; history: by version, the digest of the model.
-        coming: what shards have made of the next version; of version 0 without a cohort.
-        invited: members of the open round who may still answer it, or have; `suspicion.chosen`: all
-            whom it was opened for. Without rounds one is opened for a set of a burnt cohort alone.
+        version: the committed version.
+        blocks: the digests of its blocks.
+        invited: members of the open round that may still answer it, or have answered. Without
+            rounds, a round opens only for a set of a burnt cohort (`suspicion.chosen`).
         opened_at: since when updates are taken for the next cohort; None: they are not.
-        open_receipts: receipts that are not settled.
-        making: the cohort that is closed; number: of the newest one.
+        making: the closed cohort.
+        number: of the newest cohort.
         suspicion: what burnt cohorts say of members.
-        sitting_out: clients that take no part until the next version; absences: why clients do not.
-        spoilt: the cohorts that were burnt since the newest version; lost: clients of these that
-            cannot send the same once more.
-        resigned: why a row-block stays at its version for good, empty while it may go on.
-        trails: whether it trails the model, and is no part of it (`Plan.trails`).
-        committed_at: when its version was committed, moved by pauses since.
+        scale: of the committed version's clip, if that is adaptive.
+        coming: what shards have made of the next version.
+        history: by version, the digest of the model.
+        sitting_out: clients that take no part until the next version.
+        absences: why clients take no part.
+        spoilt: the cohorts that were burnt since the newest version.
+        lost: clients of burnt cohorts that cannot send the same update once more.
+        resigned: why a row-block stays at its version for good; empty while it may go on.
+        states: by shard, the digest of its file of the committed version.
+        rounds: whether the group's rule asks its members together, for one round.
+        trails: whether the group trails the model, and is no part of it (`Plan.trails`).
+        committed_at: when the version was committed, shifted by pauses since.
     """
 
     name: str
@@ -571,13 +579,13 @@ class GroupState:
 
     @property
     def coming_scale(self) -> float | None:
-        """The scale of the coming version's clip, where it is adaptive and a shard has said it."""
+        """The scale of the coming version's adaptive clip, once a shard has reported it."""
         scales = (made.scale for made in self.coming.values())
         return next((scale for scale in scales if scale is not None), None)
 
     @property
     def closed_cohort(self) -> CohortInProgress:
-        """The cohort in progress, where there is one: from its close until it is settled."""
+        """The cohort in progress; there must be one."""
         assert self.making is not None
         return self.making
 
@@ -593,40 +601,40 @@ class GroupState:
 
     @property
     def takes_updates(self) -> bool:
-        """True while the group accepts updates; without rounds, also while a version is made."""
+        """Whether the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
 
     def next_base(self, client: str, version: int) -> Base:
         return Base(version, 0) if self.rounds else self.members.next_base(client, version)
 
     def awaits(self, client: str) -> bool:
-        """Whether an update of a client is asked for, and is not here."""
+        """Whether the group waits for an update that it asked a client for."""
         return self.takes_updates and client in self.members.training
 
     def can_drop(self, id: SubmissionId) -> bool:
-        """Whether a flaw in a submission is found in time to leave it out."""
+        """Whether there is still time to leave a flawed submission out."""
         return id in self.receipts and self.takes_updates and not self.is_closed_over(id)
 
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
-        """The submissions that are not settled: those here, and those that are to come again."""
+        """The submissions that are not settled, with those whose blocks are to come again."""
         return (*self.receipts, *sorted(self.members.returning))
 
     def is_pending(self, id: SubmissionId) -> bool:
         return id in self.receipts or id in self.members.returning
 
     def still_asks(self, round: int, version: int) -> bool:
-        """Tells whether a client may still send an update that it was asked for at that point.
+        """Whether a client may still send an update that it was asked for at an earlier point.
 
         Args:
-            round, version: at which the group stood then.
+            round, version: the group's round and version at that point.
         """
         if not self.takes_updates or (self.rounds and self.round > round):
             return False
         return any(base.version <= version for base in self.members.training.values())
 
     def is_closed_over(self, id: SubmissionId) -> bool:
-        """Whether a submission is part of the cohort in progress, or too late for it."""
+        """Whether a submission is part of the cohort in progress, or came too late for it."""
         if self.cohort is None:
             return False
         return id in self.receipts if self.rounds else any(m.id == id for m in self.cohort.members)
@@ -667,7 +675,7 @@ class GroupState:
     def open_round(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
         """Asks these clients together; without rounds, for their updates of a burnt cohort.
 
-        Updates that they made later were dropped, were in no cohort, and may be made anew.
+        Their later updates were in no cohort and were dropped, so they may be made anew.
         """
         self.round, self.invited, self.opened_at, self.reason = number, clients, at, reason
         self.suspicion = self.suspicion.start_round(clients)
@@ -687,7 +695,7 @@ class GroupState:
         self.invited, self.extensions = frozenset(), 0
 
     def go_on(self, at: float, reason: str) -> None:
-        """Goes on to the next cohort: with rounds the group waits, without it takes updates."""
+        """Begins the next cohort: a group with rounds waits, another takes updates."""
         waits = self.rounds or self.phase is Phase.FOUNDING
         self.phase = Phase.WAITING if waits else Phase.COLLECTING
         self.opened_at = None if waits else at
@@ -724,25 +732,25 @@ class GroupState:
     def burn(self, reason: str) -> None:
         """Burns the cohort in progress: its members sit out until the next version."""
         self.spoilt += (self.cohort,) if self.cohort is not None else ()
-        self.lost -= self.weights.keys()  # what they lost was an older one
+        self.lost -= self.weights.keys()  # what they lost was an older update
         if self.rounds and not (self.making is not None and self.making.opened):
             return  # the next round asks them again, or sets of them
-        self.sitting_out |= self.weights.keys()  # whoever opened it opens no other of theirs
+        self.sitting_out |= self.weights.keys()  # key holders open no other update of theirs
         self.absences |= dict.fromkeys(self.weights, f"{SITS_OUT}: {reason}")
 
     def forget_spoilt(self) -> None:
-        """Forgets burnt cohorts: another version is to be made, or model evaluated."""
+        """Forgets burnt cohorts once the version is made: the next one has other updates."""
         self.spoilt, self.lost = (), frozenset()
         self.absences.clear()
 
     @property
     def burnt_members(self) -> dict[str, Member]:
-        """By client, the newest submission of it in a burnt cohort."""
+        """By client, its newest submission in a burnt cohort."""
         return {member.id.client: member for cohort in self.spoilt for member in cohort.members}
 
     @property
     def places(self) -> dict[str, Member]:
-        """Of `burnt_members`, the submissions that their clients may send once more."""
+        """The `burnt_members` whose clients may send the same update once more."""
         return {c: m for c, m in self.burnt_members.items() if c not in self.lost}
 
     def decline(self, client: str, reason: str, sits_out: bool = False) -> None:
@@ -766,13 +774,13 @@ class GroupState:
             self.members.remove((id,))
 
     def drop(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Drops submissions for good; in a round their clients may send a new answer."""
+        """Drops submissions for good; in a round, their clients may send a new answer."""
         self._expect_anew(ids)
         self.members.drop(ids, self.version, at)
         self.let_go(ids)
 
     def lose(self, ids: Collection[SubmissionId], at: float) -> None:
-        """Waits for lost submissions to come again; in a round a new answer may come instead."""
+        """Waits for lost submissions to come again; in a round, a new answer may come instead."""
         lost = [self.receipts[id] for id in ids if id in self.receipts]
         self._expect_anew(ids)
         self.let_go(ids)
@@ -791,18 +799,18 @@ class GroupState:
             self.members.arrive(receipt.id, base, at, answers)
 
     def ask_again(self, clients: Iterable[str]) -> None:
-        """Forgets why these clients declined before: they may take part now."""
+        """Forgets why these clients declined: they may take part now."""
         for client in clients:
             self.absences.pop(client, None)
 
     def excuse(self, client: str) -> None:
-        """Asks a client for nothing more: its data has nothing for this group."""
+        """Takes back an invitation to a client whose data has nothing for this group."""
         if self.awaits(client):
             self._excuse_from_round(client)
             self.members.forget(client)
 
     def forget(self, client: str) -> None:
-        """Stops waiting for a client's update; a member of the round declines in a later record."""
+        """Stops waiting for a client's update; a later record has a member of the round decline."""
         if client in self.invited:
             self.members.training.pop(client, None)
         self.members.forget(client)
@@ -853,12 +861,14 @@ class GroupState:
 
 @dataclass(slots=True)
 class Trail:
-    """What came of the versions on the plan's schedule.
+    """The evaluations of the versions on the plan's schedule.
 
     Args:
-        results: by version; skipped: why, by version.
-        subject: the version that the newest round of the trailing group is of, 0 before the first;
-            model: the digests of its groups; rounds: how many were opened for it.
+        results: by version.
+        skipped: by version, why it was not evaluated.
+        subject: the version that the newest round of the trailing group evaluates, 0 before one.
+        model: the digests of that version's groups.
+        rounds: how many rounds were opened for that version.
     """
 
     results: dict[int, VersionEvaluated] = field(default_factory=dict)
@@ -875,22 +885,23 @@ class Trail:
         return version in self.results or version in self.skipped
 
     def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Begins a round of the trailing group, of the version that the model is at."""
+        """Begins a round of the trailing group, for the model's current version."""
         version = model[0].version
         self.rounds = self.rounds + 1 if version == self.subject else 1
         self.subject, self.model = version, tuple(group.digest for group in model)
 
 
 AHEAD, LEAST_AHEAD = 2, 8
-"""Times the plan's `checkpoint_every`, and versions at least, that a group may be ahead of the
-newest checkpoint while none can be made: a restart redoes no more, and outboxes keep no more."""
+"""How far a group may be ahead of the newest checkpoint: as many times the plan's
+`checkpoint_every`, and at least so many versions. A restart redoes no more, and outboxes keep no
+more."""
 
 
 @dataclass(slots=True)
 class CheckpointState:
     """A checkpoint in the making, or a complete one.
 
-    `results` is how many there were when it was ordered, for its manifest to name (`Trail`).
+    `results` is how many evaluations (`Trail`) there were when the checkpoint was ordered.
     """
 
     number: int

@@ -1,12 +1,12 @@
-"""Clients that take part, and what they say of it: join, decline, withdraw, retire.
+"""Handles the messages of clients: join, submit, decline, withdraw, retire.
 
-All that is asked of a receipt before it is journalled: in one place, in order.
+`submit` checks a receipt, in this order, before it is journalled:
 
-1  who      a client on the roster signed it
-2  what     it is of this run, and of a group of it
-3  again    it is not known yet; the same changes nothing
+1  author   a client on the roster signed it
+2  run      it is of this run, and of one of its groups
+3  new      it is not known yet; the same receipt again changes nothing
 4  plan     its sizes, shared key, declared size and privacy charge are those of the plan
-5  now      it was asked for: as the founding model, in a round, without rounds, or once more
+5  asked    it was asked for: as the founding model, in a round, without rounds, or once more
 """
 
 from __future__ import annotations
@@ -81,23 +81,23 @@ from secureps.wording import named, printable
 
 
 def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
-    """Takes a client in, or the groups that it newly contributes to; the first founds the run.
+    """Takes a client in, with the groups that it contributes to; the first one founds the run.
 
     Returns:
-        the refusal if it holds a run, and this coordinator none; the plan, if it has yet to tell
-        digests of the tensors that the plan freezes; None if it is in.
+        None if the client is in; a refusal if it holds a run and this coordinator none; the plan if
+        the client has yet to send digests of the tensors that the plan freezes.
 
     Raises:
-        WrongShape: the run trains another model than its own.
-        PlanRefused: the plan cannot carry its model.
-        Malformed: there is no such group, or no such number of examples.
-        NotReady: the run cannot be founded yet, or it changed its mind too often.
+        WrongShape: the client's model is not the run's.
+        PlanRefused: the plan cannot carry the client's model.
+        Malformed: there is no such group.
+        NotReady: the run cannot be founded yet, or the client joined anew too often.
     """
     client, schema, federation = message.client, message.schema, tx.federation
     if federation.pinned is None and (waits := founding.refuse_elsewhere(tx, client, message.run)):
         return waits
     if tx.plan.section.frozen and not schema.valued:
-        tx.plan.layout(schema)  # a plan that cannot carry its model is refused here
+        tx.plan.layout(schema)  # raises PlanRefused
         return Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, settings, schema)
@@ -119,9 +119,9 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
 
 
 def _demand_constant(tx: Transaction, client: str) -> None:
-    """Allows a client three records in a lease's time: it joins, knows its groups, has counted.
+    """Allows a client three joins in a lease's time; NotReady for more.
 
-    Otherwise a client that says one thing and then another would fill the journal.
+    Otherwise a client that changes its groups again and again would fill the journal.
     """
     times, lease = tx.federation.joined.get(client, ()), tx.plan.section.lease
     if len(times) == 3 and (left := times[0] + lease - tx.now) > 0:
@@ -133,9 +133,9 @@ def _demand_constant(tx: Transaction, client: str) -> None:
 
 
 def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None:
-    """NotReady while a client that came onto the roster in this run cannot take part yet.
+    """NotReady while a client that is new on the roster cannot take part yet.
 
-    Holders would refuse its cohort, and shards that have not heard of it would refuse its blocks.
+    Before that, holders would refuse its cohort, and shards with an older roster its blocks.
     """
     pinned = tx.federation.pinned
     if pinned is None or not follower.is_new(client, pinned.run.roster):
@@ -147,14 +147,14 @@ def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None
 
 
 def revoke(tx: Transaction, roster: Roster) -> None:
-    """Leaves out clients that have joined and are on the roster no more, of open rounds too."""
+    """Leaves out members that are not on the roster any more, also from open rounds."""
     for client in tx.federation.members:
         if client not in roster and tx.federation.isolated.get(client) != REVOKED:
             tx.sessions.leave(client)
             tx.write(records.ClientRevoked(client))
             for group in tx.federation.groups.values():
                 if group.phase is Phase.HOLDING and client in group.weights:
-                    # No holder was asked yet; by the new roster they refuse it.
+                    # By the new roster holders would refuse this cohort. None was asked yet.
                     tx.write(records.CohortReopened(group.name, group.number, ()))
 
 
@@ -166,8 +166,8 @@ def announce(tx: Transaction, text: str) -> None:
 def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
     """Sends newer rosters to a party that still follows an older one.
 
-    A party that was away may not have followed a roster whose key holders are still sealed for:
-    that one comes first.
+    First come rosters whose key holders updates are still sealed for, because a party that was away
+    may have missed them.
     """
     roster = follower.roster
     for committee in opening.used_committees(tx):
@@ -183,11 +183,11 @@ def _send_roster(tx: Transaction, party: str, roster: Roster) -> None:
 
 
 def decline(tx: Transaction, message: Decline) -> None:
-    """An invited client takes no part in a round; once it has contributed, that stands.
+    """Notes that an invited client takes no part in a round, unless it has contributed already.
 
-    A designated evaluator says the version instead of a round. Of a model's version a client that
-    declines sits out until the next: what it could send would be another update than it sent from
-    this version before, or from the same model under another version, or for other key holders.
+    A client that declines a version of the model sits out until the next one: anything that it sent
+    now might be a second update from this version, or be sealed for other key holders. A designated
+    evaluator declines a version instead of a round.
 
     Raises:
         Malformed: there is no such group.
@@ -206,18 +206,19 @@ def decline(tx: Transaction, message: Decline) -> None:
         termination.take_decline(tx, group, client, shorten(message.reason), sits_out)
     elif not group.rounds and group.awaits(client):
         if Base(message.version, message.step) < group.members.training[client]:
-            return  # it was asked for that before, and for this since
-        if message.version < group.version:  # it has not heard of the newest yet
+            return  # it declines an older request than the current one
+        if message.version < group.version:  # it has not heard of the newest version yet
             tx.order(client, recovery.make_invite(tx, group, client))
         else:
             termination.take_decline(tx, group, client, shorten(message.reason), sits_out=True)
 
 
 def withdraw(tx: Transaction, message: Withdraw) -> None:
-    """What a client was asked for was refused on its way; of what was accepted it says nothing.
+    """Notes that a shard or the coordinator refused a client's update, so it will not come.
 
     Raises:
-        Malformed: it is not the client's own, or of no group without rounds, or of no sequence.
+        Malformed: the update is not the client's own, its group has rounds, or there is no such
+            group or sequence.
     """
     id = message.id
     check_sequence(id)
@@ -230,10 +231,10 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 
 
 def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
-    """A client says that it no longer has what it was to send again.
+    """Notes submissions that a client was to send again and no longer has.
 
-    In an open round it trains once more instead: of what it lost nothing was opened. A founding
-    model that not all shards have is replaced by another one.
+    In an open round the client trains once more instead, because nothing of the lost update was
+    opened. A founding model that not all shards have is replaced by another one.
     """
     here, federation = tx.sessions, tx.federation
     pending = federation.pending(client)
@@ -252,16 +253,16 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
 
 
 def retire(tx: Transaction, message: Retire) -> None:
-    """A member takes part no more, and rounds go on without it.
+    """Notes that a member leaves or rests, and lets rounds go on without it.
 
     Raises:
-        UnknownParty: it never joined, and gives no reason why it does not.
+        UnknownParty: the client never joined, and gives no reason.
     """
     client, reason = message.client, shorten(message.reason)
     if client not in tx.federation.members:
         if not reason:
             raise UnknownParty(f"{client} has not joined, and cannot retire")
-        if client not in tx.sessions.refused:  # it was shown a plan before it joined
+        if client not in tx.sessions.refused:  # it refused the plan before it joined
             tx.sessions.refused.add(client)
             tx.step.effects.append(Say(f"{client} takes no part: {reason}"))
         return
@@ -277,13 +278,13 @@ def retire(tx: Transaction, message: Retire) -> None:
 
 
 def take_evaluation(tx: Transaction, roster: Roster, message: Evaluated) -> None:
-    """Journals what the designated evaluator says of a version, once.
+    """Journals the designated evaluator's metrics of a version, once.
 
     Raises:
-        UnknownParty, Unsigned: the plan's evaluator did not sign it.
-        WrongRun, WrongVersion: it is not of the version that is to be evaluated now.
-        Conflict: it said something else of this version.
-        Malformed, NotFinite: its metrics are not the plan's, or no numbers.
+        UnknownParty, Unsigned: the plan's evaluator did not sign them.
+        WrongRun, WrongVersion: they are not of the version that is to be evaluated now.
+        Conflict: the evaluator sent other metrics of this version before.
+        Malformed, NotFinite: they are not the plan's metrics, or no numbers.
     """
     section = tx.plan.section.evaluation
     if section is None or message.party != tx.plan.evaluator:
@@ -310,7 +311,7 @@ def take_evaluation(tx: Transaction, roster: Roster, message: Evaluated) -> None
 
 
 def shorten(reason: str) -> str:
-    """The words of another party as they are kept."""
+    """Makes another party's words printable, and cuts them to the length that is kept."""
     return printable(reason[: commit.REASON_LIMIT])
 
 
@@ -321,13 +322,13 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     """Journals a receipt, once; the same again changes nothing.
 
     Raises:
-        UnknownParty, Unsigned: nobody on the roster signed it.
-        WrongRun, WrongVersion: it was made for something else than what is open.
-        Conflict: another receipt is known for it, or for this client and version.
+        UnknownParty, Unsigned: no client on the roster signed it.
+        WrongRun, WrongVersion: it is of another run, or of a version that is not open.
+        Conflict: another receipt is known for this submission, or for this client and version.
         Malformed, Oversized: the plan makes no such receipt.
         Refused: the client is left out of this run.
     """
-    # Nobody contributes, spends or uses up a sequence in another client's name.
+    # A forged receipt would contribute, spend or use up a sequence in another client's name.
     roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
     group = _group(tx, receipt)
     if _is_known(tx, receipt):
@@ -356,24 +357,24 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
-    # What was signed for one run is replayed in no other.
+    # A receipt that was signed for one run must not be replayed in another.
     if receipt.run != tx.federation.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
     return tx.group(receipt.id.group)
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:
-    """Whether a submission was received, or is over; Conflict if with another receipt."""
+    """Whether a submission was received or settled; Conflict if with another receipt."""
     id = receipt.id
     known = tx.federation.settled.receipts.get(id)
-    # Another under the same name would take the place of what shards and holders have seen. The
-    # root stands for the blocks, which are not signed: who changes them on the way is found too.
+    # Another receipt under the same name would replace the one that shards and holders have seen.
+    # The root stands for the blocks' digests, which are not signed and may be changed in transit.
     if known is not None and (
         known != receipt.digest
         or receipt.root != ciphertext_root(receipt.blocks, receipt.correction)
     ):
         raise Conflict(f"{id} is known with another receipt; begin a new sequence")
-    # Nobody sends what it was told is settled but with another receipt under the same name.
+    # An honest client knows that this is settled, and reuses its name for nothing else.
     if known is None and tx.federation.settled.is_over(id):
         raise Conflict(f"{id} is over since long; begin a new sequence")
     return tx.federation.is_known(id)
@@ -386,16 +387,16 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Accepts a receipt that this plan can have made.
 
     Raises:
-        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
-            names its update, or what it declares of the update's size is another one.
+        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, update
+            name or declared size differs from the plan's.
         Oversized: an envelope or the correction is too long.
     """
     id, purpose = receipt.id, receipt.purpose
-    # A holder's block is not a submission, whoever signs a receipt for it.
+    # Blocks of key holders have a purpose of their own, and are no submissions.
     if purpose not in (UPDATE, FOUNDING):
         raise Malformed(f"{id}: no receipt is for {purpose!r}")
     check_sequence(id)
-    # Who runs further ahead than the rule allows has more updates of a version summed than others.
+    # A client further ahead than the rule allows would have more updates summed than others.
     ahead = plan.bounds(id.group).ahead
     if not 0 <= receipt.step <= ahead:
         raise Malformed(
@@ -405,7 +406,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     blocks = range(layout.blocks)
     if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
         raise Malformed(f"{id}: the group has {len(blocks)} blocks, each one digest")
-    # The digests are not signed, the root is: shards and holders must speak of the same payloads.
+    # Only the root is signed: shards and holders must mean the same payloads.
     if receipt.root != ciphertext_root(receipt.blocks, receipt.correction):
         raise Malformed(f"{id}: its root is not that of its blocks' digests and its correction")
     size = sum(block_bytes(plan, layout, purpose, block) for block in blocks)
@@ -426,18 +427,16 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
     rule, given = plan.group(receipt.id.group).rule, receipt.magnitude
     asks = isinstance(rule, PrioritySection) and rule.score == "magnitude"
     if not (asks and receipt.purpose == UPDATE):
-        # It would tell of the data what no plan has announced.
+        # A size tells something of the data that this plan did not announce.
         if given is not None:
             raise Malformed(f"{receipt.id}: it declares a size, and nobody asks for one")
-    # One beyond the bounds would come before all others for ever, however long these have waited.
+    # An update with a size beyond the bounds would go before all others, however long they wait.
     elif given is None or not 0 <= given <= LARGEST:
         raise Malformed(f"{receipt.id}: it declares a size of 0 to {LARGEST}, not {given}")
 
 
 def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Checks counts and sizes of what a receipt says of its one-time key.
-
-    What is sealed in it, holders check.
+    """Checks counts and sizes of a receipt's shares of its one-time key; holders check the rest.
 
     Raises:
         Malformed, Oversized: there is more or less than the plan's committee wants.
@@ -445,7 +444,7 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
     id, correction = receipt.id, receipt.correction
     shared = plan.opening is Opening.COMMITTEE
     if not shared or receipt.purpose != UPDATE:
-        # What nobody reads would be journalled and sent on all the same, at any length.
+        # Fields that no party reads would be journalled and sent on, at any length.
         said = (receipt.envelopes, receipt.commitments, receipt.keys, correction, receipt.committee)
         if said != ((), (), (), None, None):
             raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
@@ -454,7 +453,7 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
         raise Malformed(f"{id}: it does not say for which key holders it is sealed")
     committee = plan.unnamed_committee
     subsets, size = len(committee.subsets), committee.seed_bytes + OVERHEAD
-    # A key that a holder cannot have its share of burns the whole cohort when that is opened.
+    # If a holder lacked its share of one key, the whole cohort would burn when it is opened.
     if len(receipt.envelopes) != plan.holders or len(receipt.commitments) != subsets:
         raise Malformed(
             f"{id}: {plan.holders} key holders want as many envelopes and {subsets} commitments, "
@@ -476,8 +475,7 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
 def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Malformed unless the charge or release is what the plan makes for this submission.
 
-    The ledger believes it: with less than was spent, or in another's name, it would count too
-    little for somebody.
+    The ledger believes it: a smaller charge, or one in another's name, would count too little.
     """
     id, given = receipt.id, receipt.fact
     planned = None
@@ -498,7 +496,7 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
 
 
 def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    # Version 0 lies in the clear and is everybody's: one client gives it, and once.
+    # Version 0 is in the clear and is everybody's model, so one client gives it, once.
     client, given = receipt.id.client, tx.plan.is_given(group.name)
     if given or group.phase is not Phase.FOUNDING or client != tx.federation.founder:
         raise WrongVersion(f"the founding model of {group.name} is not asked from {client}")
@@ -509,15 +507,16 @@ def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None
 def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Accepts an update that was asked for, from the base that was asked for.
 
-    Without rounds, from a newer one too; and one whose blocks were lost comes once more as it was.
+    Without rounds, a newer base is accepted too. An update whose blocks were lost comes once more
+    as it was.
     """
     id, coming = receipt.id, group.version + 1
-    # Once a round's cohort is closed its members are fixed: holders are shown no other.
+    # Once a round's cohort is closed, holders are shown no other members.
     if not group.takes_updates:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
         )
-    # No client counts twice in a mean: not with what was lost and what it has sent instead, either.
+    # No client counts twice in a mean, also not with a lost update and the one sent in its place.
     if id.client in group.invited and id.client in group.open_receipts.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     if id in group.members.returning:
@@ -526,7 +525,7 @@ def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if again and (wrong := recovery.objection(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
     _check_base(tx, group, receipt)
-    # Who was not asked would be summed more often than the rule and the ledger allow.
+    # An update that was not asked for would be summed more often than rule and ledger allow.
     if not tx.federation.takes_part(id.client, group.name):
         raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
     if not group.awaits(id.client):
@@ -540,13 +539,13 @@ def _check_asked(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 def _check_base(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     id, newest = receipt.id, receipt.version == group.version
     base = tx.federation.base(group) if newest else group.history.get(receipt.version)
-    # A late or replayed update of an older model would be summed with those of this one.
+    # A late or replayed update of an older model must not be summed with updates of this one.
     if group.rounds and not (newest and receipt.base == base):
         raise WrongVersion(
             f"{id} was trained on version {receipt.version}, the open base is "
             f"{group.version}; pull and train again"
         )
-    # Holders refuse a cohort in which a version is said to be two models.
+    # Holders refuse a cohort in which one version is two models.
     if receipt.base != base:
         raise WrongVersion(f"{id}: its base is no version {receipt.version} of {group.name}")
 
@@ -559,7 +558,7 @@ def _check_step(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
             raise WrongVersion(text)
         return
     asked = group.members.training[id.client]
-    # The same step of a version twice would be one update in two sums: their difference tells it.
+    # Two sums with the same step of a version hold one update twice: their difference may show it.
     if base < asked or base.step != (asked.step if base.version == asked.version else 0):
         raise WrongVersion(
             f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "

@@ -1,6 +1,6 @@
-"""Which shards have left, and which blocks move: folded from the journal.
+"""The fold of moves: which shards have left, and which blocks move.
 
-A move is one record of the placement that is coming, and a second one when it is in force.
+A move has two records: one of the coming placement, and one when that placement is in force.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.group import GroupState, after_pause
 
 REMOVED = "removed by the operator"
-"""Why a shard has left whose blocks were moved first."""
+"""Why a shard has left that an operator removed."""
 
 
 @dataclass(slots=True)
 class Moving:
-    """Of one run.
+    """The moves of blocks in one run.
 
     Args:
-        left: shards that are part of the run no more, and why; removed: those by an operator, which
-            are told so and end in order.
-        what: the `ShardDeed` that is not done yet, or BALANCE; empty if there is none; shard: whom
-            it is of; assigned: the blocks that move between shards, of BALANCE.
+        left: shards that left the run, and why.
+        removed: shards that an operator removed; they are told so, and end in good order.
+        what: the `ShardDeed` that is under way, or BALANCE; empty if there is none.
+        shard: the shard that is added, drained or removed.
+        assigned: for BALANCE, the blocks that move between shards.
         since: when blocks began to move.
-        files: digests of the state files that shards made for the coming placement, by group.
+        files: by group, digests of the state files that shards made for the coming placement.
     """
 
     left: dict[str, str] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Moving:
         pinned: RunPinned,
         groups: Collection[GroupState],
     ) -> RunPinned:
-        """Folds one record; returns the run by the placements that follow."""
+        """Folds one record; returns the run with the placements that follow from it."""
         old, coming = pinned.placement, pinned.coming
         match record:
             case Act():
@@ -60,7 +61,7 @@ class Moving:
                     self._settle()
                 for group in groups:
                     group.states.pop(shard, None)
-                epoch = (coming or old).epoch + 1  # what was made for the coming one counts no more
+                epoch = (coming or old).epoch + 1  # files for the coming placement do not count
                 now = replace(
                     pinned, placement=replace(old.without(shard), epoch=epoch), coming=None
                 )
@@ -85,7 +86,7 @@ class Moving:
         return now
 
     def _take_over(self, group: GroupState, old: Placement, now: Placement) -> None:
-        """Shards whose blocks are others from now on have the files that they made of them."""
+        """Replaces the state files of shards whose blocks have changed."""
         made = self.files.get(group.name, {})
         for shard in {*old.shards, *now.shards}:
             blocks = now.blocks_of(group.name, shard)
@@ -95,14 +96,14 @@ class Moving:
                 group.states[shard] = made[shard]
 
     def stand_still(self, since: float, until: float) -> None:
-        """Counts no time of a pause for a move that has begun."""
+        """Keeps the time of a pause from counting towards a move that has begun."""
         self.since = after_pause(self.since, since, until)
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.DRAIN and act.party not in placement.shards:
-            return  # it is so already, and an operator has said that it stays so
+            return  # scaling drained it; the act only keeps scaling from adding it again
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
-            self._leave(act.party)  # a spare one: what others move goes on
+            self._leave(act.party)  # a spare shard, so a move of other shards goes on
             if self.shard == act.party:
                 self._settle()
             return
@@ -117,6 +118,6 @@ class Moving:
             self.removed.add(shard)
 
     def _settle(self) -> None:
-        """Nothing is to move."""
+        """Ends the move."""
         self.what = self.shard = ""
         self.assigned = ()

@@ -1,15 +1,14 @@
-"""Whom updates are sealed for, and what the coordinator makes of the answers of these key holders.
+"""Committees of key holders: which one updates are sealed for, and how its answers open a cohort.
 
-    committees    base versions that are still to come are sealed for the holders that the CA named
-                  last, and those before them for whom they were sealed for already: a client seals
-                  one base version for one committee alone, and a cohort has one
-    examination   receipts that enough holders found in order are shown to the rule
+    committees    a client seals one base version for one committee only, and so a cohort has one
+                  committee; later base versions are sealed for the holders that the CA named last
+    examination   the rule is shown receipts that enough holders found in order
     opening       any t shares of a cohort give a sum of keys; the shards say whether it opens
 
-Any t - 1 holders may lie about their shares: subsets of answers are tried one after another, and
-who is off the polynomial of the others is named. A sum of keys that is too large is not tried
-at all. If nothing opens, the cohort is burnt: it is charged, and none of its submissions is ever
-part of another.
+Any t - 1 holders may lie about their shares. So subsets of answers are tried one after another, and
+a holder that is off the polynomial of the others is named. A sum of keys that is too large is not
+tried. If no subset opens the cohort, it is burnt: its privacy is charged, and none of its
+submissions is ever part of another cohort.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ from secureps.wording import named
 
 
 def committee_at(tx: Transaction, group: str, version: int) -> KeyCommittee:
-    """The holders for whom updates of a group from this version are sealed."""
+    """Returns the holders that updates of a group from this version are sealed for."""
     known = tx.federation.committees
     return next((c for c in reversed(known) if c.begins(group) <= version), known[0])
 
 
 def holders_of(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:
-    """The holders of the committee that a receipt or a cohort names; none if it names none."""
+    """Returns the holders of the committee with this digest; empty for None."""
     known = tx.federation.committees
     return next((c.holders for c in known if c.committee == committee), ())
 
 
 def other_holders(tx: Transaction, group: GroupState) -> str:
-    """For whom the newest version is sealed, if not for the roster's holders; else empty."""
+    """Says which holders the newest version is sealed for, if they are not the roster's."""
     known, version = tx.federation.committees, max(0, group.version)
     if not known or group.phase is Phase.DONE:
         return ""
@@ -70,14 +69,14 @@ def other_holders(tx: Transaction, group: GroupState) -> str:
 
 
 def is_able(tx: Transaction, committee: KeyCommittee) -> bool:
-    """Whether enough of a committee are on the roster: one that was taken off opens nothing."""
+    """Whether enough of a committee are on the roster; holders that were taken off do not open."""
     return sum(holder in tx.holders for holder in committee.holders) >= tx.plan.threshold
 
 
 def periods(tx: Transaction, group: str) -> Callable[[int], int] | None:
-    """Maps a base version to its period: updates of one period may stand in one cohort.
+    """Returns a map from base version to period; only updates of one period can be summed.
 
-    Updates of one support and for one committee can be summed. None: all versions are one period.
+    A period has one support and one committee. None: all versions are one period.
     """
     every = tx.plan.group(group).support_every
     later = {each.committee: each.begins(group) for each in tx.federation.committees[1:]}
@@ -98,9 +97,9 @@ def check_committee(tx: Transaction, receipt: Receipt) -> None:
 
 
 def form_committee(tx: Transaction, settings: PinnedRun) -> None:
-    """Has the next versions sealed for the holders of the roster, if they are new.
+    """Has the next versions sealed for the roster's holders, if they are new.
 
-    While they are not as many as the plan says, or a key is not here, those before them go on.
+    The holders before them go on while the roster has not as many as the plan, or a key is missing.
     """
     known, roster, pinned = tx.federation.committees, settings.roster, tx.federation.pinned
     shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
@@ -141,7 +140,7 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
 
 
 def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
-    """Those for whom something is sealed, or will be from the next versions on."""
+    """Returns the committees that submissions are sealed for, now or from the next versions on."""
     known, groups = tx.federation.committees, tx.federation.groups.values()
     sealed = {receipt.committee for group in groups for receipt in group.receipts.values()}
     due = [committee_at(tx, group.name, max(0, group.version)) for group in groups] if known else []
@@ -159,7 +158,7 @@ def has_committee(plan: Plan) -> bool:
 
 
 def why_too_few(tx: Transaction, group: GroupState) -> str:
-    """Why no round opens: too few holders are here to open it; empty if enough are."""
+    """Returns why no round may open, if too few holders are here; empty if enough are."""
     if not has_committee(tx.plan):
         return ""
     due = committee_at(tx, group.name, group.version).holders
@@ -173,7 +172,7 @@ def why_too_few(tx: Transaction, group: GroupState) -> str:
 
 
 def visible_submissions(tx: Transaction, group: GroupState) -> tuple[Collection[SubmissionId], str]:
-    """The submissions that the rule may see, and what others wait for; empty if none do."""
+    """Returns the submissions that the rule may see, and what the others wait for."""
     open_receipts, held = group.open_receipts, held_back(tx, group)
     shown: Collection[SubmissionId] = open_receipts.ready
     if held:
@@ -188,10 +187,11 @@ def visible_submissions(tx: Transaction, group: GroupState) -> tuple[Collection[
 
 
 def held_back(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
-    """Submissions that enough holders found in order, and that the rule may not see yet.
+    """Returns submissions that enough holders found in order, but that the rule may not see yet.
 
-    If a flaw was found in a client's envelope, and it stayed in, every holder that is here looks
-    first, while there is time. What too few are left to open stays back until more are.
+    If a client's envelope had a flaw before, every holder that is here examines the client's
+    submissions first, while there is time. A submission that too few holders can open is held back
+    until more can.
     """
     opened = group.open_receipts
     stuck = frozenset(id for id in unopenable(tx, group) if id in opened.ready)
@@ -208,7 +208,7 @@ def held_back(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 
 
 def remaining_holders(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
-    """The holders that a submission is sealed for and that are on the roster; all, if unknown."""
+    """Returns the holders that a submission is sealed for, without those off the roster."""
     receipt = group.open_receipts.receipts.get(id)
     if receipt is None:
         return frozenset(tx.holders)
@@ -216,29 +216,29 @@ def remaining_holders(tx: Transaction, group: GroupState, id: SubmissionId) -> f
 
 
 def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
-    """Submissions in which a holder found a flaw, and that fewer than t others are left to open."""
+    """Returns submissions in which so many holders found flaws that fewer than t can open them."""
     doubted, t = group.open_receipts.doubted.items(), tx.plan.threshold
     return frozenset(id for id, by in doubted if len(remaining_holders(tx, group, id) - by) < t)
 
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:
-    """Until when all holders look at what clients with a flaw sent; None: that is over."""
+    """Returns until when all holders examine flawed clients' submissions; None: that is over."""
     assert group.opened_at is not None
     _, until = tx.deadlines(group, group.opened_at)
     return until if tx.now < until else None
 
 
 def is_examined_first(group: GroupState, client: str) -> bool:
-    """Whether holders look into what a client sends as soon as it comes.
+    """Whether holders examine a client's submissions as soon as they come.
 
-    Where no cohort waits for that (`PinnedRun.examined`) they look while they open it; but all look
-    first into what comes of a client in whose envelope one found a flaw (`kept`).
+    Otherwise (`PinnedRun.examined`) holders examine them while they open the cohort, except for a
+    client in whose envelope a holder found a flaw (`held_back`).
     """
     return group.open_receipts.enough > 0 or client in group.suspicion.flawed
 
 
 def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt, ...]:
-    """What a holder is still to look into."""
+    """Returns the receipts that a holder has yet to examine."""
     answered = group.open_receipts.answered
     return tuple(
         receipt
@@ -250,7 +250,7 @@ def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt
 
 
 def describe_missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
-    """Says which of these have not answered, and how many suffice."""
+    """Says which of these holders have not answered, and how many suffice."""
     absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
     suffice = f"{tx.plan.threshold} of {len(holders)} suffice"
@@ -261,24 +261,21 @@ def describe_missing(tx: Transaction, holders: Collection[str], answered: Collec
 
 
 def asked_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
-    """The holders that open the cohort that is closed."""
+    """Returns the holders that open the closed cohort."""
     if not has_committee(tx.plan):
         return tx.holders
     return holders_of(tx, group.closed_cohort.cohort.committee)
 
 
 def silent_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
-    """Holders that have neither given nor refused a share of the cohort."""
+    """Returns holders that have neither given nor refused a share of the cohort."""
     making = group.closed_cohort
     answered = making.shares.keys() | making.refusals.keys()
     return tuple(holder for holder in asked_holders(tx, group) if holder not in answered)
 
 
 def candidates(tx: Transaction, group: GroupState) -> Iterator[tuple[bytes, tuple[str, ...]]]:
-    """Sums of keys (int32, little-endian) that may open the cohort, with the holders they are of.
-
-    Sums that were tried are left out.
-    """
+    """Yields untried sums of keys (int32, little-endian) and the holders whose shares give them."""
     committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
@@ -304,7 +301,7 @@ def _sum(
 
 
 def _is_plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
-    """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
+    """Whether |S| <= 41 sum w_i, which is necessary and not sufficient."""
     return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 
@@ -318,12 +315,12 @@ def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
 
 
 def judge_answers(tx: Transaction, group: GroupState, verified: Vector | None = None) -> Verdict:
-    """Which holders' answers are off the polynomial of the others, or of `verified` ones."""
+    """Finds holders whose answers are off the polynomial of the others, or of `verified` ones."""
     return judge(tx.plan.committee(asked_holders(tx, group)), _answers(tx, group), verified)
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
-    """Holders that lied about an opened cohort, and why that is beyond doubt; none: empty."""
+    """Returns the holders that lied about an opened cohort, and the proof in words."""
     committee, answers = tx.plan.committee(asked_holders(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}

@@ -1,11 +1,11 @@
-"""After a burnt cohort of a committee: the next sets, when they close, and who is left out.
+"""Recovery after a burnt cohort: chooses the next sets of clients, and finds who spoilt it.
 
-While there is suspicion no rule is asked: holders allow only certain sets of clients to follow
-a burnt cohort, and later cohorts are to show who spoilt it. In a group with rounds the next
+Key holders allow only certain sets of clients to follow a burnt cohort, and cohorts of these sets
+show which client spoilt it. So the rule is not asked meanwhile. In a group with rounds, the next
 rounds are for these sets. In a group without rounds, the members of the cohort sit out until the
-next version, and others make that one; if too few others are here, the sets follow one after
-another. Then exactly the clients of a set seal the same updates anew, and these alone make the
-cohort, with the weights that they had.
+next version, and other clients make that one. If too few others are here, the sets follow one after
+another: exactly the clients of a set seal the same updates anew, and only these updates, with their
+old weights, make the cohort.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from secureps.wording import named
 
 
 def is_choosing(tx: Transaction, group: GroupState) -> bool:
-    """Whether rounds of a group are for the clients that suspicion chooses."""
+    """Whether suspicion, and not the rule, chooses the clients of a group's rounds."""
     return opening.has_committee(tx.plan) and group.suspicion.chooses and group.rounds
 
 
 def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
-    """The clients that the next round is for, if these are live.
+    """Chooses the clients of the next round, if these are live.
 
-    Without rounds, only those that stood in a burnt cohort and may still send that update.
+    Without rounds, only clients of a burnt cohort that can still send that update are chosen.
     """
     federation, rule = tx.federation, tx.plan.bounds(group.name)
     cut: Cut = partial(halves, federation.run.id, group.name, group.version + 1)
@@ -54,7 +54,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
 
 
 def _stood_alike(group: GroupState, whole: Clients, part: Clients) -> bool:
-    """Whether these clients of a burnt cohort have been in no other with a later update."""
+    """Whether a burnt cohort of the clients in `whole` had the current updates of `part`."""
     now = {client: (m.weight, m.base, m.update) for client, m in group.places.items()}
     for cohort in group.spoilt:
         was = {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
@@ -64,7 +64,7 @@ def _stood_alike(group: GroupState, whole: Clients, part: Clients) -> bool:
 
 
 def _cut_evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
-    """The halves of a set; none if weights would single somebody out in a part of it."""
+    """Cuts a set into halves; returns none if weights would single out a client in a part."""
     parts = [whole]
     for part in parts:
         parts += cut(part, least)
@@ -76,7 +76,7 @@ def _cut_evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple
 def decide(
     tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]
 ) -> Close | Drop | Wait:
-    """What becomes of the open round: it closes for exactly those that it is for, if it must."""
+    """Decides about the open round of chosen clients, in place of the rule."""
     assert group.opened_at is not None
     state = group.suspicion
     here = frozenset(arrival.id.client for arrival in arrivals)
@@ -100,21 +100,22 @@ def decide(
 
 
 def is_chosen_round(tx: Transaction, group: GroupState) -> bool:
-    """Tells whether suspicion chose the clients of the open round, or of the cohort in progress."""
+    """Whether suspicion chose the clients of the open round, or of the cohort in progress."""
     return (
         opening.has_committee(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
     )
 
 
 def has_burnt(tx: Transaction, group: GroupState) -> bool:
-    """Whether holders allow anything after what was burnt for the version in the making."""
+    """Whether a committee's cohort was burnt for the version in the making."""
     return opening.has_committee(tx.plan) and bool(group.suspicion.burnt)
 
 
 def clients_behind(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Clients that sit out, and may train from the newest version: they were behind when burnt.
+    """Returns clients that sit out, but whose burnt updates were from an older version.
 
-    That is another update: none is in two sums, whatever was opened.
+    They may train from the newest version. That makes another update, so that no update is in two
+    sums, even if the burnt cohort was opened.
     """
     if not has_burnt(tx, group):
         return frozenset()
@@ -128,10 +129,10 @@ def is_asked_again(tx: Transaction, group: GroupState, client: str) -> bool:
 
 
 def objection(group: GroupState, receipt: Receipt) -> str:
-    """Why this is not what its client was asked for once more; empty if it is.
+    """Returns why a receipt is not the update that its client was asked for again; empty if it is.
 
-    A burnt cohort may have been opened all the same. What follows it must hold the same updates, or
-    the difference of the two sums is of few clients; holders refuse it then.
+    The burnt cohort may have been opened. A cohort that follows it must hold the same updates: else
+    the difference of the two sums is of few clients, and holders refuse.
     """
     place = group.places[receipt.id.client]
     if Base(receipt.version, receipt.step) != place.base:
@@ -141,14 +142,14 @@ def objection(group: GroupState, receipt: Receipt) -> str:
         )
     if receipt.update != place.update:
         return f"{place.id} was another update of that version: only the same may follow it"
-    # Under the old name it is bound to the burnt cohort, and its key has sealed already.
+    # The old name is bound to the burnt cohort, and its key has sealed once.
     if receipt.id.sequence <= place.id.sequence:
         return f"{place.id} is over; seal it anew"
     return ""
 
 
 def round_base(tx: Transaction, group: GroupState) -> Base:
-    """The base of updates of the open round."""
+    """Returns the base of updates of the open round."""
     subject = tx.federation.trail.subject
     if group.trails and subject:
         return tx.plan.schedule.base(group.version, subject)
@@ -156,10 +157,7 @@ def round_base(tx: Transaction, group: GroupState) -> Base:
 
 
 def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    """Invites to train: in a round from the committed version, else from the newest one.
-
-    Or to seal once more, under another sequence, what a burnt cohort had of the client.
-    """
+    """Invites a client to train, or to seal its update of a burnt cohort under a new sequence."""
     number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if group.rounds or group.phase is Phase.FOUNDING:
         again, evaluates = (
@@ -188,7 +186,7 @@ def isolate(tx: Transaction, group: GroupState) -> None:
 
 
 def describe_suspects(group: GroupState) -> str:
-    """Who may have spoilt the burnt cohorts of the version in the making."""
+    """Names the clients that may have spoilt the burnt cohorts of the version in the making."""
     state = group.suspicion
     least_known = min(
         state.suspect_sets, key=lambda names: (len(names), sorted(names)), default=None

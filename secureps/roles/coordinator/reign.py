@@ -1,30 +1,27 @@
-"""Whether this coordinator rules: its standby may have taken over, or may yet do so.
+"""Which of two coordinators rules: the first one, or a standby that took over from it.
 
-A coordinator that nobody follows rules. While a standby follows, the coordinator acts on nothing
-that the standby lacks, and so loses nothing when the standby takes over. Two cases are left: the
-standby is away, or it has taken over, by command, and this process is it. Then the fence decides.
+A coordinator without a standby rules. While a standby follows, the coordinator acts on nothing that
+the standby lacks, and so loses nothing when the standby takes over. Two cases are left: the standby
+is away, or this process is a standby that took over. Then the fence decides.
 
-    The coordinator begins a new incarnation, and orders nothing before all shards and as many
-    key holders as open a cohort obey it, durably. It asks one shard after another, by their
-    names, and then the key holders. Then it journals that nobody follows it, and rules.
+    The coordinator begins a new incarnation. It gives no orders before all shards, and as many
+    key holders as open a cohort, obey that incarnation durably. It asks the shards one after
+    another, in the order of their names, and then the key holders. Then it journals that no
+    standby follows it, and rules.
 
-Two never rule at once. Both would need all the shards that they have in common, and a shard obeys
-the newest incarnation alone and tells everybody which one that is. Both ask the same shard first.
-The second one meets an incarnation that its journal does not know, and ends, before it has asked
-any other shard. So exactly one goes on: the standby only if the coordinator has not gone on without
-it. Once a coordinator has passed the fence, every shard tells the other one so.
+Two coordinators never rule at once. Both need all the shards that they have in common, and both ask
+the same shard first. A shard obeys only the newest incarnation, and tells everybody which one that
+is. So the second coordinator meets an incarnation that its journal does not know, and ends before
+it has asked any other shard. A standby goes on only if the coordinator has not gone on without it.
 
-A shard whose disk is lost has forgotten whom it obeyed, and so is asked last: another one knows. If
-all shards have lost theirs, the key holders know: any two sets that are large enough have an honest
-one in common. A key holder alone is not believed, for it may lie; it counts as away.
+A shard whose disk was lost has forgotten which coordinator it obeyed, so it is asked last: another
+shard knows. If all shards lost their disks, the key holders know: any two sets that are large
+enough have an honest holder in common. A single key holder may lie, and counts as away.
 
-A standby: it copies the coordinator's journal row by row, and takes over by command.
-
-It obeys the command if it has everything that was acknowledged, as far as its journal says. Then it
-journals a new incarnation, and this process goes on as the coordinator, which acts on nothing
-before all shards and enough key holders obey it. They know if the
-coordinator went on without this standby, and have it end. A plan's `take_over_after` gives the same
-command when the coordinator has been silent for so long.
+A standby copies the coordinator's journal row by row. It takes over by command, or, with the plan's
+`take_over_after`, when the coordinator has been silent for so long, and only if by its journal it
+has everything that was acknowledged. It journals a new incarnation, and its process goes on as a
+coordinator, before the fence above.
 """
 
 from __future__ import annotations
@@ -88,7 +85,7 @@ ALWAYS = (
     requests.AskRun,
     requests.AskStatus,
 )
-"""What is heard of a coordinator that does not rule yet: nothing of it is acknowledged."""
+"""Requests that a coordinator accepts before it rules; none of them promises anything."""
 
 SUPERSEDED = (
     "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
@@ -98,7 +95,7 @@ STALE = "the coordinator went on without this standby, and has what this one doe
 
 
 def begin(tx: Transaction, elsewhere: bool) -> None:
-    """Prepares a start after which another coordinator may rule, and asks that one if it does."""
+    """Asks, at a start, the standby's address whether the standby has taken over."""
     if not tx.federation.reigns.follower:
         return
     if tx.federation.pinned is None:
@@ -110,12 +107,12 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
 
 
 def is_ruling(tx: Transaction) -> bool:
-    """Whether no other coordinator rules, or can begin to without having everything."""
+    """Whether this coordinator rules: no other one can, without all that this one acted on."""
     return not tx.federation.reigns.follower or tx.sessions.followed
 
 
 def describe_wait(tx: Transaction) -> str:
-    """Says whose obedience this coordinator waits for before it rules; empty once it rules."""
+    """Names the servers that must obey before this coordinator rules; empty once it rules."""
     if is_ruling(tx):
         return ""
     lacking, few = _lacking_shards(tx), tx.plan.threshold - len(_obeying_holders(tx))
@@ -127,8 +124,8 @@ def describe_wait(tx: Transaction) -> str:
 def record_follower(tx: Transaction) -> None:
     """Journals that a standby which has everything follows, if this coordinator rules then.
 
-    The follower on record makes it rule. Another standby does not, for the one on record may have
-    taken over.
+    The follower on record lets it rule. Another standby does not, because the follower on record
+    may have taken over.
     """
     standby, sessions, reigns = tx.sessions.caught_up, tx.sessions, tx.federation.reigns
     if not standby or not (is_ruling(tx) or reigns.may_take_over(standby)):
@@ -142,7 +139,7 @@ def record_follower(tx: Transaction) -> None:
 
 
 def pass_fence(tx: Transaction) -> None:
-    """Journals that this coordinator goes on alone, once all who have to obey it do."""
+    """Journals that this coordinator goes on alone, once all servers that must obey it do."""
     if (
         not is_ruling(tx)
         and not _lacking_shards(tx)
@@ -152,7 +149,7 @@ def pass_fence(tx: Transaction) -> None:
 
 
 def pick_next(tx: Transaction) -> tuple[requests.Subscribe, ...]:
-    """Returns the subscriptions of those who are to be told of this incarnation now."""
+    """Returns the subscriptions of the servers to be told of this incarnation now, each once."""
     if is_ruling(tx):
         return ()
     sessions, own = tx.sessions, tx.federation.incarnation
@@ -163,25 +160,25 @@ def pick_next(tx: Transaction) -> tuple[requests.Subscribe, ...]:
 
 
 def _lacking_shards(tx: Transaction) -> list[str]:
-    """The shards that do not obey this incarnation yet, in the order in which they are asked."""
+    """Returns the shards that do not obey this incarnation yet, in the order to ask them."""
     obeyed, came = tx.sessions.obeyed, tx.federation.reigns.came
     lacking = [s for s in _all_shards(tx) if obeyed.get(s) != tx.federation.incarnation]
     return sorted(lacking, key=lambda shard: (obeyed.get(shard) == 0, shard in came, shard))
 
 
 def _all_shards(tx: Transaction) -> set[str]:
-    """All shards that another coordinator may ask, also those that left since."""
+    """Returns all shards that another coordinator may ask, also those that left since."""
     return {*tx.federation.placement.shards, *tx.federation.reigns.left}
 
 
 def _obeyed_first(tx: Transaction) -> bool:
-    """Whether the shard that either coordinator asks first obeys this one: no other one rules."""
+    """Whether the shard that both coordinators ask first obeys this one, so no other rules."""
     first = min(_all_shards(tx).difference(tx.federation.reigns.came), default="")
     return tx.sessions.obeyed.get(first) == tx.federation.incarnation
 
 
 def _asked_nobody(tx: Transaction) -> bool:
-    """Whether nobody can have obeyed an incarnation that the follower does not know."""
+    """Whether no server can have obeyed an incarnation that the follower does not know."""
     line = tx.federation.incarnation // LINE
     first = tx.federation.incarnation <= tx.federation.reigns.known.get(line, 0) + 1
     return tx.sessions.confirmed or (first and not tx.sessions.told)
@@ -201,10 +198,10 @@ def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
 
 
 def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Ends this coordinator if a shard obeys one that is not on record here.
+    """Ends this coordinator if a shard obeys an incarnation that is not on record here.
 
-    Shards are the coordinator's own operator's, and are believed. A key holder that says so counts
-    as away.
+    Shards belong to the coordinator's operator and are believed. A key holder that claims this may
+    lie, and counts as away.
 
     Raises:
         Fenced: the sender is another coordinator, and this one rules.
@@ -213,11 +210,11 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
         return _meet_other(tx, event)
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
     if pinned is not None and event.run not in (b"", pinned.run.id):
-        return None  # what it obeyed in another run says nothing of this one, which refuses it
+        return None  # it obeyed another run's coordinator; `register` refuses it
     higher, holder = event.seen > reigns.incarnation, event.party in tx.holders
     if reigns.is_foreign(event.seen):
         if is_ruling(tx) and not higher:
-            return None  # it obeyed one that never ruled, nor will
+            return None  # it obeyed a coordinator that never ruled and never will
     elif not (holder and higher and not is_ruling(tx)):
         return None
     tx.sessions.obeyed.pop(event.party, None)
@@ -230,10 +227,10 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
 
 
 def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Ends this coordinator if the other one followed it and has taken over, or ends the other.
+    """Ends this coordinator if the other one followed it and took over; else may end the other.
 
-    It stays if a shard may have obeyed it under an incarnation that ends the other one: both would
-    end. A coordinator without a run ends: the other one asks only if it has one.
+    This one stays if a shard may have obeyed it under an incarnation that ends the other one: else
+    both would end. A coordinator without a run ends, because the other one asks only with a run.
     """
     followed = tx.federation.reigns.has_taken_over(event.seen)
     if tx.federation.pinned is None or (followed and _asked_nobody(tx)):
@@ -253,7 +250,7 @@ def note_obedience(tx: Transaction, party: str, seen: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowsKept(TaskResult):
-    """Rows are durable up to this one; and what they say."""
+    """Reports that rows are durable up to `seq`, with their records."""
 
     seq: int
     chain: bytes
@@ -264,9 +261,8 @@ class Seat:
     """What the machines of a coordinator and of its standby have in common.
 
     Args:
-        whose: "the coordinator" or "a standby", as errors have it.
-        plan: the run's.
-        roster: of the kit, until the journal or the CA has a newer one.
+        whose: "the coordinator" or "a standby", for errors.
+        roster: the kit's, until the journal or the CA has a newer one.
     """
 
     def __init__(self, whose: str, plan: Plan, roster: Roster) -> None:
@@ -285,15 +281,15 @@ class Seat:
 
 
 LOOK = 0.5
-"""Seconds after which whoever looks for the coordinator here tries again."""
+"""Seconds after which a party that takes a standby for the coordinator tries again."""
 AGAIN = 5.0
-"""Seconds after which a coordinator that has lost rows is asked again."""
+"""Seconds after which a standby asks again a coordinator that has lost rows."""
 
 TAKES_OVER = "takes over from the coordinator"
-"""Why this process ends that goes on as the coordinator."""
+"""The standby's machine ends with this reason, and its process goes on as the coordinator."""
 
 BEGINS = "begins from a copy of the coordinator's journal"
-"""Why a standby ends that is to be started again at once, with the copy as its journal."""
+"""A standby ends with this reason to start again at once, with the copy as its journal."""
 
 NO_RUN = (
     "no run is founded yet, and so there is nothing to take over: start the coordinator again; if "
@@ -312,7 +308,7 @@ class Standby(Seat):
 
     Args:
         plan, roster: as its coordinator has them.
-        number: of its folder, by which journals name it.
+        number: of its folder, by which journals name this standby.
         seq, chain: the last row of its journal.
     """
 
@@ -381,7 +377,7 @@ class Standby(Seat):
                 return Step(effects=[Halt(str(error), type(error))])
             case Answered() | WatchLost() | KitRead():
                 return Step()
-        if sender in self._follower.roster:  # else it came by a roster that is not on record here
+        if sender in self._follower.roster:  # else it is on a newer roster than this standby's
             self._demand_permitted(sender, event)
         match event:
             case Register() if sender == COORDINATOR:
@@ -409,7 +405,7 @@ class Standby(Seat):
         if commanded and self.follows:
             return self._take_over(commanded)
         step = Step(effects=[self._follow()])
-        if commanded:  # whoever gave the command was told that it is obeyed
+        if commanded:  # the operator was told that the command is obeyed
             step.effects.append(Say(LAPSED))
         if self.follows and not before:
             when = "alone: the plan has no take_over_after"
@@ -420,9 +416,9 @@ class Standby(Seat):
         return step
 
     def _lose(self, now: float, text: str) -> Step:
-        """Counts a coordinator as silent that gives no rows: what is here is kept, and not ended.
+        """Goes on although the coordinator refuses rows, and counts it as silent.
 
-        Its journal may be shorter than this one, an older copy: rows that it acknowledged are here.
+        Its journal may be an older copy, so that rows which it acknowledged are only here.
         """
         known, self._lost, self._again = self._lost, text, now + AGAIN
         return Step(effects=[] if known else [Say(f"does not follow: {text}")])
@@ -445,13 +441,13 @@ class Standby(Seat):
 
     @property
     def follows(self) -> bool:
-        """Whether it has all that was acknowledged, as far as its journal says."""
+        """Whether, by its journal, this standby has everything that was acknowledged."""
         return self.reigns.may_take_over(self._number)
 
     # --- taking over --------------------------------------------------------------
 
     def _refusal(self) -> str:
-        """Says why this standby does not take over; empty if it does."""
+        """Returns why this standby does not take over; empty if it can."""
         if self._pinned is None:
             return NO_RUN
         return "" if self.follows else LACKS
@@ -465,7 +461,7 @@ class Standby(Seat):
         return Step()
 
     def _take_over(self, why: str) -> Step:
-        """Takes over as soon as the rows are kept that are being written."""
+        """Takes over, but only after rows that are being written are durable."""
         self._commanded = why
         if self._keeps:
             return Step()

@@ -1,16 +1,19 @@
-"""Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
+"""Moves blocks between shards while a run trains: a shard comes or goes, or a copy was lost.
 
-From when a move is due until it is finished no cohort closes, and no checkpoint begins but the
-move's own: blocks move between two versions of every group. Clients train and send meanwhile. The
-coordinator journals the coming placement before any party hears of it. Each shard whose blocks
-will be others asks the shards that hold them for what they took in and for the committed version,
-and makes a file of its blocks. When all have said that they have it, a checkpoint is made: a run
-without copies goes on from the newest checkpoint and the outboxes, whichever disk is lost. Then the
-placement is in force: clients send by it, and shards delete what is theirs no more.
+Blocks move between two versions of every group. From the moment a move is due until it is
+finished, no cohort closes, and no checkpoint begins except the move's own; clients go on training
+and sending.
 
-A shard that is away for good leaves the run, which goes on with the copies of its blocks: when it
-was away for the plan's `shards_wait`, and each of its blocks lies on another shard that is here and
-has what is committed. A move is given up then, and begins anew by the placement without that shard.
+1  The coordinator journals the coming placement before any party hears of it.
+2  Each shard whose blocks change asks the shards that hold its new blocks for the committed version
+   and for updates that are in no version yet, and makes a file of its blocks.
+3  When all shards have their files, a checkpoint is made, so that a run without copies can go on
+   from it and the outboxes if a disk is lost.
+4  The placement is in force. Clients send by it, and shards delete blocks that are not theirs.
+
+A shard leaves the run if it is away for the plan's `shards_wait`, and each of its blocks lies on
+another shard that is here and has the committed version. A move under way is given up then, and
+begins anew by the placement without that shard.
 """
 
 from __future__ import annotations
@@ -34,18 +37,18 @@ from secureps.roles.validation import check_digests
 from secureps.wording import named
 
 SHOWN = 3
-"""Blocks that a refusal names."""
+"""Most blocks that a refusal names."""
 
 
-# --- what an operator says --------------------------------------------------------
+# --- acts of an operator ----------------------------------------------------------
 
 
 def begin_move(tx: Transaction, act: Act) -> None:
-    """A shard is to be added, drained or removed, if it is not so already.
+    """Begins to add, drain or remove a shard, unless that is done already.
 
     Raises:
         UnknownParty: no shard of that name has come yet.
-        Refused: another move is not over, there is no version yet, or blocks would have no shard.
+        Refused: another move is under way, there is no version yet, or blocks would have no shard.
     """
     moving, name = tx.federation.moving, act.party
     placed, what = tx.federation.placed, ShardDeed(act.what)
@@ -74,7 +77,7 @@ def begin_move(tx: Transaction, act: Act) -> None:
         raise Refused(f"one move at a time: {describe_move(tx)}; say it again when that is over")
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
-        if name not in tx.watchers:  # what it has, others have
+        if name not in tx.watchers:  # other shards have copies of its blocks
             depart(tx, name, f"{REMOVED}, while it was away{_give_reason(act)}", True)
             return
     tx.write(act)
@@ -85,7 +88,7 @@ def _give_reason(act: Act) -> str:
 
 
 def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[str, ...]) -> None:
-    """Refused if blocks of a shard would be lost with it, or have fewer copies than they should."""
+    """Refused if blocks of a shard would be lost, or have fewer copies than the plan says."""
     if name in tx.watchers:
         least = tx.plan.section.replicas
         if len(placed) <= least:
@@ -109,14 +112,14 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
 
 
 def describe_due_move(tx: Transaction) -> str:
-    """Why no checkpoint begins now, and cohorts do not close; empty where nothing is to move."""
+    """Says which move keeps checkpoints from beginning and cohorts from closing; empty if none."""
     if tx.federation.coming is None and _wanted_shards(tx) is None:
         return ""
     return describe_move(tx)
 
 
 def describe_move(tx: Transaction) -> str:
-    """What moves, or is to, and what it waits for."""
+    """Says which blocks move, or are to move, and what the move waits for."""
     moving = tx.federation.moving
     match moving.what:
         case ShardDeed.ADD:
@@ -132,7 +135,7 @@ def describe_move(tx: Transaction) -> str:
 
 
 def _describe_wait(tx: Transaction) -> str:
-    """What a move waits for besides the copying; empty for nothing."""
+    """Says what a move waits for besides the copying; empty for nothing."""
     federation = tx.federation
     if federation.coming is not None:
         away = [s for s in federation.placed if s not in tx.watchers]
@@ -148,7 +151,7 @@ def _describe_wait(tx: Transaction) -> str:
 
 
 def advance(tx: Transaction) -> None:
-    """Begins a move that is due as soon as nothing is between two versions; and its checkpoint."""
+    """Begins a move that is due once no version is in the making; later begins its checkpoint."""
     federation = tx.federation
     if federation.coming is None:
         shards, placement = _wanted_shards(tx), federation.placement
@@ -174,9 +177,9 @@ def _tell_coming(tx: Transaction) -> None:
 
 
 def finish(tx: Transaction) -> None:
-    """A checkpoint is whole: the coming placement is in force, if all shards have their blocks.
+    """Puts the coming placement in force after its checkpoint, if all shards have their blocks.
 
-    Else one came back since, perhaps with an empty disk: another checkpoint is made with it.
+    If one does not, it came back since, perhaps with an empty disk, and another checkpoint follows.
     """
     coming, moving, before = tx.federation.coming, tx.federation.moving, tx.federation.placed
     if coming is None or _lacking_shards(tx):
@@ -193,7 +196,7 @@ def finish(tx: Transaction) -> None:
 
 
 def _wanted_shards(tx: Transaction) -> tuple[str, ...] | None:
-    """The shards that are to hold the blocks, if they are others, or blocks have too few copies."""
+    """Returns the shards that are to hold the blocks after a move; None if no move is due."""
     moving, placement = tx.federation.moving, tx.federation.placement
     match moving.what:
         case ShardDeed.ADD:
@@ -212,7 +215,7 @@ def _wanted_shards(tx: Transaction) -> tuple[str, ...] | None:
 
 
 def _wanted_holders(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
-    """Where blocks are to lie on these shards."""
+    """Returns the holders that each block is to have among these shards."""
     moving = tx.federation.moving
     if moving.what == BALANCE:
         return assign_blocks(tx.federation.placement.held, moving.assigned)
@@ -222,7 +225,7 @@ def _wanted_holders(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[
 def spread_blocks(
     tx: Transaction, shards: Sequence[str], joins: str = ""
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Where blocks would lie on these shards, of which one `joins`: as few move as can."""
+    """Spreads the blocks over these shards, one of which may join, moving as few as possible."""
     weights = {name: tx.federation.shards[name].weight for name in shards}
     return move_copies(tx.federation.placement.held, weights, tx.plan.section.replicas, joins)
 
@@ -230,7 +233,7 @@ def spread_blocks(
 def assign_blocks(
     held: dict[str, list[tuple[str, ...]]], assigned: Sequence[BlockAssigned]
 ) -> dict[str, list[tuple[str, ...]]]:
-    """Where blocks lie once these have moved, in place of where they lie now."""
+    """Moves these blocks within `held`, and returns it."""
     for each in assigned:
         own = held[each.group][each.block]
         taken = (each.taker if shard == each.giver else shard for shard in own)
@@ -246,7 +249,7 @@ def _is_between(tx: Transaction) -> bool:
 
 
 def _changing_shards(tx: Transaction) -> Mapping[str, Sequence[str]]:
-    """By group, the shards that hold other blocks by the coming placement than now."""
+    """Returns, by group, the shards whose blocks the coming placement changes."""
     now, coming = tx.federation.placement, tx.federation.coming
     if coming is None:
         return {}
@@ -263,7 +266,7 @@ def _changing_shards(tx: Transaction) -> Mapping[str, Sequence[str]]:
 
 
 def _lacking_shards(tx: Transaction) -> list[tuple[str, str]]:
-    """Shards, and groups of which they have not said since they last came that all is there."""
+    """Returns (shard, group) pairs for which the shard has not reported all its coming blocks."""
     coming, here = tx.federation.coming, tx.sessions.prepared
     epoch = 0 if coming is None else coming.epoch
     owed = ((s, group) for group, shards in _changing_shards(tx).items() for s in shards)
@@ -271,24 +274,24 @@ def _lacking_shards(tx: Transaction) -> list[tuple[str, str]]:
 
 
 def dismiss(tx: Transaction, shard: str) -> None:
-    """It is told that it takes part no more, and ends."""
+    """Tells a shard that it has left the run, so that it ends."""
     tx.order(shard, tx.make_configure())
     tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
 
 
-# --- what shards say --------------------------------------------------------------
+# --- reports of shards ------------------------------------------------------------
 
 
 def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
-    """A shard has its blocks of the coming placement, of the committed version, and what was sent.
+    """Notes that a shard has all its blocks by the coming placement, with the updates for them.
 
     Raises:
-        Malformed: they are not its blocks of that version.
+        Malformed: they are not its blocks of the committed version.
     """
     coming, shard = tx.federation.coming, event.shard
     if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
-        return  # what it says of is past
-    if event.scale is not None or event.total:  # a shard fills no journal with what nobody checks
+        return  # its version or placement is past
+    if event.scale is not None or event.total:  # unchecked fields would fill the journal
         raise Malformed(f"{shard}: moved blocks come without a scale, and without metrics")
     owned = coming.blocks_of(group.name, shard)
     check_digests(shard, group.name, owned, event.blocks)
@@ -298,12 +301,12 @@ def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
     if tx.federation.moving.files.get(group.name, {}).get(shard) != event.state:
         tx.write(event)
     tx.sessions.prepared.add((event.epoch, group.name, shard))
-    if shard in checkpointing.parts_due(tx):  # it writes none while blocks are on their way to it
+    if shard in checkpointing.parts_due(tx):  # it wrote none while blocks were on their way to it
         checkpointing.order_part(tx, shard)
 
 
 def measure_move(tx: Transaction) -> Move | None:
-    """How far a move is, for a status; None if there is none."""
+    """Returns how far a move is, for a status; None if there is none."""
     moving = tx.federation.moving
     if tx.federation.pinned is None or not (moving.what or describe_due_move(tx)):
         return None
@@ -324,7 +327,7 @@ def measure_move(tx: Transaction) -> Move | None:
 
 
 def drop_absent_shard(tx: Transaction) -> float | None:
-    """Leaves out who was away for long enough; returns when time alone might do so, if ever."""
+    """Has a shard leave that was away for too long; returns when the next one may have to."""
     until = list[float]()
     if tx.plan.section.replicas == 1:
         return None
@@ -337,12 +340,12 @@ def drop_absent_shard(tx: Transaction) -> float | None:
         elif not find_sole_blocks(tx, shard):
             away = f"away for {tx.plan.section.shards_wait:g} seconds; others hold its blocks"
             depart(tx, shard, away)
-            return tx.now  # another one may be, by what is left
+            return tx.now  # look again: another shard may have to leave too
     return min(until, default=None)
 
 
 def find_sole_blocks(tx: Transaction, shard: str) -> list[tuple[str, int]]:
-    """Groups and blocks that no other shard has which is here, and whole."""
+    """Returns the (group, block) pairs that no other shard which is here has complete."""
     federation, placement = tx.federation, tx.federation.placement
     found = list[tuple[str, int]]()
     for group in federation.groups.values():
@@ -358,20 +361,20 @@ def find_sole_blocks(tx: Transaction, shard: str) -> list[tuple[str, int]]:
 
 
 def depart(tx: Transaction, shard: str, reason: str, removed: bool = False) -> None:
-    """A shard leaves, and everybody goes on without it; blocks that move are where they were."""
+    """Has a shard leave the run, and all others go on without it; gives up a move under way."""
     tx.write(ShardLeft(shard, reason, removed))
     go_on(tx)
-    for due in checkpointing.parts_due(tx):  # by a move that is given up it owed none, perhaps
+    for due in checkpointing.parts_due(tx):  # the move may have excused a shard from its part
         checkpointing.order_part(tx, due)
 
 
 def go_on(tx: Transaction, gone: Iterable[str] = ()) -> None:
-    """Everybody hears of the placement, and says again what a group waited for that shard with.
+    """Tells all parties of the placement, and repeats the steps that groups wait for.
 
-    `gone`: who held blocks, and hears that it holds none any more.
+    `gone` are shards that held blocks, and are told that they hold none any more.
     """
     configure = tx.make_configure()
-    # shards first: they take in what others send
+    # shards first, because they must accept the blocks that others send
     for party in (*tx.federation.placed, *gone, *tx.holders, *tx.federation.members):
         tx.order(party, configure)
     for group in tx.federation.groups.values():

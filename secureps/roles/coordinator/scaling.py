@@ -1,12 +1,12 @@
-"""What follows from the load: blocks move, shards come and go, deadlines and buffers change.
+"""Scaling by load: moves blocks, adds and drains shards, changes deadlines and buffers.
 
-Row-blocks move as soon as it is known that some shards have much more to do than others, and enough
-time has passed since the last decision; once enough versions were made, the plan's policy decides.
-Each decision is journalled with its reason before it is carried out, and never made again: a
-restart measures anew. A shard comes and goes by the same act that an operator gives.
+Row-blocks move once some shards have much more to do than others, and enough time has passed since
+the last decision. Once enough versions were made, the plan's policy decides. Each decision is
+journalled with its reason before it is carried out. A shard is added or drained by the same act
+that an operator gives. A restart measures anew.
 
-`Load` is what is measured between two decisions: by the coordinator, from its own records. Only how
-long models and updates are on their way clients say, and the median counts.
+The coordinator measures the `Load` between two decisions from its own records. Only how long models
+and updates take in transit is reported by clients, and the median of their reports counts.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import counted
 
 UP, DOWN = "network_seconds", "pulling_seconds"
-"""What clients say of an update's way, and of the model's (`roles.member`)."""
+"""Clients' figures of how long an update and a model take in transit (`roles.member`)."""
 MEMORY = "memory_bytes"
-"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
+"""A shard's figure of its memory limit (`roles.shard.memory_report`)."""
 NEWEST = 16
-"""Rounds that are kept, and waits for each shard."""
+"""Newest rounds that are kept, and newest delays of each shard."""
 LATE = 0.05
-"""Part of a version's time that sums must take for shards to count as unlike each other."""
+"""Fraction of a version's time that sums must take before slow shards count as slow."""
 UNLIKE = 4.0
-"""Times as slow as the median that a shard counts at most."""
+"""Most times slower, or faster, than the median that a shard counts as."""
 TURNS = 3
-"""Newest rounds of a group over which what comes in one is averaged."""
+"""Newest rounds of a group whose bytes are averaged."""
 LEAST_SUMS = 3
-"""Sums of each shard by which it is known how late it is with them."""
+"""Sums of a shard that are needed to know its delay."""
 
 
 class Load:
@@ -75,7 +75,7 @@ class Load:
     def __init__(self) -> None:
         self.since: float | None = None  # None: from the next version on
         self.memory: dict[str, float] = {}
-        """Bytes that parties have said they may have resident; of shards, their limits."""
+        """By shard, its memory limit in bytes."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._coming: Counter[str] = Counter()
@@ -85,9 +85,9 @@ class Load:
         self._begin()
 
     def begin(self, now: float, moved: bool = False) -> None:
-        """Measures anew, from now on; after a move of blocks from the next version on.
+        """Measures anew from now on, or after a move of blocks from the next version on.
 
-        A round that a move has held up would count from its middle.
+        A round that a move has delayed must not count.
         """
         self.since = None if moved else now
         if moved:
@@ -109,12 +109,12 @@ class Load:
         return max(1, len(self._sent))
 
     def take(self, report: Telemetry, shards: Collection[str]) -> None:
-        """Takes up a party's own report; its figures are finite and not negative.
+        """Takes a party's own report; its figures are finite and not negative.
 
         Args:
-            shards: of the run: they alone say anything of memory.
+            shards: the run's; only they report memory.
         """
-        # The newest of each: whoever says it a thousand times has one voice in the median.
+        # Only the newest report of each party: repeating one does not shift the median.
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
@@ -172,7 +172,7 @@ class Load:
         came = tuple(sorted(self._came.pop(name, ())))
         self._rounds.append(Round(max(asked, len(came)), came, tx.now - group.opened_at))
 
-    # --- what it comes to -------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------
 
     def observe(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
         assert self.since is not None
@@ -215,11 +215,11 @@ class Load:
         )
 
     def bytes_at_once(self, tx: Transaction) -> dict[str, float]:
-        """Bytes of updates that are on their way at once, by group that makes more versions.
+        """Returns the bytes of updates in transit at once, by group that makes more versions.
 
-        In a group with rounds that is what came for one of its newest rounds; without rounds, an
-        update of each member. Bytes a second would mislead: a full link carries the same whatever
-        waits.
+        With rounds, these are the bytes of one of the newest rounds; without rounds, an update of
+        each member. Bytes a second would mislead: a full link carries as many however long the
+        queue is.
         """
         found = dict[str, float]()
         for group in tx.federation.model_groups:
@@ -239,8 +239,8 @@ class Load:
     def has_news(self, tx: Transaction) -> bool:
         """Whether each group has made another version, on average, since this was last true.
 
-        Not before `at_once` is known of each group, and how late each shard is: a slow one would
-        get back what it gave away for that.
+        False before `bytes_at_once` and the delay of each shard are known: otherwise a slow shard
+        would get back the blocks that it gave away.
         """
         shards = tx.federation.placement.shards
         if self.versions < self._seen + self.groups:
@@ -254,10 +254,10 @@ class Load:
         return True
 
     def costs(self, tx: Transaction) -> dict[str, float]:
-        """What a byte costs each shard: by the weight in its file, and by how late its sums are.
+        """Returns what a byte costs each shard, by its configured weight and the delay of its sums.
 
-        Lateness counts only where sums take a notable part of a version's time, and at most UNLIKE
-        times.
+        The delay counts only if sums take a notable part of a version's time, and by a factor of
+        at most UNLIKE.
         """
         shards = tx.federation.placement.shards
         costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
@@ -273,14 +273,14 @@ class Load:
             return costs
         usual = median(pace / costs[name] for name, pace in paces.items())
         if not usual > 0:
-            return costs  # most held in no time at all: nothing to be slow beside
+            return costs  # most shards had no measurable delay
         return {
             name: cost * min(max(paces[name] / cost / usual, 1 / UNLIKE), UNLIKE)
             for name, cost in costs.items()
         }
 
     def bytes_on_shards(self, tx: Transaction) -> dict[str, float]:
-        """Bytes of updates a second that came for the blocks of each shard."""
+        """Returns the bytes of updates a second that came for the blocks of each shard."""
         placement, seconds = tx.federation.placement, max(tx.now - (self.since or 0.0), 1e-9)
         found = dict.fromkeys(placement.shards, 0.0)
         for group, blocks in placement.held.items():
@@ -293,14 +293,13 @@ class Load:
 # --- decisions --------------------------------------------------------------------
 
 LEAST_VERSIONS = 3
-"""Versions of each group that clients send to, on average, between two decisions of a policy."""
+"""Versions of each active group, on average, between two decisions of a policy."""
 
 POLICIES: dict[str, ScalingPolicy] = {
     "fixed": decide_nothing,
     "rule": decide_by_thresholds,
     "fitted": decide_by_model,
 }
-"""By the name that a plan gives them."""
 
 
 def advance(tx: Transaction, load: Load) -> None:
@@ -308,7 +307,7 @@ def advance(tx: Transaction, load: Load) -> None:
     if section is None or federation.pinned is None or federation.finished or federation.ending:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
-    # A move that waits for its shard to come is not due, and another one would take its place.
+    # A move may also wait for its shard to come. Another decision must not replace it.
     moves = federation.moving.what or resharding.describe_due_move(tx)
     if federation.scaled.off or federation.paused or not founded or moves:
         load.begin(tx.now, moved=True)
@@ -318,7 +317,7 @@ def advance(tx: Transaction, load: Load) -> None:
     if tx.now - load.since < section.every:
         return
     if not tx.watchers.issuperset(federation.placement.shards):
-        return  # one is away: nothing that is measured now is of the load
+        return  # a shard is away, so the measured times do not show the load
     measured = load.versions >= LEAST_VERSIONS * load.groups
     if not (measured or (section.balance and load.has_news(tx))):
         return
@@ -404,14 +403,14 @@ def _by_policy(
 def _why_too_little(
     tx: Transaction, memory: Mapping[str, float], held: Mapping[str, Sequence[tuple[str, ...]]]
 ) -> str:
-    """Which shard could not work with the blocks that it would have, and why; empty if none.
+    """Returns which shard would have too little memory for its blocks, and why; empty if none.
 
     Such a shard would end, and the run with it.
 
     Args:
-        memory: bytes, of the shards that have a limit and have said so. Each is taken to step one
-            block at a time: the coordinator does not know its `threads`.
-        held: where blocks are to lie: of every block of a group its shards.
+        memory: the limits in bytes of shards that reported one. The coordinator does not know a
+            shard's `threads`, and assumes that it steps one block at a time.
+        held: by group, the shards of each block after the change.
     """
     groups = tx.layout.all_groups
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
@@ -426,14 +425,14 @@ def _why_too_little(
 
 
 def _spares(tx: Transaction) -> tuple[str, ...]:
-    """Shards that are here and hold nothing, and were not drained by an operator; by name."""
+    """Returns shards that are here without blocks, and were not drained by an operator."""
     left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
     names = sorted(tx.federation.shards.keys() & tx.watchers)
     return tuple(name for name in names if name not in left and tx.is_spare(name))
 
 
 def _limits(tx: Transaction, section: ScalingSection) -> Limits:
-    """The limits of the model's first group: factors apply to all."""
+    """Returns the limits by the model's first group; the factors apply to all groups."""
     rule = tx.plan.group(tx.plan.groups[0]).rule
     return Limits(
         least_shards=max(section.least_shards, tx.plan.section.replicas),

@@ -115,9 +115,9 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
 
 
 def _is_between(tx: Transaction, group: GroupState) -> bool:
-    """Whether a group is between two versions, where a pause or a move of blocks holds it.
+    """Whether a group is between two versions, where a pause or a move of blocks can hold it.
 
-    A cohort that is closed comes to its version all the same.
+    A closed cohort goes on to its version.
     """
     return group.phase in (Phase.WAITING, Phase.COLLECTING) and not termination.is_over(tx, group)
 
@@ -137,7 +137,7 @@ def _open(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _end_if_hopeless(tx: Transaction, group: GroupState) -> None:
-    """Gives a group up if nobody is left who might make its next version."""
+    """Gives a group up if no set of clients can make its next version."""
     if not recovery.is_choosing(tx, group):
         return
     tried = recovery.choice(tx, group, tx.takers(group.name))
@@ -187,9 +187,10 @@ def _open_round(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...]) -> Wait | None:
-    """After a restart, waits a while for clients that may have gone before it.
+    """Waits a while, after a restart, for clients that may have gone before it.
 
-    Those who are there come back within seconds; for others a round would wait to its deadline.
+    Clients that are there come back within seconds. For one that is not, a round would wait until
+    its deadline.
     """
     until = tx.sessions.began + min(tx.plan.section.lease, tx.deadline(group.name))
     unheard = tx.sessions.unheard.intersection(invited)
@@ -199,7 +200,7 @@ def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...])
 
 
 def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Clients that nobody waits for: out of the run, or in an opened sum of this version."""
+    """Clients that are not waited for: out of the run, or in an opened sum of this version."""
     return group.sitting_out | tx.federation.isolated.keys()
 
 
@@ -225,7 +226,7 @@ def _invite(tx: Transaction, group: GroupState, invited: Collection[str], reason
 
 
 def _admit(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
-    """The members that the rule admits if these are live, and why not the first other one."""
+    """Returns the members that the rule admits if these are live, and why it refuses the first."""
     if recovery.is_choosing(tx, group):
         chosen = recovery.choice(tx, group, frozenset(members))
         return tuple(sorted(chosen.clients)), chosen.reason
@@ -263,7 +264,7 @@ def _collect(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _run_stream(tx: Transaction, group: GroupState) -> Wait:
-    """Follows, decides and asks in a group without rounds."""
+    """Updates the members, decides and asks, in a group without rounds."""
     _follow(tx, group)
     waits = _decide(tx, group) if group.phase is Phase.COLLECTING else GOES_ON
     if not group.takes_updates or recovery.is_chosen_round(tx, group):
@@ -284,7 +285,7 @@ def _run_stream(tx: Transaction, group: GroupState) -> Wait:
             return Wait(until, lacking or chosen.reason)
     spent, reason = len(group.members.spent), waits.reason
     asked = _ask(tx, group)
-    if asked.reason and group.phase is Phase.COLLECTING:  # a version in the making keeps its words
+    if asked.reason and group.phase is Phase.COLLECTING:  # else the version's own reason stands
         reason = f"{reason or group.reason}; {asked.reason}"
     if group.phase is Phase.COLLECTING and not tx.federation.ending:
         _end_if_too_few(tx, group, chosen.reason if chosen is not None else "")
@@ -301,7 +302,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
-    """Until when others may follow a burnt cohort before sets of it do; None: not now."""
+    """Returns until when other clients, and no sets, may follow a burnt cohort; None: not now."""
     if group.phase is not Phase.COLLECTING or not recovery.has_burnt(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)
@@ -309,7 +310,7 @@ def _patience(tx: Transaction, group: GroupState) -> float | None:
 
 
 def _rest(tx: Transaction, group: GroupState) -> float | None:
-    """When a client whose submissions were refused too often is asked once more."""
+    """Returns when a client whose updates were refused too often is asked once more."""
     members, pause = group.members, _deadline(tx, group)
     untils = (members.rests_until(client, group.version, pause) for client in members.refused)
     return min((until for until in untils if until > tx.now), default=None)
@@ -320,7 +321,7 @@ def _deadline(tx: Transaction, group: GroupState) -> float:
 
 
 def _may_try_sets(tx: Transaction, group: GroupState) -> bool:
-    """Tells whether sets of a burnt cohort make the version: others had one deadline's time."""
+    """Whether sets of a burnt cohort may make the version, since others had a deadline's time."""
     if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
     if not recovery.has_burnt(tx, group):
@@ -329,7 +330,7 @@ def _may_try_sets(tx: Transaction, group: GroupState) -> bool:
 
 
 def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
-    """Clients that are here and do not sit out, or have sent something before they went."""
+    """Clients that do not sit out, and are here or have sent an update before they went."""
     here, members = tx.takers(group.name), group.members
     coming = {id.client for id in group.pending} | (members.training.keys() & here)
     return (here - members.spent | coming) - group.sitting_out
@@ -340,9 +341,9 @@ def _are_enough(tx: Transaction, group: GroupState, clients: frozenset[str]) -> 
 
 
 def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
-    """If no set can be tried, clients that were behind train from the newest version.
+    """Has clients that were behind train from the newest version, if no set can be tried.
 
-    Those who are needed for a set have a deadline's time to come.
+    Clients that a set needs first have a deadline's time to come.
     """
     if not chosen.over and _patience(tx, group) is not None:
         return
@@ -353,7 +354,7 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 
 def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
-    """Asks these clients to seal again what they sent; what they have sent since is dropped."""
+    """Asks these clients to seal again what they sent, and drops what they sent since."""
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
     tx.drop(group.name, later, text)
@@ -361,7 +362,7 @@ def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
 
 
 def rule_state(tx: Transaction, group: GroupState) -> RuleState:
-    """The group as the rule sees it: members that may train no more count for what they sent."""
+    """Returns the group as the rule sees it; spent members count only for what they sent."""
     members, own = group.members, tx.attendance(group)
     live: Names = own.here
     if members.spent:
@@ -370,7 +371,7 @@ def rule_state(tx: Transaction, group: GroupState) -> RuleState:
     seen = members.state(group.version, live, group.opened_at)
     invited = group.invited if group.rounds else seen.invited
     waiting = len(group.receipts) + len(members.returning)
-    training = own.asked  # nobody trains who may no more
+    training = own.asked  # without members that may not train any more
     return replace(
         seen, invited=invited, extensions=group.extensions, waiting=waiting, training=training
     )
@@ -385,7 +386,7 @@ def _end(tx: Transaction, group: GroupState) -> None:
 
 
 def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
-    """Ends the run after the version in the making: its rule cannot be asked any more."""
+    """Ends the run after the version in the making, because its rule failed."""
     began = not tx.federation.ending
     termination.end(tx, reason, RuleFailed)
     if not group.rounds and group.phase is Phase.COLLECTING:
@@ -394,13 +395,13 @@ def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
 
 
 def _follow(tx: Transaction, group: GroupState) -> None:
-    """Has live clients take part; those that sit out, or whose lease ran out, leave.
+    """Has live clients enter the group; clients that sit out, or whose lease ran out, leave it.
 
-    What members sent that are left out of the run is given up, and so is what shards lost and its
-    client does not have either.
+    Drops the updates of clients that are left out of the run, and updates whose blocks both a shard
+    and the client have lost.
     """
     out = tx.federation.isolated
-    pending = group.pending if out else ()  # nobody looks at all that wait at every event
+    pending = group.pending if out else ()  # too many to look at in every event
     ids = (id for id in pending if id.client in out and not group.is_closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
@@ -413,7 +414,7 @@ def _follow(tx: Transaction, group: GroupState) -> None:
         tx.write(records.MemberLeft(group.name, client))
     for client in comes:
         clock = tx.rule(group.name).enter(rule_state(tx, group))
-        waiting = len(group.open_receipts.clients.get(client, ()))  # of before it went away
+        waiting = len(group.open_receipts.clients.get(client, ()))  # sent before it went away
         waiting += sum(id.client == client for id in group.members.returning)
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
 
@@ -428,7 +429,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     in_round = group.rounds or recovery.is_chosen_round(tx, group)
     whole = group.rounds or group.suspicion.chosen <= group.open_receipts.clients.keys()
     if waiting and in_round and whole and isinstance(decision, Drop | Extend):
-        # they are here, and count in time
+        # they came in time, and key holders are still examining them
         decision = Wait(opening.last_look(tx, group), "the deadline is over")
     match decision:
         case Close(members, reason):
@@ -490,8 +491,8 @@ def decide_by_cache(tx: Transaction, group: GroupState, ids: Collection[Submissi
 def _shown_submissions(group: GroupState, ids: set[SubmissionId]) -> set[SubmissionId]:
     """Returns the submissions that a cohort may have: in a round, the answers to it.
 
-    Without a round, those of members that do not sit out, except behind an older submission of the
-    same client that is still missing: holders open a client's updates in the order it made them.
+    Without a round, these are the submissions of members that do not sit out, unless an older one
+    of the same client is still missing: holders open a client's updates in their order.
     """
     if chosen := group.suspicion.chosen:
         return {id for id in ids if id.client in chosen}
@@ -506,7 +507,7 @@ def _shown_submissions(group: GroupState, ids: set[SubmissionId]) -> set[Submiss
 
 
 def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival, ...]:
-    """In the order of arrival."""
+    """Returns these submissions as the rule sees them, in the order of arrival."""
     at = group.members.arrived
     came = sorted(
         (group.receipts[id] for id in ids), key=lambda receipt: (at[receipt.id], receipt.id)
@@ -517,10 +518,10 @@ def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival
 
 
 def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
-    """The largest set of receipts that trained beside the same models of the other groups.
+    """Returns the largest set of receipts that trained beside the same models of other groups.
 
-    One group may be a version ahead while another still waits for members: holders open no sum of
-    those who trained before and after.
+    One group may be a version ahead while another still waits for members. Holders open no sum of
+    updates that were trained beside different models.
     """
     counts = Counter(receipt.beside for receipt in receipts)
     if len(counts) < 2:
@@ -530,10 +531,10 @@ def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
-    """Asks the rule, and refuses a cohort that key holders would not open.
+    """Asks the rule for its decision.
 
     Raises:
-        RuleFailed: a rule of the plan's author answers what no rule may.
+        RuleFailed: the rule, a plan author's own, closes a cohort that key holders would not open.
     """
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
@@ -558,17 +559,17 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
 def _discount(
     tx: Transaction, group: GroupState, seen: RuleState, shown: set[SubmissionId]
 ) -> RuleState:
-    """Takes updates out of the state that the rule does not see: they have not arrived for it.
+    """Takes updates that are not shown out of the state that the rule sees.
 
-    Key holders have not looked into them yet, or their clients send them again. Members that have
-    sent everything they may count as far enough, so that nobody waits for them.
+    Key holders have not examined these updates yet, or their clients send them again. Members that
+    have sent all that they may count as far enough, so that the rule does not wait for them.
     """
     if group.rounds:
         return seen
     members, unseen, done = group.members, set(group.pending) - shown, _find_done(tx, group, seen)
     if not (unseen or done):
         return seen
-    # not copied: they may be very many clients
+    # a view, not a copy: there may be very many clients
     clocks = ChainMap(dict.fromkeys(done, seen.closed + 1), members.clocks)
     for id in unseen:
         if id.client in clocks:
@@ -582,7 +583,7 @@ def _discount(
 
 
 def _find_done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
-    """Members that nobody waits for: their budget is spent, or all have sent what they may."""
+    """Members not to wait for: their budget is spent, or they have sent all that they may."""
     members = group.members
     found = set(seen.live & members.spent)
     if seen.live.isdisjoint(members.training):
@@ -592,13 +593,13 @@ def _find_done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
 
 
 def _has_sent_all(tx: Transaction, group: GroupState, client: str) -> bool:
-    """Tells whether a client has sent as many updates of the newest version as the plan allows."""
+    """Whether a client has sent as many updates of the newest version as the plan allows."""
     base = group.members.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
 
 
 def _ask(tx: Transaction, group: GroupState) -> Wait:
-    """Asks members that the rule admits; says why nobody trains, and when time may change that."""
+    """Asks members that the rule admits; returns why none trains, and when that may change."""
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= tx.plan.versions(group.name) or tx.federation.ending:
         return GOES_ON
@@ -620,7 +621,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         if termination.is_unaffordable(tx, client, group):
             held = held or f"the budget of {client} is spent"
             tx.write(records.MemberLeft(group.name, client, spent=True))
-            now = rule_state(tx, group)  # nobody waits for its clock
+            now = rule_state(tx, group)  # without its clock
             continue
         if members.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
@@ -636,7 +637,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
-    """Whether nobody trains, and those here are asked only when others have come."""
+    """Whether no client trains, and the rule asks those that are here only after others come."""
     members, now = group.members, rule_state(tx, group)
     idle, gone = now.live - members.spent, tx.federation.isolated.keys() | tx.federation.retired
     if members.training.keys() - gone or not idle:
@@ -650,9 +651,10 @@ def _until(answer: Admission) -> float | None:
 
 
 def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
-    """What a client sent was refused on its way: it is asked anew.
+    """Asks a client anew whose update was refused in transit.
 
-    What was to come again never does. The set of a client that sealed the same anew is given up.
+    An update that was to come again is dropped. The round of a set is given up if the update that
+    one of its clients sealed anew is refused.
     """
     id, base = message.id, Base(message.version, message.step)
     if id.client in group.invited:
@@ -672,13 +674,12 @@ def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reaso
 
 
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
-    """Gives the group up if nobody is left who might make the next version.
+    """Gives the group up if too few clients are left that might make the next version.
 
-    Those who might make a version of a row-block are those who joined; of others it is not known
-    that they touch it.
+    For a row-block only clients that joined count, because others may not touch it.
 
     Args:
-        tried: why no set of a burnt cohort makes it, if there was one.
+        tried: why no set of a burnt cohort makes the version, if there was such a cohort.
     """
     federation, members = tx.federation, group.members
     out = group.sitting_out - recovery.clients_behind(tx, group)
@@ -699,7 +700,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
         id.client for id in group.pending
     } | members.training.keys() - federation.isolated.keys()
     enough = len((able - spent | coming) - out) >= least
-    # What others sent before they went counts for a cohort, and not for whom a rule asks.
+    # Updates of clients that went count for a cohort, but a rule asks only clients that are here.
     asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
     if enough and asked:
         return
@@ -708,7 +709,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
 
 
 def _await_evaluator(tx: Transaction) -> float | None:
-    """Has the end of a run wait for a designated evaluator: no round does any more."""
+    """Has the end of a run wait for a designated evaluator, since no later round does."""
     at = trailing.due_version(tx)
     if tx.trailing is not None or not at:
         return None
@@ -719,11 +720,11 @@ def _await_evaluator(tx: Transaction) -> float | None:
 
 
 Step = tuple[str, int, str]
-"""Of a group (or none): a version or checkpoint, and what is owed for it."""
+"""(group or "", version or checkpoint, what servers owe for it)."""
 
 
 def note_overdue(tx: Transaction) -> float | None:
-    """Notes which servers are overdue, and says so once; returns when another one may be."""
+    """Notes which servers are overdue, logs each once, and returns when another one may be."""
     sessions, names, until = tx.sessions, dict[str, str](), list[float]()
     owed = {step: parties for step, parties in _owed(tx) if parties}
     sessions.steps = {step: sessions.steps.get(step, tx.now) for step in owed}

@@ -1,9 +1,9 @@
-"""How the run stands, in words an operator understands: the answer to `AskStatus`.
+"""The status of the run, in words an operator understands: the answer to `AskStatus`.
 
-The newest reports of what a version costs are part of it. Parties report seconds and bytes of their
-own. The coordinator adds the size of each update, when it published a version and with which clip,
-and how long after the opening of its round each client's update arrived, or how long it was waited
-for in vain. All of it is for people: nothing is decided on it, and a restart forgets it.
+The status has the newest reports of what versions cost. Parties report their own seconds and bytes.
+The coordinator adds the size of each update, when it published each version and with which clip,
+and how long it waited for each client's update. Reports are for people: no decision depends on
+them, and a restart forgets them.
 """
 
 from __future__ import annotations
@@ -52,23 +52,22 @@ from secureps.wording import group_by_reason, named
 Servers = tuple[requests.ServerStatus, ...]
 
 SHOWN = 3
-"""Names of those who are away that a group's reason has; a table has all."""
-
+"""Most absent parties that a group's reason names; a table has all."""
 
 NOT_TAKEN = "cannot be taken as it is: the coordinator's log says why"
-"""Of a server that waits for an operator, in words that follow its name (`founding.said_once`)."""
+"""Follows the name of a server that waits for an operator (`transaction.refuse_once`)."""
 
 HERE = ("trains", "waits")
-"""States of a client that is there."""
+"""States of a live client."""
 
 ENDED, NOT_KNOWN = "ended", "not known"
-"""States of a client whose run has ended, and of one of which nobody knows whether it is there."""
+"""States of a client after the run's end, and of a client that may or may not be live."""
 
 SKIPPED = 20
-"""Versions that were not evaluated of which a status says why: the newest."""
+"""Most skipped evaluations for which a status has the reason: the newest."""
 
 WHY = 200
-"""Characters that it takes to say so, at most."""
+"""Most characters of such a reason."""
 
 
 def status(
@@ -145,10 +144,10 @@ def servers(
     here: Sessions,
     plan: Plan,
 ) -> Servers:
-    """Shards and holders of the roster, without shards that have never been here once it is placed.
+    """Returns the roster's shards and holders; once the run is placed, only shards that came.
 
-    The coordinator is one of them where something is wrong with its disk or its roster, and so is
-    its standby, which lives while it follows.
+    The coordinator is listed if something is wrong with its disk or its roster. Its standby is
+    listed too, as live while it follows.
     """
     spare = count_spare(len(roster.holders()), plan.holders, plan.threshold)
     accuse = tally_doubts(federation.accused, spare)
@@ -184,7 +183,7 @@ def _join_troubles(*troubles: str | None) -> str:
 
 
 def _describe_other_roster(roster: Roster, known: int | None) -> str:
-    """Says that a party goes by another roster than the coordinator, if it does."""
+    """Says so if a party goes by another roster than the coordinator."""
     if known in (None, roster.number):
         return ""
     return f"goes by roster {known}, and the coordinator by {roster.number}"
@@ -197,13 +196,13 @@ def describe_wait(
     group: GroupState,
     servers: Servers,
 ) -> str:
-    """What a group waits for, in one line: the rule's words, and which parties it needs are away.
+    """Says in one line what a group waits for: its reason, and the parties that are away.
 
-    Servers are needed always, members while a round waits for them. A holder that accuses more
-    clients than it is believed of is named.
+    Servers are always needed; members are needed while a round waits for them. A holder that
+    accuses more clients than it is believed of is named.
     """
     reason, pinned = group.reason, federation.pinned
-    if pinned is not None:  # nobody waits for a shard that holds nothing, or has left
+    if pinned is not None:  # shards without blocks are not waited for
         servers = tuple(
             s for s in servers if s.role != "shard" or s.name in pinned.placement.shards
         )
@@ -234,7 +233,7 @@ def describe_wait(
 
 
 def _describe_troubles(servers: Servers) -> Iterator[str]:
-    """Says what is wrong at servers, once for all at which it is the same."""
+    """Says what is wrong at servers; one text for all servers with the same trouble."""
     alike = dict[str, list[str]]()
     for each in servers:
         if each.trouble:
@@ -246,7 +245,7 @@ def _describe_troubles(servers: Servers) -> Iterator[str]:
 def _describe_lacking(
     plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers
 ) -> str:
-    """What version 0 waits for: servers that the plan needs, then a model, then the shards."""
+    """Says what version 0 waits for: first servers, then a model, then the shards' work."""
     if federation.pinned is None:
         enough = len(federation.shards) >= plan.section.shards
         absent = [s for s in servers if not s.registered and not (enough and s.role == "shard")]
@@ -317,17 +316,17 @@ def most_spent(tx: Transaction) -> float | None:
 def _epsilon(tx: Transaction, name: str) -> float:
     privacy = tx.plan.section.privacy
     if privacy is None or tx.federation.is_unprotected(name):
-        return math.inf  # whatever was charged, it protects nobody
+        return math.inf  # noise that others may know protects nothing
     ledger = tx.federation.ledger
     known = ledger.count(name)
     return tx.cache.of(("spent", name), known, lambda: total_epsilon(tx.plan, ledger.tally(name)))
 
 
 KEPT = 4096
-"""Reports that a status shows; who wants them all asks before so many have come."""
+"""Most reports that a status has: the newest."""
 
 MOST = 1e15
-"""Of a party's figure: a petabyte. Figures of many are summed, and no sum of theirs is infinite."""
+"""Largest figure of a party (a petabyte), so that sums of figures stay finite."""
 
 
 class Window:
@@ -341,11 +340,11 @@ class Window:
         return tuple(self._reports)
 
     def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
-        """Keeps a party's own report; one of a version that nobody makes yet is passed over.
+        """Keeps a party's own report, unless it is of a version that is not in the making yet.
 
         Raises:
-            Malformed: an unknown group, too many figures, too long a name or one that is not
-                the party's to say, or a value that is no amount.
+            Malformed: an unknown group, too many figures, too long a name, a figure that only the
+                coordinator may report, or a value that is no amount.
         """
         names = [figure.name for figure in report.figures]
         if report.group not in groups:
@@ -356,8 +355,8 @@ class Window:
             raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
         if not all(0 <= figure.value <= MOST for figure in report.figures):
             raise Malformed(f"telemetry has seconds and bytes: from 0 to {MOST:g}")
-        # A client that names any version would fill the memory of whoever keeps all reports. Two
-        # above: a coordinator that was started anew may be behind its shards.
+        # Reports of arbitrary versions would fill the memory of a reader that keeps all of them.
+        # Two versions ahead are allowed: a restarted coordinator may be behind its shards.
         if 0 <= report.version <= groups[report.group].version + 2:
             self._reports.append(report)
 

@@ -1,8 +1,7 @@
-"""When a round ends without a cohort, when no more open, and when the run is over.
+"""Ends rounds without a cohort, groups, and the run.
 
-A run ends after the plan's versions, or earlier and in order: a reason is journalled (`Ending`),
-no group opens another round, those that are open come to their ends, and the last checkpoint
-holds what was made.
+A run ends after the plan's versions, or earlier in good order: a reason is journalled (`Ending`),
+no group opens another round, open rounds finish, and the last checkpoint has all versions.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import counted, group_by_reason, named
 
 TOO_FEW = " it, a cohort needs "
-"""What the reason of a row-block has that fewer touch."""
+"""Part of the reason why a row-block waits that too few members touch."""
 
 
 def is_over(tx: Transaction, group: GroupState) -> bool:
@@ -49,7 +48,7 @@ def is_row_block(tx: Transaction, group: GroupState) -> bool:
 
 
 def why_too_few(tx: Transaction, group: GroupState) -> str:
-    """Why a row-block cannot move on: too few of the members touch it; empty if enough do."""
+    """Returns why a row-block waits, if too few of the members touch it; empty if enough do."""
     if not is_row_block(tx, group):
         return ""
     federation, least = tx.federation, tx.plan.bounds(group.name).start
@@ -66,9 +65,9 @@ def _is_made(tx: Transaction, group: GroupState) -> bool:
 
 
 def _is_deserted(tx: Transaction, group: GroupState) -> bool:
-    """Whether too few touch a row-block, and all groups that enough contribute to are made.
+    """Whether too few touch a row-block, and all groups with enough members are finished.
 
-    A run does not wait for members who may never come; while it goes on, they may.
+    A run does not wait for members that may never come, but they may come while it goes on.
     """
     if not why_too_few(tx, group):
         return False
@@ -81,14 +80,14 @@ def _is_deserted(tx: Transaction, group: GroupState) -> bool:
 def take_decline(
     tx: Transaction, group: GroupState, client: str, reason: str, sits_out: bool = False
 ) -> None:
-    """Notes that a member takes no part in the open round; too few for a cohort end it at once."""
+    """Notes that a member takes no part in the open round; ends the round if too few are left."""
     tx.write(MemberDeclined(group.name, group.round, client, reason, sits_out))
     if group.rounds:
         end_if_too_few(tx, group, {})
 
 
 def end_if_too_few(tx: Transaction, group: GroupState, others: Mapping[str, str]) -> None:
-    """Gives up a round in which fewer are left than the least that is opened.
+    """Gives up a round in which fewer members are left than a cohort needs.
 
     Args:
         others: why members that did not decline take no part, by name.
@@ -113,7 +112,7 @@ def leave_out(tx: Transaction, group: GroupState) -> bool:
         whether the round goes on.
     """
     isolated = tx.federation.isolated
-    for client in sorted(c for c in isolated if c in group.invited):  # who is left out are few
+    for client in sorted(c for c in isolated if c in group.invited):  # `isolated` is small
         reason = isolated[client]
         tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
         take_decline(tx, group, client, reason)
@@ -123,18 +122,18 @@ def leave_out(tx: Transaction, group: GroupState) -> bool:
 
 
 def end(tx: Transaction, reason: str, failure: type[SecurepsError] | None = None) -> None:
-    """Opens no more rounds; the first reason stays.
+    """Ends the run after its open rounds; the first reason stays.
 
-    `failure` is what the run ends with where its plan does not foresee this end.
+    `failure` is the run's error if its plan does not foresee this end.
     """
     if not tx.federation.ending:
         tx.write(Ending(reason, None if failure is None else failure.__name__))
 
 
 def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
-    """Ends the run, for nobody can make a group's next version.
+    """Ends the run, because a group's next version cannot be made.
 
-    A row-block is left as it is instead, and the others go on.
+    If the group is a row-block, it stays as it is instead, and other groups go on.
     """
     if not is_row_block(tx, group):
         end(tx, reason, TooFew)
@@ -143,7 +142,7 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
 
 def take_evaluation(tx: Transaction, result: VersionEvaluated) -> None:
-    """Journals what was published of a version, for which the plan may end the run."""
+    """Journals the evaluation of a version, and ends the run if the plan stops at such a result."""
     tx.write(result)
     reason = why_stop(tx.federation.trail.newest, tx.plan.section.evaluation)
     if reason is not None and not all(is_over(tx, g) for g in tx.federation.model_groups):
@@ -151,10 +150,10 @@ def take_evaluation(tx: Transaction, result: VersionEvaluated) -> None:
 
 
 def exhausted_clients(tx: Transaction, groups: Iterable[GroupState]) -> frozenset[str]:
-    """Clients that the next version of each of these groups would bring above the budget.
+    """Returns clients that the next version of each of these groups would bring above the budget.
 
-    Each client makes the same sum for itself (`roles.member.member`). This one is made of the
-    ledger of what arrived and what the client still owes to the group that trails the model.
+    Each client computes this for itself too (`roles.member.member`). The coordinator uses its
+    ledger of what arrived, and what the client still owes to the group that trails the model.
     """
     privacy, ahead = tx.plan.section.privacy, list(groups)
     if privacy is None:
@@ -163,7 +162,7 @@ def exhausted_clients(tx: Transaction, groups: Iterable[GroupState]) -> frozense
 
 
 def is_unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
-    """Whether one update more of a group would bring a client above the plan's budget."""
+    """Whether one more update of a group would bring a client above the plan's budget."""
     privacy = tx.plan.section.privacy
     return privacy is not None and _next_epsilon(tx, client, [group]) > privacy.budget
 
@@ -171,16 +170,17 @@ def is_unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
 def end_for_few(
     tx: Transaction, group: GroupState, out: Names, spent: Names, tried: str = ""
 ) -> None:
-    """Gives a group up, since too few may come for its next version, and says why others may not.
+    """Gives a group up for which too few clients are left, and says why the others are not.
 
-    The plan foresees that its privacy budget is spent, and nothing else of this.
+    If only the privacy budget is spent, which the plan foresees, the run ends without an error.
 
     Args:
-        out: clients that sit out until the next version; spent: whose budget is spent.
-        tried: why no set of a burnt cohort makes it, if there was one.
+        out: clients that sit out until the next version.
+        spent: clients whose budget is spent.
+        tried: why no set of a burnt cohort makes the version, if there was such a cohort.
     """
     federation, privacy = tx.federation, tx.plan.section.privacy
-    # Whoever left, insists on privacy or has spent a budget of its own may not say which.
+    # A client need not say why it left: it may insist on privacy, or have spent its own budget.
     gone = {c: federation.why_gone.get(c) or "no reason given" for c in federation.retired}
     gone |= dict.fromkeys(federation.isolated, "left out of this run")
     if privacy is None or not spent or out:
@@ -203,7 +203,7 @@ def end_for_few(
 
 
 def _next_epsilon(tx: Transaction, client: str, ahead: list[GroupState]) -> float:
-    """A client's epsilon after what it owes already, and one version more of these groups."""
+    """Returns a client's epsilon after what it owes already, and one more version of each group."""
     own = tx.trailing
     bases = [
         (group, group.next_base(client, max(0, group.version)))
@@ -253,7 +253,7 @@ def _describe_all_made(plan: Plan) -> str:
 
 
 def _describe_end(tx: Transaction) -> str:
-    """Why the run is over, and what was not made."""
+    """Says why the run is over, and which versions were not made."""
     short = [group for group in tx.federation.model_groups if not _is_made(tx, group)]
     if not short:
         return _describe_all_made(tx.plan)
@@ -269,7 +269,7 @@ def finish(tx: Transaction) -> None:
     groups = federation.groups.values()
     if last is None or not last.complete or not all(is_over(tx, group) for group in groups):
         return
-    if any(group.takes_updates for group in groups):  # what waits there has not been given up yet
+    if any(group.takes_updates for group in groups):  # waiting updates are not given up yet
         return
     if trailing.due_version(tx) or last.results < len(federation.trail.results):
         return
@@ -285,7 +285,7 @@ def finish(tx: Transaction) -> None:
 def tell_finish(tx: Transaction, party: str) -> None:
     """Tells a party that the run is finished.
 
-    A key holder is not told of a run that failed: it would erase its keys, and the run may go on.
+    A key holder is not told of a failed run: it would erase its keys, and the run may go on.
     """
     federation = tx.federation
     if party not in tx.holders or not federation.failure:

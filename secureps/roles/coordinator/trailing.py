@@ -1,10 +1,10 @@
-"""When the group that trails the model has a round, what waits for that, and when it is skipped.
+"""Evaluations of the model: rounds of the group that trails it, or a designated evaluator.
 
-The plan's schedule says of which versions of the model it has one. Its round begins before anybody
-may train from that version: the model's next round opens when the trailing group's has begun, and
-goes on beside it. A round that cannot begin, or fails, is skipped, on record, and holds nobody up.
-Where the plan names an evaluator, no group trails the model, and the model's next round waits for
-the evaluator's word instead.
+The plan's schedule says which versions of the model are evaluated. The trailing group's round for a
+version begins before any client may train from that version: the model's next round opens once the
+trailing round has begun, and both go on together. A round that cannot begin, or fails, is skipped
+on record and delays nothing. If the plan names an evaluator, no group trails the model, and the
+model's next round waits for the evaluator's result instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from secureps.roles.coordinator.transaction import Transaction
 
 
 def model_version(tx: Transaction) -> int:
-    """The version that every group of the model is at; -1 if they are at several, or at none."""
+    """Returns the version that all groups of the model are at; -1 if they differ or have none."""
     versions = {group.version for group in tx.federation.model_groups}
     return versions.pop() if len(versions) == 1 else -1
 
@@ -27,7 +27,7 @@ def _since(tx: Transaction) -> float:
 
 
 def due_version(tx: Transaction) -> int:
-    """The version that the model is at, if it is on the schedule and has had no round; else 0."""
+    """Returns the model's version if it is on the schedule and has had no round; else 0."""
     at, state, group = model_version(tx), tx.federation.trail, tx.trailing
     if at not in tx.plan.schedule or state.settled(at):
         return 0
@@ -36,7 +36,7 @@ def due_version(tx: Transaction) -> int:
 
 
 def version_to_evaluate(tx: Transaction, group: GroupState, member: str) -> int:
-    """The version that an invitation has its member evaluate, or evaluate first; 0 for none."""
+    """Returns the version that an invited member must evaluate (first, if it trains); 0: none."""
     own, subject = tx.trailing, tx.federation.trail.subject
     if own is None or group is own:
         return subject
@@ -59,15 +59,15 @@ def skip_lost(tx: Transaction, group: GroupState) -> None:
 
 
 def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_come: bool) -> Wait:
-    """Waits for members of a round of version `at`: at the end of a run, for one round's time.
+    """Waits for members of a round of version `at`; at the end of a run, for one round's time.
 
     Args:
-        may_come: whether enough are left that have not taken leave of the run.
+        may_come: whether enough clients are left that have not retired.
     """
     if any(each.phase is not Phase.WAITING for each in tx.federation.model_groups):
         return Wait(None, reason)
     if at != tx.plan.schedule.last and not tx.federation.ending:
-        return Wait(None, reason)  # the next round of the model decides
+        return Wait(None, reason)  # `hold_back` skips it when the model's next round is due
     _, until = tx.deadlines(group, _since(tx))
     if may_come and tx.now < until:
         return Wait(until, reason)
@@ -76,7 +76,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
 
 
 def hold_back(tx: Transaction) -> Wait | None:
-    """Says what the model's next round must wait for; else skips a version that is due: None."""
+    """Returns what the model's next round must wait for; None if nothing, and skips what is due."""
     at, keep, own = due_version(tx), unkept_version(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")
@@ -111,7 +111,7 @@ def take_decline(tx: Transaction, at: int, reason: str) -> None:
 
 
 def unkept_version(tx: Transaction) -> int:
-    """A version on the schedule that no checkpoint was ordered of, if the best is kept; else 0."""
+    """Returns the model's version if the best is kept and no checkpoint has it; else 0."""
     at = model_version(tx)
     if not tx.plan.keeps_best or at not in tx.plan.schedule:
         return 0
@@ -124,6 +124,6 @@ def unkept_version(tx: Transaction) -> int:
 
 
 def best_version(tx: Transaction) -> int:
-    """The best version by its results; 0 without any, or if the plan does not say what is best."""
+    """Returns the best version by its results; 0 without results, or if the plan ranks none."""
     found = find_best(tx.federation.trail.newest, tx.plan.section.evaluation)
     return 0 if found is None else found.version

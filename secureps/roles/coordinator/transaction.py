@@ -1,11 +1,13 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
-`write` journals a fact and folds it at once; `order` speaks to parties that watch now (others are
-told when they subscribe). A restart begins without `Sessions` and `Cache`.
+    Transaction   `write` journals a record and folds it at once; `order` sends an order to a party
+                  that watches now (others are told when they subscribe)
+    Sessions      which parties are here now, and what this incarnation told them
+    Attendance    which clients take part in a group, updated by the clients that changed: with very
+                  many clients, no event looks at all of them
+    Cache         answers that were worked out before
 
-It is kept up to date by what changed: with very many clients nobody looks at all of them at
-every event. All of it follows from the coordinator's state and the leases, and a restart begins
-without it.
+A restart forgets the last three.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ from secureps.roles.coordinator.state import AS_PLANNED, CoordinatorState
 from secureps.roles.machine import Order, Say, Step
 from secureps.roles.pinned_run import LATER
 
-# --- which clients take part in a group now, and which of them are free ------------
+# --- attendance --------------------------------------------------------------------
 
 KEPT = 1 << 17
-"""Changes that are kept for groups that have not looked at them yet."""
+"""Most changes that are kept for groups that have not read them yet."""
 
 NEVER = -1
 """Stands for the version from which a client contributed last, if it never did."""
@@ -78,7 +80,7 @@ _QUIET = (
 
 
 class Changes:
-    """The clients of which something changed, in order; each reader knows how far it has read."""
+    """A log of clients that changed; each reader keeps a mark of how far it has read."""
 
     def __init__(self) -> None:
         self._clients: list[str] = []
@@ -95,7 +97,7 @@ class Changes:
         self._clients.append(client)
 
     def forget(self) -> None:
-        """Has every reader look at all clients: anything may have changed."""
+        """Has every reader look at all clients, because any may have changed."""
         self._began += len(self._clients) + 1
         self._clients.clear()
 
@@ -108,12 +110,12 @@ class Changes:
             self.add(client)
 
     def since(self, mark: int) -> list[str] | None:
-        """The clients since a mark; None if they are not known, and all are to be looked at."""
+        """Returns the clients that changed since a mark; None if any may have changed."""
         return None if mark < self._began else self._clients[mark - self._began :]
 
 
 def _concerned_clients(record: object) -> Collection[str] | None:
-    """The clients whose part in a group a record changes; None if that may be any."""
+    """Returns the clients whose part in a group a record changes; None if any may be."""
     match record:
         case (
             records.MemberAsked(client=client)
@@ -139,12 +141,12 @@ def _concerned_clients(record: object) -> Collection[str] | None:
 
 
 class Attendance:
-    """Who takes part in one group; both lists are kept by `follow`, and only read elsewhere.
+    """The clients that take part in one group; only `follow` changes the lists.
 
     Args:
         here: live trainers that take part, and neither sit out nor have spent their budget.
-        asked: without rounds, since when those of them train that do, ascending (infinite where
-            no clock of theirs says it).
+        asked: without rounds, when each of them that trains was asked, ascending (infinite for a
+            client without a clock).
     """
 
     def __init__(self) -> None:
@@ -162,7 +164,7 @@ class Attendance:
     def follow(
         self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
     ) -> None:
-        """Takes up what has changed; `barred` says whether a client takes no part at all."""
+        """Takes up the clients that changed; a `barred` client takes no part at all."""
         touched, self._mark = changes.since(self._mark), changes.mark
         same = group.members is self._members and group.sitting_out == self._out
         if touched is None or not same:
@@ -216,10 +218,10 @@ class Attendance:
     # --- of groups without rounds -------------------------------------------------
 
     def pop_changes(self, members: Members) -> tuple[list[str], list[str]]:
-        """Who takes part and has no clock yet, and who has one and takes no part any more.
+        """Returns clients that take part without a clock, and clients with one that do not.
 
-        A member that was passed over has no clock until it sends. Each is returned once: the caller
-        journals it.
+        A member that was passed over has no clock until it sends. Each client is returned once: the
+        caller journals that it entered or left.
         """
         looked, self._moved = self._moved, set()
         clocks, here = members.clocks, self.here
@@ -233,12 +235,12 @@ class Attendance:
         return self._free.keys()
 
     def in_order(self, closed: int) -> Iterator[str]:
-        """The free ones: first those that contributed longest ago; among these by a draw.
+        """Yields free clients, first those whose last contribution is oldest; ties by lot.
 
         The caller may ask them, and call `follow`, while it iterates.
 
         Args:
-            closed: cohorts that are settled: there is another draw for each.
+            closed: how many cohorts are settled; each has lots of its own.
         """
         for version in sorted(self._queues):
             if (queue := self._queues.get(version)) is not None:
@@ -246,18 +248,18 @@ class Attendance:
 
 
 Barred = Callable[[str], bool]
-"""Whether a client takes no part in a group, whoever is live."""
+"""Tells whether a client takes no part in a group, even if it is live."""
 
 
 class _Queue:
-    """Free clients that contributed from one version last."""
+    """Free clients whose last contribution was from the same version."""
 
     def __init__(self) -> None:
         self.clients: set[str] = set()
         self._closed = -1
         self._lots: list[tuple[bytes, str]] | None = None
         self._first = 0
-        """Those before it are gone: whoever is asked is mostly the first."""
+        """Lots before this index are gone: mostly the first client is asked."""
 
     def add(self, client: str) -> None:
         self.clients.add(client)
@@ -290,19 +292,45 @@ class _Queue:
 
 
 Located = tuple[tuple[ShardAddress, ...], int]
-"""Where shards are, and the epoch of the placement of blocks on them."""
+"""The shards' addresses, and the epoch of the placement."""
 
 
 @dataclass(slots=True)
 class Sessions:
-    """Who is here now, and whom this incarnation gave orders; a restart forgets it.
+    """Which parties are here now, and what this incarnation told them; a restart forgets it.
 
-    `elsewhere` are parties that cannot be taken before an operator has brought something back,
-    and when they last asked. `lost` are submissions whose fate was open and that their client had
-    no more when it last subscribed, or said so of (`gone`) when it was to send them again
-    (`asked`). `unconfirmed` are shards, by group, that said that they are prepared and came back
-    since: perhaps without it. `located` is where shards were as those were told who joined and do
-    not watch yet.
+    Words about a party (`troubles`, `overdue`) follow its name in a sentence.
+
+    Args:
+        told: parties that subscribed in this incarnation.
+        holders: key holders that registered in this incarnation.
+        elsewhere: parties that wait until an operator brings a folder back, and when they last
+            asked.
+        lost: by client, open submissions that the client no longer had when it last subscribed, or
+            when it was asked to send them again.
+        asked: submissions that clients were asked to send again.
+        gone: submissions that a client was asked to send again and no longer has.
+        unconfirmed: (group, shard) for each shard that was prepared and has come back since: it may
+            have lost what it prepared.
+        located: the addresses that a client got when it joined, until it watches.
+        away: since when shards of the run are not here.
+        reached: by shard, the groups of which it has the committed version, by its last report.
+        prepared: (epoch, group, shard) for each shard that has its blocks of a coming placement.
+        epochs: the number of the roster that each party went by when it last subscribed.
+        troubles: what is wrong at servers and clients.
+        roster: what is wrong with the coordinator's own roster.
+        refused: clients that took no part in the plan, and for which the log says so.
+        obeyed: the incarnation that each server says it obeys.
+        told_of: the incarnation that each server was told of before this coordinator ruled.
+        waiting: subscriptions of servers until this coordinator rules.
+        caught_up: the standby that has the whole journal, until it is on record that it follows.
+        followed: whether a standby has had the whole journal in this incarnation.
+        confirmed: whether the standby itself has it on record that it follows this incarnation.
+        changes: clients that came, went or moved, for `attendance` to follow.
+        unheard: clients that got a lease when this incarnation began, and were not heard since.
+        steps: since when servers owe what a step of a commit, or a checkpoint, wants of them.
+        overdue: servers that owe something for longer than the plan's deadline.
+        kept: the checkpoints that stay, by the last manifest's writer; empty: not known.
     """
 
     watchers: set[str] = field(default_factory=set)
@@ -315,52 +343,32 @@ class Sessions:
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     located: dict[str, Located] = field(default_factory=dict)
     away: dict[str, float] = field(default_factory=dict)
-    """Since when shards of the run are not here."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Of which groups shards have what is committed, as they said since they last came up."""
     prepared: set[tuple[int, str, str]] = field(default_factory=set)
-    """Of which groups shards said, since they last came, that they have all blocks of the coming
-    placement of an epoch: (epoch, group, shard)."""
     epochs: dict[str, int] = field(default_factory=dict)
-    """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What is wrong at servers and clients, in words that follow their names."""
     roster: str = ""
-    """What is wrong with the roster that the coordinator goes by, in such words."""
     refused: set[str] = field(default_factory=set)
-    """Clients that took no part in the plan that they were shown, as an operator has read."""
     obeyed: dict[str, int] = field(default_factory=dict)
-    """The incarnation that each server obeys, as it said."""
     told_of: dict[str, int] = field(default_factory=dict)
-    """The incarnation that each server was told of, before this coordinator rules."""
     waiting: dict[str, Subscribe] = field(default_factory=dict)
-    """Subscriptions of servers, until this coordinator rules."""
     caught_up: bytes = b""
-    """The standby that has all of the journal, until it may be written down that it follows."""
     followed: bool = False
-    """Whether a standby has had all of the journal in this incarnation."""
     confirmed: bool = False
-    """Whether the standby has it on record, too, that it follows this incarnation."""
     changes: Changes = field(default_factory=Changes)
-    """Clients that came, went or moved, for `attendance` to follow."""
     attendance: dict[str, Attendance] = field(default_factory=dict)
-    """Who takes part in each group, by name (`Transaction.attendance`)."""
     unheard: set[str] = field(default_factory=set)
-    """Clients that have a lease since this incarnation began, and were not heard of since."""
     steps: dict[tuple[str, int, str], float] = field(default_factory=dict)
-    """Since when servers owe what a step of a commit, or a checkpoint, wants of them."""
     overdue: dict[str, str] = field(default_factory=dict)
-    """Servers that owe it for longer than the plan's deadline, in words that follow their names."""
     kept: tuple[int, ...] = ()
-    """The checkpoints that stay, as the last manifest's writer found them; none: not known."""
     began: float = 0.0
     _leases: dict[str, float] = field(default_factory=dict)
     _live: set[str] = field(default_factory=set)
     _first: float = math.inf
-    """No lease runs out before it: until then nobody need look at all of them."""
+    """No lease runs out before this moment, so that `live` need not look at all of them."""
 
     def trouble(self, party: str, reason: str) -> None:
-        """Notes what is wrong at a party, or that nothing is (no reason)."""
+        """Notes what is wrong at a party; an empty reason: nothing."""
         self.troubles.pop(party, None)
         if reason:
             self.troubles[party] = reason
@@ -378,7 +386,7 @@ class Sessions:
             self.changes.add(client)
 
     def begin(self, now: float, clients: Iterable[str], until: float) -> None:
-        """Gives a lease to clients that were here by the journal, which may have gone since."""
+        """Gives a lease to clients that were here by the journal, though they may have gone."""
         for client in clients:
             self.renew(client, until)
         self.unheard, self.began = set(clients), now
@@ -390,7 +398,7 @@ class Sessions:
             self.changes.add(client)
 
     def live(self, now: float) -> set[str]:
-        """Clients whose lease runs; the set itself, only for reading."""
+        """Returns the clients whose lease runs; the set itself, only for reading."""
         if now >= self._first:
             for client in [client for client, until in self._leases.items() if until <= now]:
                 del self._leases[client]
@@ -401,7 +409,7 @@ class Sessions:
 
     @property
     def next_look(self) -> float | None:
-        """When a lease may run out; None: none runs."""
+        """When the next lease may run out; None if no lease runs."""
         return self._first if self._leases else None
 
 
@@ -421,11 +429,11 @@ class Cache:
         answer: Callable[[], T],
         holds: Callable[[T], bool] = lambda found: True,
     ) -> T:
-        """The answer to a question, worked out again only if it must be.
+        """Returns the answer to a question, and works it out again only if it must.
 
         Args:
             basis: all that the answer depends on, compared by `==`.
-            holds: whether an answer that was given on this basis still holds.
+            holds: tells whether an earlier answer on the same basis still holds.
         """
         known = self._known.get(question)
         if known is not None and known[0] == basis and holds(known[1]):
@@ -439,20 +447,20 @@ class Cache:
 Names = set[str] | frozenset[str]
 
 GOES_ON = Wait(None, "")
-"""What a step returns whose records, or those before it, say what its group waits for."""
+"""Returned by a step that has nothing to add to what its group waits for."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """What one event makes of the state, while it is handled.
+    """The handling of one event.
 
     Args:
-        clients, holders: all on the roster in these roles, but a designated evaluator.
-        live: clients whose lease runs at `now`; watchers: parties that can be told. Both may be
-            the sessions' own sets: only for reading.
-        sessions: what else this incarnation knows of those who are here.
-        cache: what was worked out in earlier transactions.
-        reasons: what groups wait for since its event, by name.
+        clients, holders: the roster's, without a designated evaluator.
+        live: clients whose lease runs at `now`; only for reading.
+        watchers: parties whose stream of orders is open; only for reading.
+        sessions: what else this incarnation knows of the parties that are here.
+        cache: answers from earlier transactions.
+        reasons: what groups wait for since this event, by name.
     """
 
     now: float
@@ -482,7 +490,7 @@ class Transaction:
 
     @property
     def again(self) -> Wait:
-        """What a step returns that is to be taken once more at once; its records say why."""
+        """Returned by a step that must be taken once more at once."""
         return Wait(self.now, "")
 
     def group(self, name: str) -> GroupState:
@@ -492,7 +500,7 @@ class Transaction:
         return found
 
     def rule(self, group: str) -> Rule:
-        """The rule of a group, with the deadline and buffer that are in force."""
+        """Returns the rule of a group, with the deadline and buffer that are in force."""
         factors = self.federation.scaled.of(self.group(group))
         if factors == AS_PLANNED:
             return self.plan.rule(group)
@@ -501,7 +509,7 @@ class Transaction:
         return self.cache.of(("rule", group), factors, made)
 
     def make_configure(self) -> Configure:
-        """The order by which a party learns of the run, and where its shards are now."""
+        """Makes the order that tells a party of the run, and where its shards are now."""
         known = self.federation
         placed = (known.placement, known.addresses, known.coming)
         return Configure(known.incarnation, known.run, *placed)
@@ -511,9 +519,9 @@ class Transaction:
         return (section if factors == AS_PLANNED else apply_factors(section, *factors)).deadline
 
     def deadlines(self, group: GroupState, since: float) -> tuple[float, float]:
-        """When a round that opened at `since` is to close, and when it must: seconds of the clock.
+        """Returns when a round that opened at `since` should close, and when it must.
 
-        Without rounds a client that seals once more is told no deadline, and has the plan's.
+        Without rounds, a client that seals once more is told no deadline, and has the plan's.
         """
         rule = self.plan.group(group.name).rule
         seconds = self.deadline(group.name) if group.rounds else rule.deadline
@@ -521,15 +529,15 @@ class Transaction:
         return since + seconds, since + seconds * (1 + extensions)
 
     def is_spare(self, party: str) -> bool:
-        """Whether a shard is here that is part of the run and holds none of its blocks."""
+        """Whether a party is a shard of the run that holds none of its blocks."""
         federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
-        """Live trainers (or those among others) that take part in a group.
+        """Returns the clients `among` these, or among live trainers, that take part in a group.
 
-        It looks at all of them; what is asked at every event uses `attendance`.
+        This looks at all clients; what every event asks for uses `attendance` instead.
         """
         federation = self.federation
         found = frozenset(self.live) - {self.plan.evaluator} if among is None else among
@@ -576,7 +584,7 @@ class Transaction:
             self.order(id.client, told)
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
-        """Tells every shard that nobody needs the blocks of these any more."""
+        """Tells every shard that the blocks of these submissions are not needed any more."""
         for shard in self.federation.placed:
             self.order(shard, Discard(self.federation.incarnation, ids))
 
@@ -596,7 +604,7 @@ class Transaction:
 
 
 def refuse_once(tx: Transaction, party: str, text: str) -> NotReady:
-    """The refusal of a party that waits for an operator, who reads of it here, once."""
+    """Makes the refusal of a party that waits for an operator, and logs it once."""
     if party not in tx.sessions.elsewhere:
         tx.step.effects.append(Say(text))
     tx.sessions.elsewhere[party] = tx.now

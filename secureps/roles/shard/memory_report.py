@@ -1,6 +1,6 @@
-"""What a shard says of its memory with each version that it steps.
+"""A shard's report of its memory, with each version that it steps.
 
-A status is shown without pydantic: so is this.
+This module does not need pydantic, because `secureps status` starts without it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from secureps.messages.requests import Telemetry
 from secureps.wording import counted, duration, size
 
 MEMORY = "memory_bytes"
-"""A shard's figure of a version: what its process may hold of values and optimizer state."""
+"""Most bytes of values and optimizer state that the shard's process may hold."""
 RESIDENT = "resident_bytes"
-"""The same: what it held when that version was made; not what the system has of files."""
+"""Bytes that the process held when the version was made, without the system's page cache."""
 HITS, WAITS = "memory_hits", "memory_waits"
-"""The same, since its process began: uses of versions that were in memory, its own or the system's,
-and of those of which the disk was read."""
+"""Uses of versions, since the process began, that were in memory or in the page cache, and uses
+that had to read the disk."""
 WAIT_SECONDS = "memory_wait_seconds"
-"""The same: how long all those uses took."""
+"""Seconds that all uses in WAITS took."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsed:
-    """What a shard's newest report says: bytes, counts and seconds."""
+    """A shard's newest report, in bytes, counts and seconds."""
 
     memory: int
     resident: int
@@ -45,7 +45,7 @@ class MemoryUsed:
 
 
 def memory_used(telemetry: Iterable[Telemetry]) -> dict[str, MemoryUsed]:
-    """The newest report of each shard that has a limit, by the shard's name."""
+    """Returns the newest report of each shard that has a limit, by name."""
     found: dict[str, MemoryUsed] = {}
     for report in telemetry:
         figures = {figure.name: figure.value for figure in report.figures}

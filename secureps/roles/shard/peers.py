@@ -1,29 +1,20 @@
-"""What a shard lacks and other shards may have: they are asked before clients and holders are.
+"""What shards give each other: blocks, versions, and the aggregator's noise.
 
-After a lost disk these give back what they hold too: blocks of a cohort, opened sums, a founding
-model.
+    Peers         asks other shards for payloads that are missing here, before clients and key
+                  holders are asked for them
+    Forwarding    passes blocks on to the other shards that hold them. The author is told that a
+                  block is stored once all of them have it. Headers are signed by the author, so a
+                  shard that passes one on cannot change it
+    Fetcher       gets a version that this disk lost, from a checkpoint's part or from other shards;
+                  or gets blocks that move here, and makes a file of them beside the current one
+    NoiseCopies   has all holders of a block add the same noise to its sum
 
-A primary passes on what it takes in: its author hears that a block is stored when all who hold it,
-or get it by a move, have stored it, and sends it once. A shard that lost blocks is given them by
-whoever has them, and so is a shard that gets blocks by a move, of what was sent for them before. A
-header is signed by its author, so that a shard which passes it on can change nothing.
+A block's primary draws the noise for a cohort once, unless another holder of the block has noise
+that was drawn before. The others fetch it, sealed, before they add. A shard that loses its disk is
+given the same noise again. Noise is kept until the cohort's version is made.
 
-Versions that a shard is to have and does not have: how it comes to their blocks.
-
-The disk lost a version, or blocks move here. A lost version is taken from a part of a checkpoint
-here; if no part has it, the other shards that hold its blocks give them. Of blocks that move, all
-who hold them pass on what they took in and is part of no version yet, and one of them gives the
-committed version. The shard makes one file of these blocks and of those that it keeps, beside the
-file that counts until the coming placement is in force.
-
-The aggregator's own noise: drawn once for a cohort, and on all disks that need it before a sum.
-
-A block's primary draws it, unless another holder of the block has what was drawn before; the others
-have it sent, sealed as it is, before they add. So all hold the same sum, and whoever loses its disk
-is given the same noise again. It is named by its cohort, however many hold a block, and kept until
-the cohort's version is made: whoever comes to hold the block meanwhile finds it. Nobody waits for
-it inside a request, nor asks for others' noise before its own is drawn: two shards with many blocks
-would take all places for payloads from each other, and neither could ask what it must know first.
+A shard asks for other shards' noise only after its own is drawn, and no request waits for noise:
+two shards with many blocks could otherwise occupy each other's slots for payloads for ever.
 """
 
 from __future__ import annotations
@@ -70,7 +61,7 @@ from secureps.roles.shard.state import (
 
 @dataclass(slots=True)
 class _Asked:
-    """Who has not answered yet, and the order that is carried out again when all have."""
+    """A question to other shards, and the order to carry out again when all have answered."""
 
     missing: Missing
     order: ShardOrder
@@ -79,7 +70,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Peers:
-    """What one shard asks of others; a restart forgets it, and its orders come again."""
+    """Asks other shards for missing payloads; a restart forgets it, and the orders come again."""
 
     name: str
     state: ShardState
@@ -88,7 +79,7 @@ class Peers:
     _answered: set[tuple[str, int]] = field(default_factory=set)
 
     def note_order(self, order: ShardOrder) -> None:
-        """Keeps the newest order of its kind and group, to carry it out again if need be."""
+        """Keeps the newest order of its kind and group, to carry it out again if needed."""
         match order:
             case Found(group=group):
                 self._orders[Found, group] = order
@@ -96,7 +87,7 @@ class Peers:
                 self._orders[type(order), cohort.group] = order
 
     def order_of(self, task: MakeState | SumCohort | StepState) -> ShardOrder | None:
-        """The order that a work was done for; None if a newer one took its place."""
+        """Returns the order that a task was done for; None if a newer order replaced it."""
         if isinstance(task, MakeState):
             return self._orders.get((Found, task.group))
         kind = Hold if isinstance(task, SumCohort) else Prepare
@@ -105,9 +96,9 @@ class Peers:
         return order if same else None
 
     def ask_others(self, step: Step, missing: Missing, order: ShardOrder | None) -> None:
-        """Asks all others for what is missing; once they have answered, the coordinator hears.
+        """Asks all other holders for what is missing; tells the coordinator if they had their turn.
 
-        `order` is what it is needed for; None: it is not to be carried out again.
+        `order` is carried out again when they have answered; None: there is no such order.
         """
         name = missing.group, missing.cohort
         own = self.state.own(missing.group)
@@ -121,7 +112,7 @@ class Peers:
             step.effects += [Call(peer, missing) for peer in sorted(others)]
 
     def take_answer(self, sender: str, missing: Missing) -> ShardOrder | None:
-        """Another shard has sent what it has; returns the order to try again once all have."""
+        """Notes that another shard sent what it has; returns the order to retry once all did."""
         name = missing.group, missing.cohort
         asked = self._asked.get(name)
         if asked is None:
@@ -134,25 +125,25 @@ class Peers:
         return asked.order
 
     def left(self, shards: frozenset[str]) -> list[tuple[str, Missing]]:
-        """What was asked of these shards, which never answer it."""
+        """Returns the questions to these shards, which will never answer."""
         asked = self._asked.values()
         return [(shard, each.missing) for each in asked for shard in each.waiting & shards]
 
     def forget_answers(self, missing: Missing) -> None:
-        """The order was tried again: what it lacks from now on, others may have."""
+        """Lets other shards be asked again, after the order was tried once more."""
         self._answered.discard((missing.group, missing.cohort))
 
     def find_blocks(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
-        """The blocks here that another shard misses.
+        """Yields the blocks here that another shard misses.
 
         Raises:
-            UnknownParty: it speaks for another.
-            NotReady: it goes by a newer placement: what is taken in here would not reach it.
+            UnknownParty: the sender speaks for another shard.
+            NotReady: the sender has a newer placement: blocks that come later would not reach it.
         """
         if missing.party != sender:
             text = f"{sender} speaks as {missing.party}; everyone speaks for themselves"
             raise UnknownParty(text)
-        self.state.group(missing.group)  # there is one of that name
+        self.state.group(missing.group)  # Malformed if there is none
         if missing.epoch > self.state.epoch:
             raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
         pinned, moves = self.state.pinned, missing.epoch > 0
@@ -162,7 +153,7 @@ class Peers:
             theirs = set(gains) - theirs
         theirs &= set(self.state.own(missing.group))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
-        # What versions were made of nobody needs who gets blocks of one.
+        # A shard that gets blocks of a version does not need the updates in it.
         past = (
             self.state.committed_submissions(missing.group) if moves else frozenset[SubmissionId]()
         )
@@ -174,16 +165,15 @@ class Peers:
                 yield header
 
 
-# --- blocks that go from one shard to another that holds them too ------------------
-
+# --- forwarding --------------------------------------------------------------------
 
 Copy = tuple[str, str]
-"""(shard, spool key): a block on its way there."""
+"""(shard, spool key) of a block in transit to that shard."""
 
 
 @dataclass(slots=True)
 class Forwarding:
-    """Of one shard; a restart forgets it, and whoever was not answered asks again.
+    """The blocks that one shard passes on; a restart forgets it, and unanswered parties ask again.
 
     A ticket names a reply that waits for copies: the key of a block that came in, or what another
     shard asked for.
@@ -192,15 +182,16 @@ class Forwarding:
     _replies: dict[str, Reply] = field(default_factory=dict)
     _waiting: dict[str, set[Copy]] = field(default_factory=dict)
     """By ticket, the copies that have not arrived."""
+
     _moving: dict[Copy, set[str]] = field(default_factory=dict)
     """By copy, the tickets that wait for it."""
 
     def begin(self, step: Step, header: BlockHeader, others: tuple[str, ...]) -> None:
-        """A block is stored here: answers once all others have it too."""
+        """Passes on a block that is stored here, and answers once all `others` have it too."""
         self._send(step, header.key, Stored(header.digest), ((to, header) for to in others))
 
     def supply(self, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> Step:
-        """Another shard lacks blocks, of which these are here: answers once it has them."""
+        """Sends these blocks to a shard that lacks them, and answers once it has them."""
         step = Step()
         self._send(step, f"{to}/{missing}", Noted(), ((to, header) for header in headers))
         return step
@@ -222,13 +213,13 @@ class Forwarding:
             self._moving.setdefault(copy, set()).add(ticket)
 
     def take_stored(self, sender: str, header: BlockHeader) -> Step:
-        """Another shard has stored it, or need not, as it is settled."""
+        """Notes that another shard has stored a block, or need not because it is settled."""
         return Step(effects=self._arrived((sender, header.key)))
 
     def follow_placement(self, own: str, now: Pinned) -> list[Effect]:
-        """Blocks are placed anew: nobody waits for copies on their way to who holds them no more.
+        """Stops waiting for copies to shards that do not hold the block any more.
 
-        Whoever brings a block here that is another shard's by now is told so, and brings it there.
+        A party that sent a block here which another shard holds now is told to send it there.
         """
         effects: list[Effect] = []
         for copy in list(self._moving):
@@ -243,7 +234,7 @@ class Forwarding:
         return effects
 
     def failed(self, sender: str, header: BlockHeader, error: SecurepsError) -> Step:
-        """Another shard refuses it: so does this one, unless it has it no more itself."""
+        """Passes on another shard's refusal, unless the block was damaged in this spool."""
         step = Step()
         if not isinstance(error, DamagedStore) and header.key in self._waiting:
             step.effects.append(Answer(error, ticket=header.key))
@@ -252,7 +243,7 @@ class Forwarding:
         return step
 
     def _arrived(self, copy: Copy) -> list[Effect]:
-        """A copy moves no more; whoever waited for nothing else is answered."""
+        """Ends a copy, and answers the tickets that waited for no other copy."""
         effects: list[Effect] = []
         for ticket in sorted(self._moving.pop(copy, ())):
             self._waiting[ticket].discard(copy)
@@ -261,7 +252,7 @@ class Forwarding:
         return effects
 
     def _end(self, ticket: str) -> Reply:
-        """Nobody waits under a ticket any more; returns what was to be said."""
+        """Ends a ticket; returns its reply."""
         for copy in self._waiting.pop(ticket):
             self._moving.get(copy, set()).discard(ticket)
         return self._replies.pop(ticket)
@@ -272,11 +263,12 @@ class Forwarding:
 
 @dataclass(slots=True)
 class _Fetch:
-    """One version that comes here: of these `blocks` by a placement's epoch, or lost (epoch 0).
+    """A version that comes here: `blocks` of the coming placement's epoch, or lost ones (epoch 0).
 
     Args:
-        copies: blocks that others give; waiting: those of them that have not come.
-        asked: who has yet to pass on what it took in.
+        copies: the blocks that other shards give.
+        waiting: the `copies` that have not come.
+        asked: shards that have yet to pass on the updates that they took in.
     """
 
     order: Commit
@@ -288,7 +280,7 @@ class _Fetch:
 
     @property
     def task(self) -> GatherState:
-        """The work that makes a file of all that came."""
+        """The task that makes a file of all blocks."""
         at = self.order.group, self.order.version
         keys = tuple(state_key(*at, block) for block in self.copies)
         return GatherState(self.order, self.blocks, keys, self.epoch)
@@ -296,7 +288,7 @@ class _Fetch:
 
 @dataclass(slots=True)
 class Fetcher:
-    """Of one shard; a restart forgets it, and its orders come again."""
+    """The versions that come to one shard; a restart forgets it, and the orders come again."""
 
     name: str
     state: ShardState
@@ -304,21 +296,21 @@ class Fetcher:
 
     @property
     def recovers(self) -> bool:
-        """Whether a version that was lost here is on its way."""
+        """Whether a version that was lost here is in transit."""
         return any(not fetch.epoch for fetch in self._under_way.values())
 
     # --- orders -------------------------------------------------------------------
 
     def recover(self, step: Step, order: Commit) -> None:
-        """Has a version made again that the disk lost."""
+        """Makes a version again that the disk lost."""
         if (key := (order.group, order.version, 0)) not in self._under_way:
             fetch = self._under_way[key] = _Fetch(order, self.state.own(order.group))
             self._go_on(step, fetch)
 
     def gain_damaged_again(self, step: Step, groups: Iterable[str]) -> None:
-        """Makes files of these groups' coming blocks again: those on record are damaged.
+        """Makes the files of these groups' coming blocks again, because they are damaged.
 
-        The part of a checkpoint that needed them is ordered again once they are here.
+        The coordinator orders the checkpoint's part that needed them again later.
         """
         for group in groups:
             if (made := self.state.group(group).coming) is not None:
@@ -328,13 +320,13 @@ class Fetcher:
     def gain(self, step: Step, order: Commit, again: bool = False) -> None:
         """Makes a file of the blocks that the coming placement gives this shard.
 
-        If there is one on record, the coordinator hears of it, unless it is to be made `again`.
+        If the file is on record, the coordinator is told of it, unless it must be made `again`.
         """
         group, version, epoch = order.group, order.version, self.state.epoch
         held, own = self.state.group(group), self.state.own(group)
         blocks = self.state.coming(group)
         if len(order.blocks) != len(blocks) or (own and version not in held.states):
-            return  # another placement's, or lost here: once it is back, the order comes again
+            return  # of another placement; or lost here, and the order comes again once it is back
         if held.coming is not None and not again:
             step.tell(held.coming)
         elif (key := (group, version, epoch)) not in self._under_way:
@@ -346,10 +338,9 @@ class Fetcher:
             self._ask(step, fetch, gained)
 
     def bring(self, step: Step, order: WriteCheckpoint) -> bool:
-        """Whether versions are on their way that this shard's part of a checkpoint waits for.
+        """Whether this shard's part of a checkpoint must wait for versions; asks others for them.
 
-        Others are asked for versions that are lost here. No digest of such a state file is known:
-        that of each block is of what another shard serves.
+        The digest of such a state file is not known, only those of the blocks that others serve.
         """
         for at in order.versions:
             lost = at.version not in self.state.group(at.group).states
@@ -362,7 +353,7 @@ class Fetcher:
         return bool(self._under_way)
 
     def left(self) -> None:
-        """Forgets what was fetched for placements that are past."""
+        """Stops fetching for placements that are past."""
         known = self._under_way.items()
         self._under_way = {key: fetch for key, fetch in known if self._is_current(fetch)}
 
@@ -373,14 +364,14 @@ class Fetcher:
         return (fetch.epoch, fetch.blocks) == (self.state.epoch, self.state.coming(group))
 
     def _is_copied(self, group: str) -> bool:
-        """Whether every block of a group that is held here is held elsewhere too."""
+        """Whether other shards hold every block of a group that this shard holds."""
         own = self.state.own(group)
         return bool(own) and all(self.state.others(group, block) for block in own)
 
-    # --- what others give ---------------------------------------------------------
+    # --- answers of other shards --------------------------------------------------
 
     def _ask(self, step: Step, fetch: _Fetch, blocks: tuple[int, ...]) -> None:
-        """Asks for a version's state of each of these blocks whoever holds it."""
+        """Asks the other holders of each of these blocks for its state in a version."""
         fetch.copies, fetch.waiting = blocks, set(blocks)
         group, version = fetch.order.group, fetch.order.version
         for block in blocks:
@@ -390,7 +381,7 @@ class Fetcher:
         self._go_on(step, fetch)
 
     def take_answer(self, step: Step, sender: str, missing: Missing) -> None:
-        """Another shard has passed on what it took in."""
+        """Notes that another shard has passed on the updates that it took in."""
         for fetch in self._under_way.values():
             of = fetch.order.group, fetch.epoch
             if of == (missing.group, missing.epoch) and sender in fetch.asked:
@@ -398,11 +389,11 @@ class Fetcher:
                 self._go_on(step, fetch)
 
     def is_waiting_for(self, ask: GetBlock) -> bool:
-        """Whether a block's state is waited for."""
+        """Whether this shard waits for a block's state."""
         return any(self._waiting(ask))
 
     def take_block(self, step: Step, ask: GetBlock) -> None:
-        """A block's state is here."""
+        """Notes that a block's state has come."""
         for fetch in self._waiting(ask):
             fetch.waiting.discard(ask.block)
             self._go_on(step, fetch)
@@ -415,14 +406,14 @@ class Fetcher:
         if not fetch.waiting and not fetch.asked:
             step.effects.append(Work(fetch.task))
 
-    # --- the end of works ---------------------------------------------------------
+    # --- results of tasks ---------------------------------------------------------
 
     def failed(self, step: Step, task: GatherState, error: SecurepsError) -> bool:
-        """Whether a work that failed does not matter, or others are asked for what is not here."""
+        """Takes a failed task; returns whether it can go on, with blocks of other shards."""
         fetch = self._under_way.get(_key(task))
         if fetch is None:
             step.effects.append(self.make_prune(task))
-        elif isinstance(error, PayloadsDamaged):  # this disk lost what had come
+        elif isinstance(error, PayloadsDamaged):  # blocks that had come
             self._ask(step, fetch, fetch.copies)
         elif task.epoch or task.copies or not self._is_copied(task.order.group):
             return False
@@ -431,11 +422,11 @@ class Fetcher:
         return True
 
     def finish(self, task: GatherState) -> bool:
-        """Whether the file that a work made is wanted still."""
+        """Ends the fetch of a task; returns whether its file is still wanted."""
         return self._under_way.pop(_key(task), None) is not None
 
     def make_prune(self, task: GatherState) -> Work:
-        """Has deleted what a work was made of, but for what is fetched again, and past files."""
+        """Makes the task that deletes past files, and copies that are not being fetched again."""
         again = {key for fetch in self._under_way.values() for key in fetch.task.copies}
         held = self.state.group(task.order.group)
         keys = tuple(key for key in task.copies if key not in again)
@@ -449,7 +440,7 @@ def _key(task: GatherState) -> tuple[str, int, int]:
 # --- noise copies ------------------------------------------------------------------
 
 AGAIN = 5.0
-"""Seconds after which noise is asked for again that was refused for good, or came damaged."""
+"""Seconds after which a shard asks again for noise that was refused, or came damaged."""
 
 Name = tuple[str, int]
 """(group, cohort)."""
@@ -457,10 +448,15 @@ Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathering:
-    """Blocks whose noise is here, and who has yet to say whether it has a block's.
+    """The noise of one cohort: which blocks' noise is here, and which shards have yet to answer.
 
-    `about` is the cohort's digest. `own`: of which this shard is the primary; of `copies` another
-    one is, asked after those.
+    Args:
+        about: the cohort's digest.
+        own: by block of which this shard is the primary, the shards that have yet to answer.
+        copies: the same for blocks with another primary; these are asked after `own`.
+        here: blocks whose noise is here.
+        asks: whether the primaries of the copies were asked.
+        refused: blocks to ask for at `again`, and whom.
     """
 
     order: Hold
@@ -470,22 +466,17 @@ class _Gathering:
     here: set[int] = field(default_factory=set)
     drawing: bool = False
     asks: bool = False
-    """Whether the primaries of the copies are asked."""
     refused: dict[int, set[str]] = field(default_factory=dict)
-    """Blocks to be asked for `again`, and whom."""
     again: float | None = None
 
     @property
     def name(self) -> Name:
-        """That of its cohort."""
         return self.order.cohort.group, self.order.cohort.number
 
-    def waits(self, block: int) -> set[str]:
-        """Who has yet to say whether it has the noise of a block."""
+    def unanswered(self, block: int) -> set[str]:
         return self.own[block] if block in self.own else self.copies[block]
 
     def key(self, block: int) -> str:
-        """Under which key the noise of a block lies."""
         return noise_key(*self.name, block, self.about)
 
     @property
@@ -496,14 +487,14 @@ class _Gathering:
 
 @dataclass(slots=True)
 class NoiseCopies:
-    """Of one shard; a restart forgets it, and asks for the same again, or finds it on the disk."""
+    """The noise that one shard gathers; after a restart it asks again, or finds it on the disk."""
 
     name: str
     state: ShardState
     _gathered: dict[Name, _Gathering] = field(default_factory=dict)
 
     def is_ready(self, step: Step, order: Hold) -> bool:
-        """Whether a cohort's noise is here, or none is wanted; else it is gathered first."""
+        """Whether a cohort's noise is here, or none is wanted; else begins to gather it."""
         cohort = order.cohort
         if not self._wanted:
             return True
@@ -540,7 +531,7 @@ class NoiseCopies:
         ]
 
     def _go_on(self, step: Step, gathering: _Gathering) -> None:
-        """Draws what nobody else has of its own; when that is here, asks for all else."""
+        """Draws own noise that no other shard has; once that is here, asks for the copies."""
         cohort, own = gathering.order.cohort, gathering.own
         if any(own.values()):
             return
@@ -553,7 +544,7 @@ class NoiseCopies:
             self._ask(step, gathering, gathering.copies)
 
     def _drop(self, step: Step, newest: Name) -> None:
-        """Noise of older cohorts, and of another one of this number, that came to nothing."""
+        """Deletes noise of older cohorts, and of another one of this number, that was not used."""
         group, number = newest
         old = [at for at in self._gathered if at[0] == group and at[1] <= number]
         sums = self.state.group(group).sums
@@ -561,24 +552,24 @@ class NoiseCopies:
         if gone := tuple(each.key(block) for each in idle for block in sorted(each.here)):
             step.effects.append(Work(Prune(gone)))
 
-    # --- what others say ----------------------------------------------------------
+    # --- answers ------------------------------------------------------------------
 
     def take_noise(
         self, step: Step, now: float, sender: str, ask: GetSum, error: SecurepsError | None
     ) -> Hold | None:
-        """Noise came, or an error: the order that can be carried out, if all is here.
+        """Takes noise or an error from another shard; returns the order to retry if all is here.
 
-        Whoever refuses what it would have been given has none. Of all else nothing is known, and
-        other noise than what a holder may have in its sum must not be drawn: it is asked again.
+        A replica that refuses its primary has no noise. After any other error it may have some in
+        its sum, so no other noise may be drawn, and it is asked again.
         """
         gathering = self._gathered.get((ask.group, ask.cohort))
         if gathering is None or ask.about != gathering.about:
             return None
         if error is None:
-            gathering.waits(ask.block).clear()
+            gathering.unanswered(ask.block).clear()
             gathering.here.add(ask.block)
         elif ask.block in gathering.own and isinstance(error, Refused | UnknownParty):
-            gathering.waits(ask.block).discard(sender)
+            gathering.unanswered(ask.block).discard(sender)
         elif ask.block not in gathering.here:
             if gathering.again is None:
                 gathering.again = now + AGAIN
@@ -591,19 +582,19 @@ class NoiseCopies:
 
     @property
     def wake(self) -> float | None:
-        """When something is to be asked for again."""
+        """When noise is to be asked for again; None: never."""
         times = (gathering.again for gathering in self._gathered.values())
         return min((at for at in times if at is not None), default=None)
 
     def ask_again(self, step: Step, now: float) -> None:
-        """Asks for what was refused, where it is time."""
+        """Asks again for noise that was refused, when it is time."""
         for gathering in self._gathered.values():
             if gathering.again is not None and gathering.again <= now:
                 refused, gathering.refused, gathering.again = gathering.refused, {}, None
                 self._ask(step, gathering, refused)
 
     def take_drawn(self, step: Step, task: DrawNoise) -> Hold | None:
-        """It is drawn, and on the disk: whoever asks for it gets it."""
+        """Notes that noise is drawn and on the disk; returns the order to retry if all is here."""
         gathering = self._gathered.get((task.cohort.group, task.cohort.number))
         if gathering is None or gathering.order.cohort != task.cohort:
             return None
@@ -612,16 +603,16 @@ class NoiseCopies:
         return gathering.order if gathering.whole else None
 
     def serve(self, sender: str, asked: GetSum) -> Step:
-        """Noise for another shard that holds the block.
+        """Serves a block's noise to another shard that holds the block.
 
-        A replica looks on its disk for what the primary asks of it: after a restart it knows of no
-        cohort that is not on record.
+        A replica looks on its disk for noise that the primary asks for, because after a restart it
+        knows only cohorts on record.
 
         Raises:
-            UnknownParty: one of the two does not hold it.
-            Refused: there is none in this run, or the cohort is over, or another one of its number
-                is known here.
-            NotReady: it is not drawn yet, or the two go by different placements.
+            UnknownParty: one of the two shards does not hold the block.
+            Refused: this run has no such noise, the cohort's version is made, or this shard knows
+                another cohort of that number.
+            NotReady: the noise is not drawn yet, or the two have different placements.
         """
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement
@@ -650,7 +641,7 @@ class NoiseCopies:
         raise NotReady(f"{text}; by the placement that it knows {holders[0]} draws it", LATER)
 
     def over(self, group: str, version: int) -> None:
-        """A version is committed: noise of cohorts for it is asked for no more."""
+        """Forgets the noise of cohorts for a version that is committed."""
         past = [
             at
             for at, each in self._gathered.items()
@@ -660,13 +651,10 @@ class NoiseCopies:
             del self._gathered[at]
 
     def forget(self, cohort: Cohort) -> Hold | None:
-        """Forgets what is here, for some of it is damaged; its order has it gathered anew."""
+        """Forgets a cohort's noise, some of which is damaged; its order gathers it anew."""
         gathering = self._gathered.pop((cohort.group, cohort.number), None)
         return None if gathering is None else gathering.order
 
     def left(self) -> None:
-        """Other shards are whose noise was gathered: the next order begins anew, with what is here.
-
-        What this shard has it keeps: a worker draws nothing that lies on its disk.
-        """
+        """Begins anew after a change of placement; noise on the disk is not drawn again."""
         self._gathered.clear()

@@ -1,9 +1,7 @@
-"""A shard: holds blocks of the model, stores ciphertexts, adds them, opens the sum, steps.
+"""The machine of a shard, which holds blocks of the model and adds the ciphertexts for them.
 
-It decides nothing of its own: it takes in blocks that are signed, of the right size and
-for this run, and obeys the coordinator's orders, each of which may come twice.
-
-Which blocks a shard takes in, and of whom: all that can be said of one without its payload.
+A shard makes no decisions of its own. It accepts blocks that are signed, of the right size and for
+this run, and obeys the coordinator's orders, each of which may come twice.
 """
 
 from __future__ import annotations
@@ -95,11 +93,11 @@ from secureps.roles.shard.state import (
 from secureps.roles.validation import check_divisor, check_header, check_key_sum
 
 IDLE = "holds nothing of this run"
-"""What the log of a shard says last that the coordinator had end; then its exit status is 0."""
+"""In the last log line of a shard that the coordinator dismissed; its exit status is then 0."""
 
 
 def work_name(task: Task) -> tuple[str, str, int] | None:
-    """The name under which a work is done, once at a time; None for works that may be many."""
+    """Returns a name for a task that must run only once at a time; None for other tasks."""
     match task:
         case MakeState(group):
             return ("state", group, 0)
@@ -119,12 +117,16 @@ def serve_payload(
     asked: requests.GetBlock | requests.GetSum,
     shard: bool,
 ) -> Step:
-    """The answer of the shard of this name to one request for a payload, of another `shard` or not.
+    """Answers a request for a payload.
+
+    Args:
+        name: of the shard that answers.
+        shard: whether the sender is another shard.
 
     Raises:
         Malformed: there is no such block.
-        UnknownParty: no sum, or state, is for this party.
-        NotReady, WrongVersion: there is none here yet, or it is gone, or with another shard.
+        UnknownParty: the sender may not have this sum or state.
+        NotReady, WrongVersion: the payload is not here yet, is gone, or is with another shard.
     """
     own, what = state.own(asked.group), f"block {asked.block} of {asked.group}"
     if asked.block not in own:
@@ -143,8 +145,8 @@ def serve_payload(
             raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
     found, early = held.states.get(asked.version), asked.version > held.committed
-    # Its cohort may still be burnt. Then its updates are summed again with other noise, and whoever
-    # pulled this version would have two noised sums of them for one charge.
+    # The cohort of an uncommitted version may still be burnt, and its updates summed again with
+    # other noise. A party that pulled this version would have two noised sums for one charge.
     if found is None or (early and not shard and state.pinned.plan.noisy_shards):
         if early:
             raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
@@ -161,7 +163,7 @@ def serve_payload(
 def _refuse_elsewhere(
     name: str, state: ShardState, asked: requests.GetBlock | requests.GetSum, what: str
 ) -> NoReturn:
-    """A block is not here: there is none, it is on its way, or it is with another shard."""
+    """Raises why a block is not here: there is none, it is in transit, or another shard has it."""
     if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
         raise Malformed(f"{what} is not placed on {name}: there is none")
     if asked.block in state.coming(asked.group):
@@ -172,7 +174,12 @@ def _refuse_elsewhere(
 
 
 class Shard:
-    """The machine of one shard; its noise's seed may be `unsafe`, and its memory have a `limit`."""
+    """The machine of one shard.
+
+    Args:
+        unsafe: whether others may know the seed of its noise.
+        limit: of its memory.
+    """
 
     def __init__(
         self, address: ShardAddress, roster: Roster, unsafe: bool = False, limit: Limit = UNLIMITED
@@ -189,7 +196,8 @@ class Shard:
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
         self._fetcher = Fetcher(address.name, self.state)
-        self._tried: dict[tuple[str, int], list[bytes]] = {}  # sums of keys: in work, and newest
+        self._tried: dict[tuple[str, int], list[bytes]] = {}
+        """By (group, cohort), the sum of keys that is being tried, and the newest one."""
 
     def apply(self, at: float, record: Record) -> None:
         if isinstance(record, RosterFollowed):
@@ -211,7 +219,7 @@ class Shard:
         return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Checks all that can be checked of a block without its payload.
+        """Checks a block's header, before its payload is received.
 
         Raises:
             Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
@@ -236,7 +244,7 @@ class Shard:
         self.apply(0.0, record)
 
     def resume(self, now: float) -> Step:
-        """Says that it is up, and deletes from the spool what is not on record."""
+        """Registers, and deletes payloads from the spool that are not on record."""
         referenced = frozenset(header.key for header in self.state.spooled.values())
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
@@ -350,7 +358,7 @@ class Shard:
         except SecurepsError:
             self.state.incarnation = before
             raise
-        if order.incarnation > before:  # whoever gave it waits to be obeyed, whatever came first
+        if order.incarnation > before:  # tells the coordinator that it is obeyed
             step.effects.append(self._registration)
         return step
 
@@ -373,12 +381,12 @@ class Shard:
                 known = version in self.state.group(group).states
                 if order.blocks and not order.state:
                     self._fetcher.gain(step, order)
-                elif order.state and not known:  # it lost its journal
+                elif order.state and not known:  # the shard lost its journal
                     self._fetcher.recover(step, order)
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint():
-                if not self._fetcher.bring(step, order):  # else it is ordered again
+                if not self._fetcher.bring(step, order):  # else the order comes again later
                     self._begin(step, order)
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
@@ -397,7 +405,7 @@ class Shard:
         if not self.state.founded:
             self._write(step, replace(pins, coming=None))
         known, placements = self.state.pinned, (order.placement, self._roster, order.coming)
-        if known.must_wait(*placements):  # by another roster it is told again
+        if known.must_wait(*placements):  # told again once it has the newer roster
             step.effects.append(describe_behind(self._name, order.coming or order.placement))
         if known.follow_placement(*placements) is not known:
             self._replace(step, pins)
@@ -406,13 +414,13 @@ class Shard:
             step.effects += self.state.pinned.locate_shards(order.run, peers)
 
     def _replace(self, step: Step, pins: RunPinned) -> None:
-        """Goes by newer placements: what others and this shard waited for may come to nothing."""
+        """Follows newer placements, and ends waits for shards that hold no blocks any more."""
         before, groups = self.state.pinned, self.state.pinned.plan.all_groups
         held = {group: self.state.group(group) for group in groups}
         coming = {group: each.coming for group, each in held.items()}
         step.effects.append(Work(Prune(self._write_listing_past(step, pins, groups))))
         for group, now in ((group, self.state.group(group)) for group in groups):
-            if now is not held[group] or now.coming is not coming[group]:  # files go, too
+            if now is not held[group] or now.coming is not coming[group]:  # its files are past
                 step.effects.append(Work(Prune((), group, now.committed, now.keep)))
         gone = self.state.pinned.call_off_left(before)
         step.effects += gone
@@ -423,7 +431,7 @@ class Shard:
             self._retry_order(step, shard, missing)
 
     def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew, so that the coordinator hears which roster it goes by."""
+        """Subscribes anew after a newer roster, so that the coordinator knows which one it has."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -453,7 +461,7 @@ class Shard:
             self._tell_held(step, sums[cohort.number])
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
-            return  # nothing may be opened that cannot be stepped from; once it is here, it greets
+            return  # a sum must not be opened without its base; once that is here, it registers
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
@@ -470,9 +478,9 @@ class Shard:
         step.tell(Held(self._name, made.cohort.group, made.cohort.number, made.sums))
 
     def _is_another(self, step: Step, cohort: Cohort) -> bool:
-        """Whether a cohort's number was another one's: then it says again which sums it has.
+        """Whether this shard knows another cohort of this number; if so, it registers again.
 
-        From that a coordinator that closed the cohort again finds that its journal is too old.
+        From the registration, the coordinator finds that its journal is an older copy.
         """
         made = self.state.summed(cohort.group, cohort.number)
         if made is None or made.cohort == cohort:
@@ -482,12 +490,12 @@ class Shard:
         return True
 
     def _check_cohort(self, cohort: Cohort) -> None:
-        """Refuses a cohort that this shard's own plan does not open, whoever asks.
+        """Refuses a cohort that this shard's own plan does not open, whatever the coordinator says.
 
-        Else a coordinator alone could have a single update added, opened and published.
+        Otherwise a coordinator alone could have a single update added, opened and published.
         """
         plan = self.state.pinned.plan
-        own, sealed = plan.bounds(cohort.group), plan.holders > 0  # else it reads every update
+        own, sealed = plan.bounds(cohort.group), plan.holders > 0
         check_members(cohort, own.minimum, own.most_weight, sealed)
         check_divisor(plan, cohort)
 
@@ -536,7 +544,7 @@ class Shard:
     def _write_listing_past(
         self, step: Step, record: orders.Commit | RunPinned, groups: Iterable[str]
     ) -> tuple[str, ...]:
-        """Writes a record; returns the keys of payloads that nobody needs any more by it."""
+        """Writes a record; returns the keys of payloads that are not needed any more after it."""
         state, before = self.state, dict(self.state.spooled)
         sums = [(name, each, state.own(name)) for name in groups for each in state.group(name).sums]
         self._write(step, record)
@@ -546,7 +554,7 @@ class Shard:
         return tuple(gone)
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
-        if not ids:  # as after almost every block, while very many lie here
+        if not ids:  # the usual case, in which the many spooled blocks are not looked through
             return
         wanted = set(ids)
         gone = tuple(h.key for n, h in self.state.spooled.items() if submission_of(n) in wanted)
@@ -554,7 +562,7 @@ class Shard:
             self._write(step, records.Discarded(ids))
             step.effects.append(Work(Prune(gone)))
 
-    # --- the end of works ---------------------------------------------------------
+    # --- results of tasks ---------------------------------------------------------
 
     def _take_result(self, event: Done) -> Step:
         step = Step()
@@ -570,7 +578,7 @@ class Shard:
             case Done(_, Prepared() as state):
                 for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, records.KeySumTaken(state.group, state.cohort, key))
-                self._write(step, state)  # with its key: until then the order comes again
+                self._write(step, state)  # with its key, in one transaction
                 step.tell(state)
             case Done(_, requests.Checkpointed() as part):
                 step.tell(part)
@@ -581,7 +589,7 @@ class Shard:
         return step
 
     def _record_gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
-        """Puts a version that was lost, or that moves here, on record."""
+        """Journals a version that was lost here, or that moves here."""
         if self._fetcher.finish(task):
             self._write(step, made)
             if made.epoch:
@@ -589,13 +597,13 @@ class Shard:
             else:
                 self._commit(step, task.order)
                 if not self._fetcher.recovers:
-                    step.effects += self._greet().effects  # orders that had to wait come again
+                    step.effects += self._greet().effects  # so that orders that waited come again
         step.effects.append(self._fetcher.make_prune(task))
 
     def _ask_for_damaged(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
     ) -> None:
-        """Forgets what is damaged, for nothing known is taken in, and says that it is missing."""
+        """Forgets damaged payloads, because known ones are not accepted, and asks for them again."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
@@ -611,9 +619,9 @@ class Shard:
         self._peers.ask_others(step, missing, self._peers.order_of(task))
 
     def _retry_order(self, step: Step, sender: str, missing: requests.Missing) -> Step:
-        """Carries an order out again when other shards have sent what they have.
+        """Carries out an order again when other shards have sent what they have.
 
-        It raises nothing: the step may have records of its own.
+        It raises no error, because the step may have records already.
         """
         order = self._peers.take_answer(sender, missing)
         try:
@@ -628,11 +636,7 @@ class Shard:
         return step
 
     def _take_failure(self, event: WorkFailed) -> Step:
-        """Has what is missing sent again, or ends this shard for an error.
-
-        A cohort's sum may be to blame; a version that no checkpoint here has may be on other
-        shards.
-        """
+        """Takes a task's error: has payloads sent again, blames the cohort's sum, or ends."""
         step = Step()
         self._busy.discard(work_name(event.task))
         match event:
@@ -656,7 +660,7 @@ class Shard:
         return step
 
     def _try_newest(self, step: Step, task: StepState, reason: str) -> None:
-        """Says that a sum of keys does not open the cohort; tries the one that came meanwhile."""
+        """Reports that a sum of keys does not open the cohort; tries one that came meanwhile."""
         group, cohort = task.cohort.group, task.cohort
         tried = payload_digest(task.key or b"")
         step.tell(requests.Spoilt(self._name, group, cohort.number, reason, tried))
@@ -666,7 +670,7 @@ class Shard:
             self._begin(step, StepState(cohort, task.opened, newest))
 
     def _begin(self, step: Step, task: Task) -> None:
-        """Hands out a work, once at a time; an order that comes twice changes nothing."""
+        """Begins a task, unless an earlier order has begun the same one."""
         if (name := work_name(task)) not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
@@ -678,14 +682,13 @@ class Shard:
 def is_wanted(
     own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader
 ) -> bool:
-    """Whether a block is to be stored; it need not be if it is here.
+    """Checks a block's header; returns False if the block is stored already.
 
-    Its author brings it to the primary, and who takes it in to all others that do.
+    The author sends a block to its primary, which passes it on to the other shards that hold it.
 
     Raises:
         Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's fault.
-        NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
-            hold it, or by its author to one that is its primary no more, or not yet.
+        NotReady: the sender goes by another placement than this shard.
     """
     role, placed = roster.find(sender).role, takers_of(state, header)
     if role == "shard" and not {own, sender} <= {*placed}:
@@ -699,13 +702,13 @@ def is_wanted(
     if not placed:
         raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
     if own not in placed:
-        raise NotReady(  # a client that was refused would drop its update
+        raise NotReady(  # any other error would make the client drop its update
             f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
             f"it knows: {placed[0]} takes it in",
             LATER,
         )
     if sender == header.author and own != placed[0]:
-        raise NotReady(  # a client that was refused would drop its update
+        raise NotReady(  # any other error would make the client drop its update
             f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
             f"that it knows {placed[0]} takes it in and passes it on",
             LATER,
@@ -721,10 +724,10 @@ def is_wanted(
 
 
 def is_stored(state: ShardState, header: BlockHeader) -> bool:
-    """Whether a block is stored; Conflict if other bytes are under its name.
+    """Whether a block is stored; Conflict if other bytes are stored under its name.
 
-    They would take the place of those that are summed. A client that lost its state may have sent
-    very many that came to nothing: it hears after which of its own to go on, and nobody else does.
+    Other bytes must not replace those that are summed. The error has the next free sequence for a
+    client that lost its state, and may have sent many updates that were never settled.
     """
     found = state.spooled.get(block_name(header))
     if found is not None and found.digest != header.digest:
@@ -734,9 +737,9 @@ def is_stored(state: ShardState, header: BlockHeader) -> bool:
 
 
 def takers_of(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
-    """The shards that take a block in, its primary first; empty for one that does not exist.
+    """Returns the shards that take a block in, its primary first; empty if there is no such block.
 
-    Malformed: no such group.
+    Malformed if there is no such group.
     """
     state.group(header.group)
     there = 0 <= header.block < state.pinned.layout.group(header.group).blocks

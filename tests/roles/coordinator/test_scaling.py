@@ -27,7 +27,7 @@ def test_a_policy_waits_for_more_versions_than_row_blocks_do(
     found = (BlockAssigned("all", block, "shard-1", "shard-0"),), "uneven"
     monkeypatch.setattr(scaling, "balance", lambda *_: found if moves else None)
     load, tx = desk.at.play.coordinator._load, desk.tx
-    monkeypatch.setattr(load, "news", lambda tx: True)
+    monkeypatch.setattr(load, "has_news", lambda tx: True)
     load.begin(tx.now - 3.0)
     load.versions = versions
     scaling.advance(tx, load)
