@@ -437,10 +437,10 @@ class World(Simulation):
         if self.parties[name] is executor and not self.coordinator.federation.finished:
             self.network.detach(name)
 
-    def _again(self, name: str) -> None:
+    def _restart(self, name: str) -> None:
         if name not in self.down:
             self._loops[name].dead = True
-            super()._again(name)
+            super()._restart(name)
 
     def _up(self, name: str, own: PartyLoop) -> None:
         """It knows its journal, unless it died over that: then it is started once more."""

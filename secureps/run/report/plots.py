@@ -1,8 +1,8 @@
 """Draws a run's metrics: scores, epsilon, bytes, and the waiting times of clients.
 
-The only importer of matplotlib, and of its `Figure` alone: no window, no global state.
-Colours are Okabe and Ito's ("Color Universal Design", 2008) and cividis, which nearly
-everybody can tell apart.
+Only this module imports matplotlib, and uses only its `Figure`, without windows or global state.
+The colours are Okabe and Ito's ("Color Universal Design", 2008) and cividis, which most people with
+colour blindness can distinguish.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CURVES, WAITING, STUDY = "curves.png", "waiting.png", "study.png"
 """The files in a report's folder."""
 
 SHOWN = 100
-"""Clients in a picture of waiting times, the slowest."""
+"""The most clients in a picture of waiting times."""
 
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SERIES = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", VERMILLION)
@@ -41,10 +41,12 @@ class Sheet:
     """The texts and settings of a run's pictures.
 
     Args:
-        clock: which time is elapsed: "time" or "virtual time".
-        groups: of the plan, in its order; empty: as they come.
-        budget, delta: of each client; None without privacy. `adjacency`: what epsilon is of.
-        references: scores by whoever has them, to be drawn as lines; `measure` is theirs.
+        clock: the kind of elapsed time: "time" or "virtual time".
+        groups: of the plan, in its order; empty: in the order of the lines.
+        budget, delta: of each client; None without privacy.
+        adjacency: what epsilon protects.
+        measure: the name of the scores in `references`.
+        references: scores of other models by their names, which are drawn as lines.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Sheet:
 
 
 def why_undrawable() -> str:
-    """Why nothing can be drawn, and what to install; empty if pictures can be drawn."""
+    """The reason why nothing can be drawn, and what to install; empty if matplotlib is there."""
     try:
         with from_extras():
             import matplotlib  # noqa: F401
@@ -69,18 +71,18 @@ def why_undrawable() -> str:
 
 
 def draw(lines: Sequence[Line], sheet: Sheet, folder: Path) -> None:
-    """Writes `curves.png` and `waiting.png`, or replaces them; nothing where `undrawable`."""
+    """Writes or replaces `curves.png` and `waiting.png`, if matplotlib is there."""
     if why_undrawable():
         return
     draw_curves(lines, sheet, folder / CURVES)
     draw_waiting(lines, sheet, folder / WAITING)
 
 
-# --- learned, spent, sent ---------------------------------------------------------
+# --- curves: scores, epsilon, bytes ------------------------------------------------
 
 
 def draw_curves(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
-    lines = sorted(lines, key=lambda line: line.elapsed)  # groups' versions come side by side
+    lines = sorted(lines, key=lambda line: line.elapsed)  # versions of several groups interleave
     names = {name for line in lines for name in (*line.scores, *line.federated)} - {"loss"}
     measure = "accuracy" if "accuracy" in names else min(names, default="loss")
     above = [measure, "loss"] if measure != "loss" else ["loss", "loss"]
@@ -170,15 +172,15 @@ def _draw_sent(axes: Any, lines: Sequence[Line], sheet: Sheet) -> None:
     axes.legend(loc="upper left", fontsize=8)
 
 
-# --- waited -----------------------------------------------------------------------
+# --- waiting times ----------------------------------------------------------------
 
 
 def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     """Draws the seconds from the beginning of each version to each client's update.
 
-    A version begins with its round, or, where there are none, with the version before it. A strip
-    of all versions per client, and a map of clients by versions for every group, row-blocks of a
-    table in one. Slowest first, the slowest 100 if there are more.
+    A version begins with its round or, without rounds, with the previous version. The picture has a
+    strip with all waits of each client, and for every group (or table) a map of clients by
+    versions. The slowest clients come first, and at most SHOWN are drawn.
     """
     groups = _fold_waits(lines, sheet)
     clients = _sort_slowest(lines)
@@ -209,7 +211,7 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
 
 
 def _fold_waits(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict[str, Wait]]]:
-    """Waits of clients by version, by group; of row-blocks the longest, in the name of all."""
+    """Collects waits by group, version and client; row-blocks of a table share their longest."""
     groups = _group_lines([line for line in lines if line.waits])
     found: dict[str, dict[int, dict[str, Wait]]] = {}
     for run in group_runs(sheet.groups or groups):
@@ -230,7 +232,7 @@ def _sort_slowest(lines: Sequence[Line]) -> list[str]:
 
 
 def _choose_norm(seconds: Sequence[float]) -> Any:
-    """Colours by seconds; by their logarithm where the longest would hide all others."""
+    """Scales colours by seconds, or by their logarithm if a few long waits would hide the rest."""
     from matplotlib.colors import LogNorm, Normalize
 
     least, most = min(seconds), max(seconds)
@@ -305,7 +307,7 @@ def _legend_handles() -> list[Any]:
     ]
 
 
-# --- studied ----------------------------------------------------------------------
+# --- studies ----------------------------------------------------------------------
 
 
 def draw_study(
@@ -315,10 +317,10 @@ def draw_study(
     target: float,
     folder: Path,
 ) -> None:
-    """Writes `study.png`, a line for every seed of a variant; nothing where `undrawable`.
+    """Writes `study.png`, with a line for every seed of a variant, if matplotlib is there.
 
     Args:
-        curves: by variant and seed: (virtual seconds above 0, score).
+        curves: (virtual seconds above 0, score), by variant and seed.
         target: drawn as a line.
     """
     if why_undrawable():
@@ -376,7 +378,7 @@ def _draw_text(axes: Any, text: str) -> None:
 
 
 def _choose_unit(most: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest unit of which `most` has at least two."""
+    """Chooses the largest unit of which `most` is at least two."""
     fitting = [(scale, name) for scale, name in units if most >= 2 * scale]
     return fitting[-1] if fitting else units[0]
 

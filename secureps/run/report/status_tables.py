@@ -1,9 +1,7 @@
-"""Prints a status as tables or as JSON, whole or as much as fits.
+"""Prints the status of a run, and the summary at its end, as tables or as JSON.
 
-Between words a cell goes on in the next line, a word is never cut. Where whole words do not fit
-beside each other either, cells stand below each other.
-
-Every number was measured in this run.
+Tables fit any width: cells wrap between words, and a table whose longest words do not fit beside
+each other becomes a list.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from secureps.wording import counted, finite, group_by_reason, named, printable,
 ROLES = {"shard": "shard", "holder": "key holder"}
 
 _NAMES = re.compile(r"\(.*?\)")
-"""In a reason, whose it is: it may be other clients' for the next version."""
+"""The names in a reason, which differ from version to version."""
 
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
@@ -58,7 +56,7 @@ STATES = (
     "waits",
     "ended",
 )
-"""The order of clients by state: those first that an operator may have to look after."""
+"""The order of clients by state; states that need the operator's attention come first."""
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +76,7 @@ def show_json(status: Status, console: Console) -> None:
 
 def show_fitting(status: Status, console: Console) -> None:
     """Prints as much as the terminal has room for, beginning with clients in trouble."""
-    room = max(console.height - 2, 1)  # a line below for what else there is to say, and the cursor
+    room = max(console.height - 2, 1)  # leave room for a message and the cursor
     parts = list(tables(status))
     over = sum(len(console.render_lines(part)) for part in parts) - room
     if over > 0:
@@ -124,7 +122,7 @@ def record(status: Status) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """Escapes all texts in a value: whoever wrote them, they move no cursor."""
+    """Removes control characters from all texts in a value, which could steer the terminal."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple):
@@ -135,9 +133,9 @@ def _printable(value: Any) -> Any:
 
 
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
-    """Makes tables of groups, of at most so many `clients`, and of servers."""
+    """Makes tables of groups, of at most `clients` clients, and of servers."""
     used = memory_used(status.telemetry)
-    status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
+    status = _printable(replace(status, telemetry=()))  # the coordinator may be hostile
     if not status.run:
         here = ", ".join(server.name for server in status.servers if server.registered)
         yield Text(f"{reason_line(status.groups)} (registered: {here or 'nobody'})")
@@ -168,7 +166,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
 
 
 def cohort_sizes(status: Status) -> str:
-    """Says of how many clients the newest version of each group is; empty if none is made."""
+    """Says how many clients the newest version of each group has; empty before any version."""
     made = {each.group: each for each in status.steps if each.committed is not None}
     known = [made[group.name] for group in status.groups if group.name in made]
     told = {each.group: f"of {counted(each.members, 'client')}" for each in known}
@@ -178,7 +176,7 @@ def cohort_sizes(status: Status) -> str:
 
 
 def scaling_lines(own: ScalingStatus) -> Iterator[str]:
-    """Says what follows the load, and the newest decisions with their reasons."""
+    """Says which scaling policy is on, its measurements, and its newest decisions."""
     yield f"scaling by {own.policy}: {own.off or 'on'}"
     if own.loads:
         came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
@@ -206,20 +204,19 @@ def _client_rows(
 
 
 def state_word(state: str) -> str:
-    """A client's state without its reason."""
     return state.partition(":")[0]
 
 
 def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
     if not status.servers and not status.shards:
-        return  # of a run that nobody plays
+        return  # nobody plays the run
     yield make_table(
         "servers",
         ("server", "role", "state"),
         list(_server_rows(status.servers)),
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
-    none = ("0", size(0)) if held else ("-", "-")  # of a spare, and before there are blocks
+    none = ("0", size(0)) if held else ("-", "-")  # for a spare shard, or before there are blocks
     yield make_table(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
@@ -232,7 +229,7 @@ def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[T
 
 
 def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
-    """Cells of each server; those of one role that have the same trouble share a row."""
+    """Makes a row for each server; servers of one role with the same trouble share a row."""
     rows = dict[tuple[str, ...], list[str]]()
     for each in servers:
         alone = () if each.trouble else (each.name,)
@@ -251,16 +248,12 @@ def _state_text(server: ServerStatus) -> str:
 
 
 def epsilon_title(adjacency: str, delta: float | None) -> str:
-    """The end of a title above epsilons; empty if nothing is private."""
+    """The end of a title that explains epsilons; empty without privacy."""
     return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
 
 
 def evaluation_parts(own: EvaluationStatus) -> Iterable[Table | Text]:
-    """The newest evaluation, and the best if the plan names a metric; +- where there is noise.
-
-    And why versions were not evaluated: in a run that ends in order, nothing else says so to
-    whoever started it.
-    """
+    """Shows the newest and the best evaluation, with +- noise, and why versions were skipped."""
     title = f"the federation's own evaluation, {counted(len(own.results), 'version')}"
     if own.results:
         newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
@@ -281,7 +274,7 @@ def evaluation_parts(own: EvaluationStatus) -> Iterable[Table | Text]:
 
 
 def skip_lines(own: EvaluationStatus) -> Iterator[str]:
-    """Says which versions were not evaluated, in a line for each reason."""
+    """Says which versions were not evaluated, with one line for each reason."""
     alike = groupby(own.skipped, lambda each: _NAMES.sub("", each.reason))
     reasons = [list(run) for _, run in alike]
     if earlier := sum(map(len, reasons[:-SKIPS])):
@@ -295,14 +288,14 @@ def skip_lines(own: EvaluationStatus) -> Iterator[str]:
 def _metric_cells(
     result: VersionEvaluated, as_in: VersionEvaluated, noise: Mapping[str, float]
 ) -> Iterator[str]:
-    """The metrics that another evaluation has: a report that nobody gave for this one is empty."""
+    """Cells of a result for the metrics of another one; a metric that is missing stays empty."""
     own = {metric.name: metric for metric in result.metrics}
     for name in (metric.name for metric in as_in.metrics):
         yield _metric_text(own[name], noise) if name in own else ""
 
 
 def _metric_text(metric: Metric, noise: Mapping[str, float]) -> str:
-    """A metric's value, rounded to one standard deviation of its noise, if it has noise."""
+    """A metric's value; if it has noise, rounded to its standard deviation, which is shown too."""
     if metric.name not in noise:
         return f"{metric.value:.4f}"
     deviation = noise[metric.name]
@@ -316,14 +309,14 @@ def epsilon_text(member: MemberStatus) -> str:
     return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
 
 
-# --- tables for a terminal, which lose nothing where it is narrow ------------------
+# --- tables that fit narrow terminals ----------------------------------------------
 
 _BORDER, _AROUND = 1, 3
-"""Columns of a line at the left, and of what is around each cell."""
+"""Characters of the left border, and around each cell."""
 
 
 class WholeTable(Table):
-    """A table whose words are whole at every width; the heading may be wider than it."""
+    """A table that never cuts words, with a heading that may be wider than the table."""
 
     def __init__(self, heading: str) -> None:
         super().__init__()
@@ -342,7 +335,7 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options)
 
     def _listed(self, console: Console) -> Iterator[RenderableType]:
-        """The cells below each other, those of a row under its first one."""
+        """Lists the cells of each row below its first cell."""
         heads = [_rich_text(column.header, console) for column in self.columns]
         for first, *cells in zip(*(column.cells for column in self.columns), strict=True):
             yield Text.assemble(heads[0], ": " if heads[0] else "", _rich_text(first, console))
@@ -354,13 +347,13 @@ class WholeTable(Table):
 def _measure_column(
     cells: Iterable[RenderableType], console: Console, options: ConsoleOptions
 ) -> Measurement:
-    """The width of the longest word of a column, and that of its longest line."""
+    """The widths of the longest word and of the longest line of a column."""
     found = [Measurement.get(console, options, cell) for cell in cells]
     return Measurement(max(m.minimum for m in found), max(m.maximum for m in found))
 
 
 def _share_room(needs: Sequence[Measurement], room: int) -> list[int]:
-    """Widths of columns: at least their words, and what is left for those first that need least."""
+    """Shares the room: each column gets its longest word, and small needs are met first."""
     widths, rest = [need.minimum for need in needs], room - sum(need.minimum for need in needs)
     order = sorted(range(len(needs)), key=lambda k: needs[k].maximum - needs[k].minimum)
     for place, k in enumerate(order):
@@ -377,7 +370,7 @@ def _rich_text(cell: RenderableType, console: Console) -> Text:
 def make_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = False
 ) -> Table:
-    """Makes a table; with `numbers` all its columns but the first are aligned to the right."""
+    """Makes a table; with `numbers` all columns but the first are right-aligned."""
     table = WholeTable(title)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if numbers and place else "left")
@@ -386,14 +379,16 @@ def make_table(
     return table
 
 
-# --- summarizes a run: the tables at its end, and the same as JSON for programs ----
+# --- the summary at a run's end ----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Total:
-    """The newest total of a tensor: its first values, of `count` in all, and its shape.
+    """The newest total of a tensor, with its first values.
 
-    `clients`: how many it is a total of; None if that is not known.
+    Args:
+        count: the number of all its values.
+        clients: how many clients it sums; None if unknown.
     """
 
     shape: tuple[int, ...]
@@ -413,15 +408,17 @@ class Summary:
 
     Args:
         finished: why it ended.
-        score: of the federation's model; baselines: of the others.
-        delta: None without privacy; budget: the epsilon at which each client stops; adjacency: what
-            every epsilon is of, empty without privacy.
-        updates: how many of each client arrived, be they part of a version or not; counted: of how
-            many the costs are.
-        bytes_up, bytes_down: of all clients together; the ratios are per update, to the
-            same values as plain fp32; None if there was no update.
+        score: of the federation's model.
+        baselines: the scores of other models.
+        delta: None without privacy.
+        adjacency: what every epsilon protects; empty without privacy.
+        budget: the epsilon at which each client stops.
+        updates: how many updates of each client arrived, also those that are in no version.
+        counted: the number of updates that the costs include.
+        bytes_up, bytes_down: of all clients together.
+        ratio_up, ratio_down: bytes per update, relative to plain fp32; None without updates.
         seconds: by stage, summed over parties.
-        failure: names the error that it ended with; empty if the plan foresees this end.
+        failure: the name of the error that ended it; empty if the plan foresees this end.
         totals: of sums, by tensor.
     """
 
@@ -482,7 +479,7 @@ TOTALS = 24
 
 
 def _totals(summary: Summary) -> Table:
-    """Shows what sums came to, a row for each tensor; of long ones the first values."""
+    """Shows the newest totals of sums, a row for each tensor; of long ones the first values."""
     rows = []
     for name, total in summary.totals.items():
         told = " ".join(f"{value:,.10g}" for value in total.values)

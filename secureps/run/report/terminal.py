@@ -1,9 +1,7 @@
-"""Shows the progress of a run, or of a move: live on a terminal, plain lines elsewhere.
+"""Shows the progress of a run or of a move: live on a terminal, in plain lines elsewhere.
 
-Labels of groups: row-blocks of one table together, and no name for an only group.
-
-A reader wants to know once, not forty times, how far a table is and why it waits: status,
-progress, summaries, lists and pictures share these labels.
+It also labels groups for status, progress, summaries and pictures: the row-blocks of one table
+share a label, because forty rows that say the same help nobody, and a single group has no name.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 
 QUIET = 15.0
-"""Seconds after which plain progress prints a line again, if no version was made."""
+"""Seconds without a new version after which plain progress prints a line again."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,13 @@ class View:
     """The state of a run at one moment.
 
     Args:
-        wanted: versions that are made of each group.
-        groups: version, step, reason and who is late; empty before the coordinator answers.
-        score, scored: of the newest version that was judged, and which that was.
-        epsilon, budget, delta: the largest of all clients; budget None without privacy,
-            epsilon infinite under an unsafe seed. `adjacency` says what epsilon is of.
-        live: clients that are there, of `clients`.
+        wanted: the number of versions of each group in the plan.
+        groups: version, step, reason and late clients; empty before the coordinator answers.
+        score, scored: the newest score, and the version that it is of.
+        epsilon: the largest of all clients; infinite under an unsafe seed.
+        budget: None without privacy.
+        adjacency: what epsilon protects.
+        live: how many of all `clients` are connected.
     """
 
     elapsed: float
@@ -70,7 +69,7 @@ class View:
 
 
 class Progress:
-    """Shows a run while it goes, in a `with`; after an error its last view stays."""
+    """Shows a running run, in a `with`; after an error the last view stays."""
 
     def __init__(self, console: Console, name: str, unsafe: bool) -> None:
         self._console = console
@@ -151,11 +150,11 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
 # --- moves of blocks --------------------------------------------------------------
 
 QUIET_MOVE = 10.0
-"""Seconds after which a plain line is said again, if nothing has moved."""
+"""Seconds without progress after which a plain line is printed again."""
 
 
 def move_text(move: Move) -> str:
-    """Says how far a move is: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
+    """The progress of a move: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
     what = f"{move.what} {move.shard}".strip() or "copies that were lost"
     blocks = f"{move.moved} of {move.blocks} blocks"
     text = f"{what}: {blocks}, {size(move.moved_bytes)} of {size(move.bytes)}"
@@ -180,7 +179,7 @@ def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
 
 
 def _print_moves(console: Console) -> Callable[[Move], None]:
-    """Prints a move when it has come further, and at least every QUIET_MOVE seconds."""
+    """Prints a move when it has made progress, and at least every QUIET_MOVE seconds."""
     last, at = "", 0.0
 
     def show(move: Move) -> None:
@@ -196,17 +195,17 @@ def _print_moves(console: Console) -> Callable[[Move], None]:
 # --- group labels ------------------------------------------------------------------
 
 SHOWN = 4
-"""The most names of awaited clients in a row."""
+"""The most awaited clients that a row names."""
 
 BESIDE = " / "
-"""The separator of groups in a line, whose facts have commas and semicolons."""
+"""The separator of groups in a line; commas and semicolons separate the facts of a group."""
 
 _BLOCK = re.compile(r"(.+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a status: one group, or the row-blocks of a table from least to greatest version.
+    """A row of a status: one group, or all row-blocks of a table.
 
     `founded`: each of them has a version.
     """
@@ -226,19 +225,19 @@ def fold_rows(groups: Iterable[GroupStatus]) -> tuple[Row, ...]:
 
 
 def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Heads and cells: with names if there are several rows, with clips if one adapts."""
+    """Makes heads and cells; with names if there are several rows, with clips if one adapts."""
     heads: tuple[str, ...] = ("version", "step", "why", "waits for")
     shown = fold_rows(groups)
     cells: list[tuple[str, ...]] = [(r.version, r.step, r.reason, r.late) for r in shown]
     if len(shown) > 1:
         heads, cells = ("group", *heads), [(r.name, *cell) for r, cell in zip(shown, cells)]
-    if any(group.clip is not None for group in groups):  # a clip that stays is in the plan
+    if any(group.clip is not None for group in groups):  # the plan shows constant clips
         heads, cells = (*heads, "clip"), [(*cell, r.clip) for r, cell in zip(shown, cells)]
     return heads, cells
 
 
 def reason_line(groups: Iterable[GroupStatus]) -> str:
-    """Says in one line why each group waits; of several groups, those that are not done."""
+    """Says in one line why each group waits; of several, only those that are not done."""
     shown = fold_rows(groups)
     if not any(row.founded for row in shown):
         return BESIDE.join(dict.fromkeys(row.reason for row in shown))
@@ -249,10 +248,10 @@ def reason_line(groups: Iterable[GroupStatus]) -> str:
 
 
 def fold_versions(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
-    """Versions by group: "7" of an only one, "table.0-39 3 to 5 / tower 4" of several.
+    """Versions by group: "7" for a single group, "table.0-39 3 to 5 / tower 4" for several.
 
     Args:
-        wanted: how many are made of each: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6"; once
+        wanted: the planned versions: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6", or, once
             some row-blocks have all of theirs, "table: 12 of 40 row-blocks done / tower 4 of 6".
     """
     found = group_runs(versions)
@@ -261,7 +260,7 @@ def fold_versions(versions: Mapping[str, int], wanted: Mapping[str, int] | None 
 
 
 def group_runs(names: Iterable[str]) -> list[list[str]]:
-    """Collects names of groups, in their order, with the row-blocks of a table together."""
+    """Splits names of groups into runs: the row-blocks of a table, or a single group."""
     found: list[list[str]] = []
     for name in names:
         if found and _is_next_block(found[-1][-1], name):

@@ -1,12 +1,10 @@
 """Gathers the metrics of every version, for metrics.jsonl, charts and tables.
 
-`Totals` adds up the parties' reports: a status has only a window of them. A figure is known by
-(group, version, party, step, name), so a report that two statuses show is counted once, and an
-update that a restarted party made again replaces what it had said. `Metrics` makes a line of each
-version: it is known when the version is published; its score and late figures come afterwards.
-`Sinks` write the lines while the run goes.
-
-Each is an extra of this package, and imported when it is asked for.
+`Totals` adds up the parties' reports, of which a status shows only a window. A figure is identified
+by (group, version, party, step, name): a report that two statuses show is counted once, and a
+report of repeated work replaces the first one. `Metrics` makes a line of each published version,
+and completes it when its score and late figures arrive. `Sinks` write the lines while the run goes;
+those of TensorBoard and MLflow are extras, which are imported on demand.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 DOWN = "bytes_down"
 
 FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
-"""The figures that are summed over the parties; a party may report others besides."""
+"""The figures that are summed over the parties; parties may report others too."""
 
 MOST_FIGURES = 1024
-"""Of one party for a version: what it says besides is passed over, so that nobody fills a memory
-with steps and names of figures."""
+"""The most figures of a party for one version. Further ones are ignored, because a hostile party
+could fill the memory with names of figures."""
 
 At = tuple[str, int]
 """A group and its version."""
@@ -51,14 +49,14 @@ Known = tuple[str, int, str, int, str, float]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait for a client, from the opening of a round to its update, or to the round's end."""
+    """The wait for a client, from a round's opening to the client's update or the round's end."""
 
     seconds: float
     arrived: bool
 
 
 class Totals:
-    """All figures of a run so far; `figures` are those of earlier totals to continue from."""
+    """All figures of a run so far; `figures` are those from which it continues."""
 
     def __init__(self, figures: Iterable[Known] = ()) -> None:
         self._said = Counter[tuple[At, str]]()
@@ -75,7 +73,7 @@ class Totals:
         )
 
     def add(self, reports: Iterable[Telemetry]) -> set[At]:
-        """Takes a status' window of reports; returns the versions that have new figures."""
+        """Takes the reports of a status; returns the versions that have new figures."""
         changed: set[At] = set()
         for report in reports:
             at = (report.group, report.version)
@@ -107,13 +105,13 @@ class Totals:
         return sums
 
     def coordinators(self, name: str, group: str, version: int) -> float | None:
-        """The coordinator's figure of a version; None if it has none, or forgot it by a restart."""
+        """The coordinator's figure of a version; None if it has none, or lost it by a restart."""
         return self._figures.get((group, version), {}).get((COORDINATOR, 0, name))
 
     def waits(self, group: str, version: int) -> dict[str, Wait]:
-        """The waits of a version's round for each client that it invited, by name.
+        """The waits of a version's round for each invited client, by name.
 
-        Empty for version 0, and for rounds of which a restarted coordinator forgot the reports.
+        Empty for version 0, and if a restarted coordinator lost the reports.
         """
         figures = self._figures.get((group, version), {})
         return {
@@ -144,10 +142,10 @@ _OWN = frozenset(
     {"group", "version", "elapsed", "epsilon", "privacy", "clients", "gone", CLIP, *FIGURES}
     | {"longest_wait", "longest_wait_seconds", "waited_seconds", "missed_seconds"}
 )
-"""What lines say besides scores: a script's metric of such a name gets another one."""
+"""The keys of lines besides scores; a script's metric with such a name is renamed."""
 
 FEDERATED = "federated_"
-"""What the names of the federation's own metrics begin with."""
+"""The prefix of metrics of the federation's own evaluation."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +153,13 @@ class Line:
     """The metrics of one version of one group.
 
     Args:
-        elapsed: seconds of the run's clock when it was published; virtual where time is.
+        elapsed: seconds from the run's start to its publishing; virtual in a simulation.
         epsilon: the largest of all clients when it was published; infinite without privacy, None
-            if a restarted coordinator forgot.
-        scores: `loss` and the script's metrics, of the first model that it was part of.
-        figures: seconds and bytes, summed over the parties, by name; and the clip, if adaptive.
+            if a restarted coordinator lost it.
+        scores: `loss` and the script's metrics, of the first model with this version.
+        figures: seconds and bytes by name, summed over the parties; and the clip, if adaptive.
         waits: how long its round waited for each client.
-        federated: metrics of the model of this version by the federation's own evaluation.
+        federated: the metrics of the federation's own evaluation.
     """
 
     group: str
@@ -220,7 +218,7 @@ class Line:
 
 
 def split_scores(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """The script's scores in a line's record, and those of the federation's own evaluation."""
+    """Splits a line's record into scores of the script and of the federation's evaluation."""
     found = {name: value for name, value in record.items() if name not in _OWN}
     own = {
         name.removeprefix(FEDERATED): found.pop(name)
@@ -232,13 +230,13 @@ def split_scores(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str,
 
 @dataclass(frozen=True)
 class Gathered:
-    """The metrics of a run so far, from which a later play's `Metrics` continue.
+    """The metrics of a run so far, from which `Metrics` continue when it is resumed.
 
     Args:
         lines: (group, version, elapsed, epsilon), in the order of publishing.
         scores: (group, version, scores).
-        figures: as of totals.
-        seconds: for which the run was played.
+        figures: those of `Totals`.
+        seconds: how long the run has been played.
     """
 
     lines: tuple[tuple[str, int, float, float | None], ...] = ()
@@ -254,9 +252,9 @@ class Metrics:
     """Gathers the lines of a run.
 
     Args:
-        tell: hears a line when it is known, and again when more is.
-        figures: those of totals that lines have.
-        before: of an earlier play of the same run; its lines are told first, all of them.
+        tell: gets each line, and again each time more of it is known.
+        figures: the names of figures that lines have.
+        before: the metrics of an earlier play of the run, whose lines are told first.
     """
 
     def __init__(
@@ -286,7 +284,7 @@ class Metrics:
 
     @property
     def gathered(self) -> Gathered:
-        """The values from which other `Metrics` continue, without figures given to `publish`."""
+        """The state from which other `Metrics` continue, without figures given to `publish`."""
         return Gathered(
             tuple((*at, line.elapsed, line.epsilon) for at, line in self._lines.items()),
             tuple((*at, scores) for at, scores in self._scores.items()),
@@ -297,10 +295,10 @@ class Metrics:
         self._due |= dict.fromkeys(sorted(self.totals.add(reports) & self._lines.keys()))
 
     def settle(self) -> None:
-        """Sends the sinks every line that is new or has changed.
+        """Sends the sinks every new or changed line.
 
-        Best some time after a version was published: some of its reports are on their way
-        then, and not every listener can replace what it heard.
+        Call it some time after a version was published, because reports are still on their way
+        then, and some sinks cannot replace a line.
         """
         for at in self._due:
             self._tell(self._complete(self._lines[at]))
@@ -314,19 +312,18 @@ class Metrics:
         epsilon: float | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Adds a version that was published; a known one stays as it is.
+        """Adds a published version; a known one stays as it is.
 
-        Args:
-            elapsed, epsilon: as seen from here; what the coordinator reports goes before it.
+        `elapsed` and `epsilon` are estimates, which the coordinator's reports replace.
         """
         if (group, version) in self._lines:
-            return  # an earlier play saw it
+            return  # known from an earlier play
         line = Line(group, version, elapsed, epsilon, self._unsafe, {}, figures or {}, {})
         self._lines[line.at] = line
         self._due[line.at] = None
 
     def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
-        """Adds the scores of the model of these versions, even before they are published here."""
+        """Adds the scores of the model of these versions, which may be published later."""
         scores = {f"held_out_{n}" if n in _OWN else n: value for n, value in scores.items()}
         for at in versions.items() - self._scores.keys():
             self._scores[at] = scores
@@ -370,18 +367,18 @@ class Sink(Protocol):
     def add(self, line: Line) -> None:
         """Takes the line of a published version.
 
-        It may come again with more values: unknown values are added; known ones are replaced
-        if the sink can do so, and stay otherwise.
+        The line may come again with more values: new ones are added, and known ones are replaced
+        if the sink can do so.
         """
 
     def close(self, summary: Record | None) -> None:
-        """Takes the run's summary, or None if the run broke off, and closes."""
+        """Takes the run's summary, or None if the run was interrupted, and closes."""
 
 
 class JsonLines:
     """A file with one line for every version of every group, in the order of publishing.
 
-    A file of an earlier play of the run is replaced: its lines come again.
+    It replaces the file of an earlier play, whose lines come again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -395,7 +392,7 @@ class JsonLines:
             with self._path.open("a") as file:
                 file.write(self._lines[line.at])
             return
-        beside = self._path.with_suffix(".new")  # so that nobody reads half a file
+        beside = self._path.with_suffix(".new")  # no reader sees half a file
         beside.write_text("".join(self._lines.values()))
         beside.replace(self._path)
 
@@ -404,7 +401,7 @@ class JsonLines:
 
 
 class Sinks:
-    """The sinks of a run, in a `with`; one that fails is left out, and `warn` hears why."""
+    """The sinks of a run, in a `with`; one that fails is dropped with a warning."""
 
     def __init__(self, sinks: tuple[Sink, ...], warn: Callable[[str], None]) -> None:
         self._open = list(sinks)
@@ -427,25 +424,25 @@ class Sinks:
         for sink in tuple(self._open):
             try:
                 do(sink)
-            except Exception as error:  # whatever a package, a disk or a server comes up with
+            except Exception as error:  # packages, disks and servers raise any error
                 self._open.remove(sink)
                 what = f"{type(error).__name__}: {error}"
                 self._warn(f"{type(sink).__name__} gets no more lines of this run: {what}")
 
 
-# --- sinks for programs that draw charts: TensorBoard and MLflow -------------------
+# --- TensorBoard and MLflow --------------------------------------------------------
 
 METRICS_AT_A_TIME, PARAMETERS_AT_A_TIME = 1000, 100
-"""The most metrics that MLflow takes in one batch."""
+"""The most metrics and parameters of one batch to MLflow."""
 
 
 @dataclass(frozen=True)
 class Extras:
-    """The sinks that are asked for besides JSON lines.
+    """The sinks that the operator asks for besides JSON lines.
 
     Args:
-        tensorboard: the folder of all runs; this one's events go to a folder in it.
-        mlflow: a folder, for a SQLite database in it, or any tracking URI of MLflow.
+        tensorboard: the folder of all runs; the events of this run go to a folder in it.
+        mlflow: a folder, which gets a SQLite database, or any tracking URI of MLflow.
     """
 
     tensorboard: Path | None = None
@@ -463,7 +460,7 @@ class Extras:
         return Extras(None if tensorboard is None else tensorboard.resolve(), mlflow)
 
     def require(self, heading: Heading) -> None:
-        """Raises ConfigError if a package is absent, or another run's events are in the way."""
+        """Raises ConfigError if a package is missing, or the folder has another run's events."""
         if self.tensorboard is not None:
             _import("tensorboard", "tensorboard.summary.writer.event_file_writer")
             run = _events_folder(heading, self.tensorboard)
@@ -478,9 +475,10 @@ class Heading:
     """The name and the settings of a run, for its charts.
 
     Args:
-        name: of the plan or scenario; run: of this one among its runs.
-        settings: what was chosen before it began, nested as in its file.
-        groups: how many the plan has.
+        name: of the plan or scenario.
+        run: distinguishes this run from others of the plan.
+        settings: those of the plan or scenario, nested as in its file.
+        groups: the number of groups of the plan.
     """
 
     name: str
@@ -522,19 +520,19 @@ def _import(extra: str, *modules: str) -> None:
 
 
 def _events_folder(heading: Heading, folder: Path) -> Path:
-    """A run's folder: its name is all that TensorBoard shows beside every chart."""
+    """The folder of a run; TensorBoard shows only its name, so it says if the seed is unsafe."""
     mark = f"-{'-'.join(NO_PRIVACY.replace(':', '').split())}" if heading.unsafe else ""
     return folder / f"{heading.run}{mark}"
 
 
 class Tracker(ABC):
-    """A sink of numbers that are written once; of several groups their names come first."""
+    """A sink that writes each number once; names begin with the group if there are several."""
 
     def __init__(self, groups: int) -> None:
         self._groups = groups
         self._known: set[tuple[At, str]] = set()
         self._end = (0.0, 0)
-        """Elapsed seconds and version of the newest line: where a summary goes."""
+        """Elapsed seconds and version of the newest line, at which the summary is written."""
 
     def add(self, line: Line) -> None:
         self._end = max(self._end, (line.elapsed, line.version))
@@ -553,13 +551,14 @@ class Tracker(ABC):
 
     @abstractmethod
     def _finish(self, whole: bool) -> None:
-        """Ends the run's charts; it broke off unless it is `whole`."""
+        """Ends the run's charts; without `whole` the run was interrupted."""
 
 
 class TensorBoard(Tracker):
-    """Scalars over versions, and the settings for its HParams tab, as event files in `folder`.
+    """Writes scalars by version, and settings for the HParams tab, as event files in `folder`.
 
-    Its wall clock is the run's: under virtual time, "relative" is virtual seconds.
+    The wall time of events is that of the run, so that "relative" shows virtual seconds in a
+    simulation.
     """
 
     def __init__(self, heading: Heading, folder: Path) -> None:
@@ -590,10 +589,9 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """A sink of MLflow: one run of the experiment that has the plan's name.
+    """Writes one run of the MLflow experiment with the plan's name.
 
-    Args:
-        where: a folder or a tracking URI. Writing waits for a server's answer, if it is one.
+    `where` is a folder or a tracking URI; each write waits for the answer of an MLflow server.
     """
 
     def __init__(self, heading: Heading, where: str) -> None:
@@ -628,7 +626,7 @@ class MLflow(Tracker):
 
 
 def flatten(record: Record) -> Iterator[tuple[str, Any]]:
-    """Every plain value of a nested record by its dotted name; named items by their names."""
+    """Yields the plain values of a nested record by dotted names; list items by their `name`."""
     for key, value in record.items():
         if isinstance(value, list | tuple):
             if value and all(isinstance(item, dict) and "name" in item for item in value):
@@ -650,9 +648,9 @@ def _summary_numbers(summary: Record) -> dict[str, float]:
 
 
 def _find_places(where: str) -> tuple[str, str | None]:
-    """Tracking URI, and where artifacts would go if that is ours to say.
+    """The tracking URI, and the place of artifacts if `where` is a folder.
 
-    A folder gets a database: MLflow's plain folders are in maintenance mode, and refused.
+    A folder gets a database, because MLflow refuses plain folders of runs.
     """
     if not _is_folder(where):
         return where, None

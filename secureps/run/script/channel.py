@@ -1,6 +1,6 @@
-"""Connects a command with the process of a script: it carries JSON records and tensors.
+"""Carries JSON records and tensors between a command and the process of a script.
 
-Nothing is pickled: a script's process is trusted no more than a file that somebody sent.
+Nothing is pickled, because a script's process is not trusted: unpickling its bytes could run code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
 
 _HEAD = struct.Struct(">QQ")
-"""The header of a record: bytes of the JSON object, and of the safetensors file after it."""
+"""The header of a record: the lengths of the JSON object and of the safetensors file after it."""
 _PIECE = 1 << 20
 
 
@@ -63,7 +63,7 @@ def load_tensors(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 class Channel:
-    """One end of a stream of records, each with tensors, if it has any."""
+    """One end of a stream of records, each of which may have tensors."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -74,7 +74,7 @@ class Channel:
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
-        """Waits for a record (ScriptFailed if it is none); None if the other end is gone."""
+        """Waits for a record; None if the other end is gone, ScriptFailed for bad bytes."""
         try:
             head = self._file.read(_HEAD.size)
             if len(head) < _HEAD.size:
@@ -94,7 +94,7 @@ class Channel:
         return record, tensors
 
     def _read_bytes(self, length: int) -> bytes:
-        """So many bytes, or fewer at the end; what is announced takes no memory before it comes."""
+        """Reads so many bytes, or fewer at the end, in pieces: a false length takes no memory."""
         pieces, missing = [], length
         while missing and (piece := self._file.read(min(missing, _PIECE))):
             pieces.append(piece)
@@ -102,14 +102,14 @@ class Channel:
         return b"".join(pieces)
 
     def idle(self) -> bool:
-        """Whether the other end has sent nothing new, and reads what is sent to it.
+        """Whether the other end has sent nothing new and reads what is sent.
 
-        To be asked by whoever has answered all that came: what is buffered here is not seen.
+        Bytes that are buffered here are not seen, so answer all received records first.
         """
         readable, writable, _ = select.select([self._connection], [self._connection], [], 0)
         return not readable and bool(writable)
 
     def close(self) -> None:
-        with suppress(OSError):  # what was not sent never will be
+        with suppress(OSError):  # the rest cannot be sent any more
             self._file.close()
         self._connection.close()

@@ -1,7 +1,7 @@
 """A trainer whose script runs in a process without a network (`run.script.no_network`).
 
-Every call of the client's goes there as a JSON record with tensors, and its answer comes back so:
-nothing is pickled, and what comes is judged as any trainer's answer is.
+Each call goes there as a JSON record with tensors, and so does its answer. Nothing is pickled, and
+answers are checked like those of any trainer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OPTIONAL = (
     "report_at",
     "tied",
 )
-"""Methods of a trainer that it may have."""
+"""The optional methods of a trainer."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -54,14 +54,14 @@ Arrays = dict[str, NDArray[Any]]
 def cut_off(
     script: Path, settings: Mapping[str, Setting], state: Path, name: str
 ) -> Iterator[Trainer]:
-    """Makes the trainer of a script that has no network while the `with` lasts.
+    """Makes the trainer of a script in a process without a network, while the `with` lasts.
 
     Raises ConfigError if this system lets no process leave the network, or the script's error.
     """
-    if not hasattr(os, "fork"):  # nor could it be handed a socket
+    if not hasattr(os, "fork"):
         raise _no_namespaces(f"{sys.platform} has no network namespaces")
     near, far = socket.socketpair()
-    # It leaves nothing compiled beside a script whose folder was held against a digest.
+    # -B: a compiled file beside the script would change the digest of its folder.
     command = (sys.executable, "-PB", "-m", f"{__package__}.no_network", str(far.fileno()))
     process = subprocess.Popen(command, pass_fds=[far.fileno()], stdin=subprocess.DEVNULL)
     far.close()
@@ -90,13 +90,13 @@ def _no_namespaces(why: object) -> ConfigError:
 
 
 class Calls:
-    """Calls of one process without a network, one after another."""
+    """Calls a process without a network; calls run one after another."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._lock = channel, threading.Lock()
 
     def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
-        """Returns its answer; raises the error that it says, ScriptFailed where it has ended."""
+        """Returns the answer; raises the script's error, or ScriptFailed if the process ended."""
         with self._lock:
             try:
                 self._channel.send({**record, "order": list(tensors)}, tensors)
@@ -112,11 +112,11 @@ class Calls:
 
 
 Ask = Callable[[Record, Tensors], tuple[Record, Arrays]]
-"""Calls a trainer elsewhere; returns its answer, or raises the error that it says."""
+"""Calls a trainer in another process; returns its answer or raises its error."""
 
 
 class CutOffTrainer:
-    """Asks a trainer elsewhere; it has the optional methods that the other has."""
+    """Passes calls to a trainer in another process, and has the same optional methods."""
 
     def __init__(self, ask: Ask, has: list[str]) -> None:
         self._ask = ask
@@ -171,7 +171,7 @@ def evaluate_record(versions: Mapping[str, int] | None) -> Record:
 
 
 def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
-    """Answers a call by a trainer: the other end of `CutOffTrainer`."""
+    """Makes the call of a `CutOffTrainer` at the real trainer."""
     given, name = restore_order(record, tensors), record["do"]
     method: Callable[..., Any] = getattr(trainer, name)
     match name:
@@ -206,7 +206,7 @@ def answer_call(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Reco
 
 
 def restore_order(record: Record, tensors: Arrays) -> Arrays:
-    """Restores the order of the sender's tensors: a file of them has another one."""
+    """Restores the order of the sender's tensors, which a safetensors file does not keep."""
     order = record.get("order")
     if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
         return tensors

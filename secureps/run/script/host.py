@@ -1,8 +1,8 @@
 """The process of a script for `up` and `check`: `python -m secureps.run.script.host FD`.
 
-It answers `run.script.process`, and names every function of the script before calling it: if this
-process dies, the other one knows where. While nothing is asked, holders are trained alone, ahead of
-the run's end.
+It answers `run.script.process`, and names each function of the script before calling it, so that
+the other process knows where this one died. While it is idle, it trains holders alone, as baselines
+for the run's end.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from secureps.tracebacks import dump_crashes
 Answer = tuple[Record, Tensors]
 
 NICENESS = 10
-"""Of steps ahead: a tenth of the CPU that a party has which wants it at the same moment."""
+"""Of training ahead: a tenth of the CPU of a party that competes for it."""
 
 LONGEST_STEP = 0.5
-"""Seconds of CPU: whoever asks waits for the step under way, and not for a long one."""
+"""Seconds of CPU of a step: a request has to wait for the current step, so it must be short."""
 
 
 class ScriptHost:
-    """A script, its first holder's trainer and its judge, each made when it is first asked for."""
+    """A script, its first holder's trainer and its judge, each of which is made on first use."""
 
     def __init__(self, assignment: Record, say: Callable[[str], None]) -> None:
         self._plan = Plan.from_text(assignment["plan"])
@@ -66,7 +66,7 @@ class ScriptHost:
         self.may_step = False
 
     def do(self, record: Record, tensors: Tensors) -> Answer:
-        """Answers a record; SecurepsError for whatever was wrong, the script's failure first."""
+        """Answers a record; raises a SecurepsError for any failure."""
         match record["do"]:
             case "look":
                 return self._answer_look()
@@ -122,7 +122,7 @@ class ScriptHost:
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 
     def _count(self) -> Record:
-        """Counts each holder's records (None if training alone tells), and who touches what."""
+        """Counts each holder's records (None if unknown), and how many touch each row-block."""
         examples, touching = list[int | None](), Counter[str]()
         for name, settings in self._holders.items():
             trainer = self._script.make(settings)
@@ -142,10 +142,10 @@ class ScriptHost:
         return {"lengths": lengths, "notes": notes}
 
     def step(self) -> None:
-        """Trains a holder alone for one version, ahead, until steps are too long for that.
+        """Trains a holder alone for one version, ahead of the run's end.
 
-        In a thread of low priority; never beside other code of the script, which may be no good
-        for two threads. One may be long: the first one imports.
+        It runs in a thread of low priority, but never beside other code of the script, which may
+        not be safe for threads. After two long steps no more follow; the first one imports.
         """
         self._long_steps += self._ahead.submit(self._step).result() > LONGEST_STEP
         self.may_step = self.may_step and self._long_steps <= 1
@@ -171,7 +171,7 @@ class ScriptHost:
 
 
 def _yield_to_others() -> None:
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    if sys.platform == "linux":  # on other systems threads have no own priority
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
@@ -201,8 +201,8 @@ def main(arguments: list[str]) -> None:
     ignore_output_errors()
     dump_crashes()
     connection = socket.socket(fileno=int(arguments[0]))
-    connection.set_inheritable(False)  # a program that the script starts does not speak for it
-    with suppress(BrokenPipeError):  # whoever asked has gone
+    connection.set_inheritable(False)  # a program that the script starts must not answer
+    with suppress(BrokenPipeError):  # the asker is gone
         host(Channel(connection))
 
 

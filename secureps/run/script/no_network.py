@@ -1,9 +1,8 @@
-"""A process without a network: `python -m secureps.run.script.no_network FD` serves a trainer.
+"""A process without a network that serves a trainer: `python -m secureps.run.script.no_network FD`.
 
-It leaves the network before it imports anything of the script's, in user and network namespaces
-of its own, whose only interface is down; then it makes the trainer that it is told, and calls what
-it is asked for (`run.script.cut_off`, which starts it). It has no key, no connection, and of the
-client's open files none but its output, which may be a socket, and FD.
+`run.script.cut_off` starts it. Before it imports the script it enters its own user and network
+namespaces, whose only interface is down. It has no key and no connection, and of the client's open
+files only FD and its output, which may be a socket.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def leave_network() -> None:
-    """Leaves it for good; OSError where the system does not allow it.
+    """Leaves the network for good; OSError if the system does not allow it.
 
-    The user namespace has this user alone. Without it a process of root could come back.
+    The user namespace maps only this user, because a process of root could otherwise return.
     """
     if sys.platform != "linux":
         raise OSError(f"{sys.platform} has no network namespaces")
@@ -37,7 +36,7 @@ def leave_network() -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # whoever started it takes it along
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it dies with its starter
 
 
 def serve(channel: Channel) -> None:
@@ -66,7 +65,7 @@ def serve(channel: Channel) -> None:
 
 def main(arguments: list[str]) -> None:
     connection = socket.socket(fileno=int(arguments[0]))
-    connection.set_inheritable(False)  # a program that the script starts does not speak for it
+    connection.set_inheritable(False)  # a program that the script starts must not answer
     failed = ""
     try:
         leave_network()

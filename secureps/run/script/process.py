@@ -1,7 +1,7 @@
 """Starts a process for a data holder's script, and asks it.
 
-A script may do anything: abort in native code, exit, run out of memory. In a process of its own
-it ends nobody else, and its failure is told in one line that names its function.
+A script may abort in native code, exit, or run out of memory. In its own process it ends nothing
+else, and its failure becomes one line that names the function.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _DUMP_LINES = 100
 
 @dataclass(frozen=True)
 class Assignment:
-    """A script, and the settings that it is given.
+    """A script and its settings.
 
     Args:
-        holders: the settings of every data holder, by name; pooled: of nobody in particular.
+        holders: the settings of every data holder, by name.
+        pooled: the settings for evaluation and central training, without a partition.
         local: the folders of the clients' local tensors, by name.
         unsafe_seed: of the holders' trainings, or None.
-        environment: of the process; None for this one's.
-        records: the public number that a data holder counts by, by its name; empty for the plan's.
+        environment: of the process; None: as of this one.
+        records: the stated number of each data holder's records, by name; empty: the plan's.
     """
 
     script: Path
@@ -112,9 +113,9 @@ class ScriptProcess:
         return Schema(tuple(specs)), answer["kinds"]
 
     def count(self) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Asks for each holder's number of records, and how many that train touch each row-block.
+        """Asks for each holder's number of records, and how many trainers touch each row-block.
 
-        The numbers are empty if one holder cannot tell; ScriptFailed as `look`.
+        The numbers are empty if one holder cannot tell its own; ScriptFailed as in `look`.
         """
         answer = self._ask({"do": "count"})
         found = answer["examples"]
@@ -146,8 +147,8 @@ class ScriptProcess:
         return None if answer["score"] is None else Score(**answer["score"])
 
     def train_ahead(self, versions: int, start: Tensors) -> None:
-        """Has baselines trained while nothing else is asked for, for a run of so many versions."""
-        with suppress(SecurepsError):  # `baselines` will say why
+        """Lets the process train baselines while it is idle, for a run of so many versions."""
+        with suppress(SecurepsError):  # `baselines` reports the error
             self._ask({"do": "ahead", "versions": versions}, start)
 
     def baselines(self, versions: int, start: Tensors, say: Say) -> Baselines:
@@ -162,7 +163,7 @@ class ScriptProcess:
         return Baselines(alone, central, tuple(answer["notes"]), *own)
 
     def close(self) -> None:
-        """Closes the connection: the process then ends by itself, unless the script is running."""
+        """Closes the connection, after which the process ends unless the script is running."""
         if self._channel is not None:
             self._channel.close()
 
@@ -172,7 +173,7 @@ class ScriptProcess:
         if self._gone:
             raise ScriptFailed(self._gone)
         if self._channel is None:
-            self._channel = self._connected()
+            self._channel = self._connect()
             self._send(self._assignment.record())
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
@@ -193,8 +194,8 @@ class ScriptProcess:
         except OSError:
             raise self._ended() from None
 
-    def _connected(self) -> Channel:
-        """Waits until the process has been started, which alone has the other end from then on."""
+    def _connect(self) -> Channel:
+        """Waits for the process's start; from then on only the process has the other end."""
         while self._supervisor.is_starting():
             self._supervisor.describe_end(NAME)
             time.sleep(_TICK)
@@ -202,7 +203,7 @@ class ScriptProcess:
         return Channel(self._ours)
 
     def _ended(self) -> SecurepsError:
-        """The error that says how the process ended, and in which function of the script."""
+        """Makes the error that says how the process ended, and in which function of the script."""
         until = time.monotonic() + END_SECONDS
         while (how := self._supervisor.describe_end(NAME)) is None and time.monotonic() < until:
             time.sleep(_TICK)

@@ -1,14 +1,8 @@
-"""Scores models on held-out records, also models with local tensors.
+"""Runs a data holders' script to score models, train baselines, and rehearse a plan.
 
-A script that fails here is noted once and ends nothing.
-
-Trains the baselines of a federation: every holder alone, and one party with all data.
-
-Trainers come from the data holders' script.
-
-Trains and evaluates once for `secureps check --run-script`, before anything is sent.
-
-Only what a plan's numbers are held against comes back: lengths and metrics, and no tensor.
+`Judge` scores models on held-out records; a script that fails there is noted once, and the run
+goes on. `Race` trains baselines: every holder alone, and one party with all data. `rehearse` trains
+and evaluates once for `secureps check --run-script`.
 """
 
 from __future__ import annotations
@@ -64,22 +58,22 @@ _LESS = re.compile(
     r".*loss|.*error|err|mae|r?msl?e|s?mape|nll|bce|perplexity|ppl|(cross)?entropy|deviance|brier"
     r"|wer|cer|hamming|divergence|kl|distance|regret|ece|miss(es)?"
 )
-"""Words in the names of metrics of which less is better."""
+"""Words in the names of metrics for which less is better."""
 
 _MORE = re.compile(
     r"acc(uracy)?|precision|recall|sensitivity|specificity|f1|fbeta|auc|auroc|auprc|roc|map|dice"
     r"|iou|jaccard|r2|explained|score|kappa|mcc|correlation|concordance|bleu|rouge|ndcg|mrr|hits?"
     r"|psnr|ssim|correct|likelihood"
 )
-"""Words in the names of metrics of which more is better."""
+"""Words in the names of metrics for which more is better."""
 
 OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its held-out records"
 
 
 def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
-    """Whether more or less of a metric is better; None where nothing says it.
+    """Whether more or less of a metric is better; None if it is unknown.
 
-    The plan says it of its `evaluation.best`; of others their names do, as far as they are known.
+    The plan says it for its `evaluation.best`; for other metrics known words in their names do.
 
     Examples:
         >>> goal("val_loss"), goal("MAE"), goal("neg_mean_squared_error"), goal("lift")
@@ -103,10 +97,9 @@ class Score:
     """A score on held-out records.
 
     Args:
-        measure, value: the plan's metric (`evaluation.best`), or `accuracy`, or the first of the
+        measure, value: the plan's metric (`evaluation.best`), or else `accuracy`, the first of the
             script's other metrics that is no loss, or the loss.
-        others: the script's further metrics, by name; those that are no finite numbers are left
-            out.
+        others: the script's other finite metrics, by name.
     """
 
     measure: str
@@ -117,7 +110,7 @@ class Score:
 
     @classmethod
     def of(cls, result: EvaluateResult, plan: Plan | None = None) -> Score:
-        """Picks the score of a result; WrongShape if that has neither a loss nor a metric."""
+        """Picks the score of a result; WrongShape if it has neither a loss nor a metric."""
         loss = None if result.loss is None else float(result.loss)
         metrics = dict(result.metrics) | ({} if loss is None else {"loss": loss})
         if not metrics:
@@ -141,10 +134,11 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """A trainer's own description of its model.
+    """A trainer's description of its model.
 
     Args:
-        schema: of its tensors; kinds: what training does to them.
+        schema: of its tensors.
+        kinds: what training does to each tensor.
         initial: a fresh model, in the model's order.
     """
 
@@ -154,7 +148,7 @@ class Look:
 
     @classmethod
     def at(cls, trainer: Trainer) -> Look:
-        """Asks a trainer; ScriptFailed if it raises, or its model is none."""
+        """Asks a trainer; ScriptFailed if it raises, or returns no model."""
         with blamed("what make(settings) returned"):
             if not callable(getattr(trainer, "parameters", None)):
                 raise WrongShape(f"a {type(trainer).__name__} is no trainer: no parameters(seed)")
@@ -165,11 +159,10 @@ class Look:
             return cls(schema_of(initial, ties_of(trainer)), kinds_of(trainer), initial)
 
     def refuse_unusable(self, plan: Plan) -> None:
-        """Refuses a fresh model of which no client could train (ScriptFailed).
+        """Refuses a fresh model from which no client could train (ScriptFailed).
 
-        It has values that are not finite, or that float32 makes other ones. A plan's file of
-        version 0 stands in for its values; what stays with clients may be anything (a mask of minus
-        infinities).
+        Its values must be finite and exact in float32, unless a plan's file of version 0 replaces
+        them. Tensors that stay with clients may have any values, such as a mask of -inf.
         """
         if plan.section.initial is not None:
             return
@@ -189,7 +182,7 @@ class Look:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
 
     def personal(self, plan: Plan) -> bool:
-        """Whether local tensors are trained: then there are as many models as clients."""
+        """Whether local tensors are trained, so that each client has its own model."""
         return any(
             np.dtype(spec.dtype).kind not in "iub" and self.kinds.get(spec.name) != "constant"
             for spec in plan.layout(self.schema).local
@@ -197,14 +190,16 @@ class Look:
 
 
 class Judge:
-    """Judges models on held-out records, if script and plan allow it; `note` says why not.
+    """Scores models on held-out records, if script and plan allow it; `note` says why not.
 
-    Where trained tensors stay with the clients every holder judges with its own tensors, on its
-    own held-out records; else the script's evaluator does. What fails is noted once (`failed`).
+    If trained tensors stay with the clients, every holder evaluates with its own tensors on its own
+    held-out records; otherwise the script's evaluator does. `failed` has the first failure.
 
     Args:
-        holders, pooled: as of `Assignment`; own: the clients' local tensors.
-        look: of the first holder's trainer; trainers: of the holders, where they are there already.
+        holders, pooled: as in `Assignment`.
+        look: the description by the first holder's trainer.
+        own: gets a client's local tensors.
+        trainers: those of the holders, if they have been made.
     """
 
     def __init__(
@@ -239,7 +234,7 @@ class Judge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the scores: that there are none, or whose they are, or what failed."""
+        """Notes on the scores: why there are none, whose they are, and what failed."""
         remark = OF_THEIR_OWN if self._personal and not self.note else ""
         return tuple(each for each in (self.note, remark, self.failed) if each)
 
@@ -249,7 +244,7 @@ class Judge:
         return self._evaluated(self._evaluator, self._whole(tensors))
 
     def score(self, tensors: Tensors) -> Score | None:
-        """Scores; None without an evaluator, or if the script failed (`failed` says so once)."""
+        """Scores a model; None without an evaluator, or if the script failed (see `failed`)."""
         if self._evaluator is None:
             return None
         try:
@@ -259,7 +254,7 @@ class Judge:
             return None
 
     def alone(self, trainer: Trainer, model: Tensors) -> Score:
-        """Scores a holder's own, whole model by the federation's evaluator (ScriptFailed)."""
+        """Scores the model that a holder trained alone; ScriptFailed if the script fails."""
         assert self._evaluator is not None
         judge = trainer if self._personal else self._evaluator
         return Score.of(self._evaluated(judge, dict(model)), self._plan)
@@ -278,7 +273,7 @@ class Judge:
 
 @dataclass(frozen=True)
 class _WithItsOwn:
-    """The evaluator of one holder, with its own local tensors."""
+    """Evaluates with one holder's trainer and its local tensors."""
 
     trainer: Trainer
     name: str
@@ -306,11 +301,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Baselines:
-    """The scores of holders alone (by name) and of central training, and notes on missing ones.
+    """The scores of holders alone (by name) and of central training.
 
-    `noiseless`: holders alone trained without the noise that the plan adds to their updates.
-    `goal`: whether more or less of the measure of holders alone is better; None where nothing
-    says it.
+    Args:
+        notes: why scores are missing.
+        noiseless: holders alone trained without the noise that the plan adds to their updates.
+        goal: whether more or less of the holders' measure is better; None if unknown.
     """
 
     alone: Mapping[str, Score]
@@ -321,7 +317,7 @@ class Baselines:
 
     @property
     def outer(self) -> dict[str, Score]:
-        """The best holder's score alone; the lowest and the highest where no goal is known."""
+        """The best score of a holder alone, or the lowest and the highest without a goal."""
         scores = sorted(self.alone.values(), key=lambda score: score.value)
         if not scores:
             return {}
@@ -339,11 +335,11 @@ def train_alone(
     seed: Seed,
     records: int | None = None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yields a holder's model after each of as many local trainings as there are versions.
+    """Trains a holder alone as often as there are versions; yields its model after each training.
 
-    Each begins where the last ended, with the plan's settings and record-level privacy: the same
-    number of steps and the same epsilon as in the federation, and nobody else's data. Client-level
-    privacy is of what is sent: who trains alone sends nothing, and has no noise.
+    It uses the plan's settings and record-level privacy, and so the same number of steps and the
+    same epsilon as in the federation. Client-level privacy adds noise to sent updates only, so a
+    holder alone has none.
     """
     ties = ties_of(trainer)
     model = {tensor: array.copy() for tensor, array in start.items() if tensor not in ties}
@@ -367,13 +363,13 @@ def train_alone(
 class Race:
     """Trains every holder alone, in steps of one local training, from a common start.
 
-    Steps may be taken while the federation is still at work. A holder at which the script fails has
-    no score, and the others are trained all the same: the fault may lie in that holder's records.
+    Steps may run while the federation still trains. A holder for whom the script fails has no
+    score, but the others are trained, because the fault may lie in that holder's records.
 
     Args:
-        versions: how many the federation made.
-        holders, pooled, records: as of `Assignment`.
-        start: version 0; empty if it is not known.
+        versions: the number of versions of the federation.
+        holders, pooled, records: as in `Assignment`.
+        start: version 0; empty if it is unknown.
     """
 
     def __init__(
@@ -397,7 +393,7 @@ class Race:
 
     @property
     def noiseless(self) -> bool:
-        """Whether holders alone train without the noise that the plan adds to updates."""
+        """As in `Baselines`."""
         return isinstance(self.plan.section.privacy, ClientPrivacySection)
 
     def step(self) -> bool:
@@ -405,7 +401,7 @@ class Race:
         return next(self._steps, None) is not None
 
     def finish(self, say: Say) -> None:
-        """Takes all steps that are left."""
+        """Takes all remaining steps."""
         how = ", without noise" if self.noiseless else ""
         told = None
         for name in self._steps:
@@ -414,7 +410,7 @@ class Race:
             told = name
 
     def _trained(self) -> Iterator[str]:
-        """The name of the holder that is trained next, before each step."""
+        """Yields, before each step, the name of the holder that is trained next."""
         for name, settings in self.holders.items():
             yield name
             try:
@@ -433,7 +429,7 @@ class Race:
 
 
 def run_baselines(race: Race, say: Say) -> Baselines:
-    """Trains all baselines that are left of a race; one that fails is left out, with a note."""
+    """Trains the remaining baselines of a race; one that fails is left out, with a note."""
     judge = race.judge
     if not race.versions:
         return Baselines({}, None, ("nothing is compared: no version was made",))
@@ -473,10 +469,10 @@ def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
 # --- rehearsal ---------------------------------------------------------------------
 
 HARDLY_ANY_NOISE = 1e-12
-"""A noise multiplier: a trainer refuses 0."""
+"""A noise multiplier close to 0, which a trainer would refuse."""
 
 COARSE = 0.02
-"""The step of a metric, in parts of its value, above which a mean is told too coarsely."""
+"""The rounding step of a metric, relative to its value, above which its mean is too coarse."""
 
 
 def rehearse(
@@ -490,13 +486,14 @@ def rehearse(
     """Calls `evaluate` if the plan evaluates, and `fit` without noise if it is private.
 
     Args:
-        trainer: of the first holder, and privacy its record-level mechanism; evaluator: gives the
-            trainer of the one who evaluates.
+        trainer: the first holder's.
+        privacy: the first holder's record-level mechanism.
+        evaluator: makes the trainer that evaluates.
         start: the plan's file of version 0; empty: the trainer's fresh model.
 
-    Returns the length of an update without noise (L2, before the clip) by group, empty where
-    nothing is private; and what is to be said of the metrics. ScriptFailed if the script fails,
-    PlanRefused if `evaluate` has no such metrics as the plan names.
+    Returns the length of an update without noise (L2, before the clip) by group, empty without
+    privacy; and notes on the metrics. Raises ScriptFailed if the script fails, PlanRefused if
+    `evaluate` lacks a metric of the plan.
     """
     model = {name: start.get(name, array) for name, array in look.initial.items()}
     notes = (
@@ -509,7 +506,7 @@ def rehearse(
 def _measure_lengths(
     plan: Plan, look: Look, trainer: Trainer, privacy: RecordPrivacy | None, model: Tensors
 ) -> dict[str, float]:
-    """The length of one holder's update; running statistics are in no clip, and not in it."""
+    """Measures the length of a holder's update, without running statistics, which have no clip."""
     config = FitConfig(
         versions=dict.fromkeys(plan.groups, 0),
         seed=0,
@@ -565,7 +562,7 @@ def _check_metrics(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str
 
 
 def _warn_of_coarse_steps(plan: Plan, metrics: Sequence[Metric], examples: int) -> Iterator[str]:
-    """Says which metric a mean of clients tells worst, where that is too coarsely."""
+    """Warns of the metric whose mean over clients is rounded most, if that is too coarse."""
     if not plan.trailing:
         return
     group, members = plan.group(plan.trailing), plan.bounds(plan.trailing).minimum

@@ -1,9 +1,9 @@
 """Names the client whose code killed a simulation's process.
 
 A simulation runs all clients' scripts in its own process, where a native abort runs no handler. So
-each call is written first, into the memory of a file that a small process beside it shares, which
-says what was called if this one goes without a word. That process is started by the path of this
-file, without the package: at its top it imports the standard library alone.
+it writes each call into a mapped file before the call. A small process shares the file, and reports
+the last call if the simulation dies. That process is started by the path of this file, without the
+package, so the top of this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOM = 1024
-"""Bytes for the name of a call, which ends in zeros; all are zero once a process ends in order."""
+"""Bytes for the name of the last call, padded with zeros; all zero after an orderly end."""
 
 
 @contextmanager
 def naming_last_call() -> Iterator[None]:
-    """Watches this process while clients' code runs: if it dies, a line on stderr says in whose."""
+    """Watches this process: if clients' code kills it, a line on stderr names the client."""
     from secureps.client.trainer import add_listener, remove_listener
     from secureps.tracebacks import dump_crashes
 
@@ -30,7 +30,7 @@ def naming_last_call() -> Iterator[None]:
     arguments = (sys.executable, "-I", "-S", __file__)
     with tempfile.TemporaryFile() as file:
         file.truncate(ROOM)
-        # The file is the other one's standard output: a handle that every system hands on.
+        # The file is the other process's stdout, a handle that every system passes on.
         with (
             mmap.mmap(file.fileno(), ROOM) as called,
             subprocess.Popen(
@@ -51,7 +51,7 @@ def naming_last_call() -> Iterator[None]:
 
 
 def report_last_call() -> None:
-    """Waits until the other process is gone, and says what it called last."""
+    """Waits until the simulation's process is gone, and prints its last call."""
     sys.stdin.buffer.read()
     standard_output = 1
     os.lseek(standard_output, 0, os.SEEK_SET)

@@ -1,9 +1,9 @@
-"""Trains a simulation's clients on a Ray cluster, while its clock and its parties stay here.
+"""Trains a simulation's clients on a Ray cluster, while the clock and the parties stay here.
 
-A training begins when its virtual time does, on any free core of the cluster, and is waited for
-when that time is over. Only bytes are sent: the script's path, settings, what is asked, tensors. A
-worker makes the trainer from them, so script and data lie at the same paths on every node. A
-training whose worker died is done again, with the same bits.
+A training starts on any free core of the cluster when its virtual time begins, and is awaited when
+that time ends. Only bytes are sent: the script's path, settings, the call, tensors. A worker makes
+the trainer from them, so script and data must lie at the same paths on every node. A training whose
+worker died is repeated, with the same bits.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ from secureps.run.script.cut_off import (
 )
 
 RETRIES = 3
-"""Times that a call is made again whose worker died."""
+"""How often a call is repeated after its worker died."""
 
 KEPT = 4
-"""Calls of one client that have begun and were not asked for: those of one that went away."""
+"""The most begun calls of one client whose answers nobody asked for, as after a drop-out."""
 
 SENT = 8
-"""Sets of tensors that are kept at the cluster: clients of one version train from the same."""
+"""Sets of tensors that stay at the cluster, because clients of one version share their start."""
 
 TRAINERS = 64
-"""Trainers that a worker keeps."""
+"""Trainers that a worker caches."""
 
 
 class Cluster(Protocol):
-    """Where calls are made; each is `called` there."""
+    """Makes calls elsewhere, by `make_call`."""
 
     def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
-        """Begins a call after another one is over; returns its answer and its end to come."""
+        """Begins a call once `after` has ended; returns futures of its answer and its end."""
 
     def end(self, coming: Any) -> bytes:
-        """Waits for an answer. ScriptFailed: its worker died again and again."""
+        """Waits for an answer; ScriptFailed if its worker died again and again."""
 
 
 class RayCluster:
-    """A Ray cluster that runs already (`ray_cluster`)."""
+    """A running Ray cluster (`ray_cluster`)."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
@@ -93,10 +93,10 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster() -> Iterator[RayCluster]:
-    """The cluster that RAY_ADDRESS names, or that runs on this machine, while the `with` lasts.
+    """Connects to the cluster that RAY_ADDRESS names, or that runs on this machine.
 
-    Raises ConfigError if there is none. None is started here: Ray listens on every address of its
-    machine, and the machine's operator should decide that.
+    Raises ConfigError if there is none. None is started, because Ray listens on all addresses of a
+    machine, which its operator has to decide.
     """
     with from_extras():
         import ray
@@ -130,7 +130,7 @@ class RayCalls:
         self._last: Any = None
 
     def begin(self, record: Record, tensors: Tensors) -> bytes:
-        """Begins a call, if the same has not begun; returns the name by which it is known here."""
+        """Begins a call unless the same one has begun; returns its name."""
         order = json.dumps({**self._trainer, "call": {**record, "order": list(tensors)}}).encode()
         data = save_tensors(tensors)
         name = payload_digest(order) + payload_digest(data)
@@ -141,7 +141,7 @@ class RayCalls:
         return name
 
     def ask(self, record: Record, tensors: Tensors) -> tuple[Record, Arrays]:
-        """Returns the answer of a call that may have begun long ago; raises the error it says."""
+        """Returns the answer of a call, which may have begun before; or raises its error."""
         name = self.begin(record, tensors)
         replied, made = unpack(self._cluster.end(self._begun.pop(name)))
         refuse_failure(replied)
@@ -149,7 +149,7 @@ class RayCalls:
 
 
 class SpreadTrainer(CutOffTrainer):
-    """Trains and evaluates on a cluster; all else is done by `own`, the same trainer here."""
+    """Trains and evaluates on a cluster; `own`, the same trainer here, does the rest."""
 
     def __init__(self, own: Trainer, calls: RayCalls) -> None:
         super().__init__(calls.ask, [each for each in OPTIONAL if hasattr(own, each)])
@@ -173,7 +173,7 @@ class SpreadTrainer(CutOffTrainer):
 
 
 def make_call(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
-    """Makes a call of a trainer: its answer, packed, and what says that it is over."""
+    """Calls a trainer; returns the packed answer, and an empty value that marks the end."""
     told_of = json.loads(order)
     for name, value in told_of["environment"].items():
         os.environ[name] = value  # before the script imports torch

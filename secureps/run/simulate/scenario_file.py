@@ -1,4 +1,4 @@
-"""A scenario file and what it names: a plan, a script, delays, and who comes and goes."""
+"""Reads a scenario file: its plan, script, delays, and which clients come and go."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Scenario:
     section: ScenarioSection
     plan: Plan
     script: Callable[[], Script]
-    """Imports it, once."""
+    """Imports the script at its first call."""
     delays: Delays
     plans: Mapping[str, Plan]
-    """Of the variants of its study."""
+    """The plans of its study's variants, by name."""
     source: Path
     """The script's file."""
 
@@ -57,7 +57,7 @@ class Scenario:
         return {**self.section.settings, **own}
 
     def founding(self, plan: Plan, seed: int) -> Founding | None:
-        """Runs the script's ServerApp for a plan, if it has one that has not been run."""
+        """Runs the script's ServerApp for a plan, if it has one whose results the plan lacks."""
         own = self.section
         return run_server_app(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
 
@@ -71,11 +71,11 @@ class Scenario:
 
 
 def load_scenario(path: Path, fetch: bool = True, runs: bool = True) -> Scenario:
-    """Reads a scenario file; ConfigError or PlanRefused if it, its plan or script are not right.
+    """Reads a scenario file; ConfigError or PlanRefused if it, its plan or its script is wrong.
 
     Args:
-        fetch: as of `load_plan`.
-        runs: whether the script may run; without, nothing is looked for that it needs.
+        fetch: as in `load_plan`.
+        runs: whether the script may run; if not, the files that it needs are not checked.
     """
     values = read_toml(path)
     if "plan" not in values and "group" in values:

@@ -7,11 +7,8 @@
     OUT/checkpoints/        as a coordinator and its shards write them
     OUT/model.safetensors   the final model, by tensor name
 
-The same scenario gives the same metrics and the same model, bit for bit.
-
-Plays a scenario: clients train, drop out, come back and leave, with a line for every version.
-
-Clients keep millions of objects, and nearly every other one goes with its last reference.
+Clients train, drop out, come back and leave. The same scenario gives the same metrics and the same
+model, bit for bit.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ from secureps.store.checkpoint import write_state
 from secureps.wording import join_alike
 
 Engine = Literal["here", "ray"]
-"""Where clients train."""
+"""The place where clients train."""
 
 
 @terminable(Terminated)
@@ -81,18 +78,17 @@ def simulate(
     engine: Engine = "here",
     copies: str | None = None,
 ) -> Path:
-    """Plays a scenario and writes its report, into a folder that it returns.
+    """Plays a scenario, and writes its report into a folder that it returns.
 
     Args:
-        out: the report folder (default: runs/NAME); it must not hold anything.
-        copies: the URL of an object store below which checkpoints are copied, in a place that is
-            called as the report's folder.
+        out: the report's folder, which must be empty; default: runs/NAME.
+        copies: the URL below which checkpoints are copied, under the name of the report's folder.
 
     Raises:
-        ConfigError: the folder holds something, or the scenario is not right.
-        DiskFailed: a checkpoint is not at the store; the report is written before.
-        SecurepsError: whatever ended the run before its time; of a rule that failed, and of
-            members who are too few, the report is written before.
+        ConfigError: the folder is not empty, or the scenario is wrong.
+        DiskFailed: a checkpoint was not copied; the report is written before.
+        SecurepsError: something ended the run early; if a rule failed or members were too few, the
+            report is written before.
     """
     scenario, extras = load_scenario(path), extras or Extras()
     folder = out if out is not None else Path("runs") / scenario.section.name
@@ -105,7 +101,7 @@ def simulate(
 
 
 def _make_copies(url: str, folder: Path) -> CheckpointCopies:
-    """Makes copies below a URL, at an empty place; raises ConfigError or DiskFailed."""
+    """Opens an empty place below a URL for copies; ConfigError or DiskFailed."""
     with naming("--copies", ConfigError):
         store = ObjectStore(f"{url.rstrip('/')}/{folder.resolve().name}/checkpoints")
         if store.sizes():
@@ -172,21 +168,21 @@ def _play_scenario(
 Say = Callable[[str], None]
 
 REPEATABLE = (UP, DOWN, "network_seconds")
-"""The figures in virtual time: all others are seconds of this machine."""
+"""The figures that are the same in each play; all others are seconds of this machine."""
 
 FIRST = 1
-"""The version that is made when all have joined who come at the beginning."""
+"""The version by which all clients that come at the beginning have joined."""
 
 OFTEN = 1000
-"""Requests between two reads of the coordinator's window of reports, which must not overflow."""
+"""Requests after which the coordinator's window of reports is read, before it overflows."""
 
 
 class CoordinatorWatch(Meter):
-    """Observes one coordinator, or those that follow each other.
+    """Notes when the coordinator changes, so that the run is not inspected after each event.
 
-    Most events of a simulation are its clients': to look at the run after each of them would be to
-    look at the same millions of times. `changed`: the coordinator has handled something;
-    `requests`: how many came, each with two reports at most. Whoever looks sets both back.
+    Most of a simulation's millions of events are its clients'. `changed` says that the coordinator
+    has handled something, and `requests` counts requests, each with at most two reports; the
+    reader resets both.
     """
 
     def __init__(self) -> None:
@@ -202,10 +198,11 @@ class CoordinatorWatch(Meter):
 
 @dataclass
 class Play:
-    """A scenario being played: the drop-outs, and a line for every version.
+    """Plays a scenario: drop-outs, stays, and a line for every version.
 
-    Clients train on a `cluster`, if there is one. Where `charged` is another plan, bytes take the
-    time that they would take under its cipher.
+    Args:
+        cluster: trains the clients; None: this process does.
+        charged: another plan, under whose cipher the time of bytes is computed.
     """
 
     scenario: Scenario
@@ -301,7 +298,7 @@ class Play:
                         settled()
                     self._seen = versions
                     if self.copies is not None:
-                        self.copies.copy()  # what is in the way now is told at the end, if it is
+                        self.copies.copy()  # an error that persists is reported at the end
                 elif watch.requests >= OFTEN:
                     self.metrics.take(self.simulation.coordinator.telemetry)
                     watch.requests = 0
@@ -321,7 +318,7 @@ class Play:
 
     @property
     def epsilon(self) -> float | None:
-        """The largest epsilon of a client, had its noise been secret; None without privacy."""
+        """The largest epsilon of a client, as if the noise were secret; None without privacy."""
         plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
         if plan.section.privacy is None:
             return None
@@ -350,13 +347,13 @@ class Play:
         }
 
     def _failed(self) -> list[str]:
-        """Which clients' scripts failed, without whom the run went on."""
+        """Lists the clients whose scripts failed, without which the run went on."""
         left = self.simulation.left.items()
         return join_alike({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
 
     def _nobody_plays(self) -> bool:
         names = self.scenario.clients
-        for _ in names:  # on from whoever was waited for last: nobody looks at all at every event
+        for _ in names:  # begin at the client found last: checking all at every event is slow
             if self._plays(names[self._waited]):
                 return False
             self._waited = (self._waited + 1) % len(names)
@@ -367,7 +364,7 @@ class Play:
         return here and not self.simulation.parties[name].halted.done()
 
     def _publish(self, versions: Mapping[str, int]) -> str:
-        """Adds lines for the groups with a new version; returns them in words."""
+        """Adds lines for the groups with a new version; returns a line of progress."""
         simulation, now = self.simulation, self.simulation.loop.now()
         fates, included = simulation.coordinator.federation.fates, 0
         for group, version in versions.items():
@@ -394,10 +391,10 @@ class Play:
             f"{len(self._gone | self._away)} away, {self.metrics.totals.total(UP) / 1e6:.1f} MB up"
         )
 
-    # --- what goes wrong ----------------------------------------------------------
+    # --- drop-outs and stays ------------------------------------------------------
 
     def _cost(self, name: str, task: Any) -> float:
-        """Virtual seconds of a client's task; a drop-out is planned here."""
+        """Returns the virtual seconds of a client's task, and schedules its drop-out."""
         aims = getattr(task, "aims", None)
         if not aims:
             return 0.0
@@ -441,21 +438,19 @@ class Play:
         return self._links.between(sender, to, message, self.simulation.loop.now())
 
 
-# --- how seldom Python looks for cycles of objects while a simulation plays --------
+# --- garbage collection -----------------------------------------------------------
 
 SELDOM = (50_000, 10, 10)
-"""Objects that have come since the last look at the youngest, and looks at these, and at those that
-outlived one, before older ones are looked at too (`gc.set_threshold`; in Python 3.11 by default
-700, 10, 10)."""
+"""The thresholds of the garbage collector (`gc.set_threshold`; by default 700, 10, 10)."""
 
 
 @contextmanager
 def collecting_seldom() -> Iterator[Callable[[], None]]:
-    """Looks for cycles seldom, and never among what is in memory at its beginning or at a call of
-    what it gives: once all clients are there, which stay, that is nearly all.
+    """Makes the garbage collector run seldom, and ignore objects that exist now.
 
-    In a process that holds objects back already (`gc.freeze`) seldom is all: Python gives back
-    all that is held or nothing, and what others hold stays held.
+    Clients keep millions of objects, among which the collector would search in vain. Call the
+    yielded function once all clients are there, to ignore theirs too. In a process that has frozen
+    objects already nothing is frozen, because `gc.unfreeze` would free its objects too.
     """
     before, held = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(*SELDOM)

@@ -1,13 +1,14 @@
-"""Simulates a whole federation in one process, with a loop and a network of its own.
+"""Simulates a whole federation in one process, with its own loop and network.
 
-The machines, workers and executors are those of the real processes; only the transport,
-the clock and most stores are in memory. `kill`, `start` and `lose` do to a party what
-SIGKILL, a service manager and a dead disk do.
+Machines, workers and executors are those of the real processes; only the transport, the clock and
+most stores are in memory. `kill`, `start` and `lose` act on a party like SIGKILL, a service manager
+and a dead disk.
 
-Of very many clients few train. A client that was asked for nothing keeps the few messages that it
-has heard, which all others share. Its machine is made when anything else happens to it than a
-published version, news of key holders or the end of the run. The machine hears those messages
-again, with their times, and decides as it would have, for it is a function of its events.
+When there are very many clients, few of them train. A client that was asked for nothing keeps only
+the few messages that it has received, which all idle clients share. Published versions, news of key
+holders and the end of the run need no machine; for any other event the machine is made, and replays
+those messages with their times. It decides as it would have, because a machine is a function of its
+events.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ from secureps.wire.transport import (
 class MemoryKit:
     """A start-up kit in memory, for one process that plays all parties.
 
-    What holders make of their secrets meanwhile outlives their machines: files would.
+    Changes that key holders make to their secrets outlive their machines, as files would.
     """
 
     public: PublicKit
@@ -95,7 +96,7 @@ class MemoryKit:
 
 
 def make_memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
-    """Makes keys for every party of a plan, and for so many shards more."""
+    """Makes keys for every party of a plan, and for `spares` more shards."""
     ca = Identity.generate()
     shards, holders = shard_names(plan.section.shards + spares), holder_names(plan.holders)
     roles: dict[str, Role] = {COORDINATOR: "coordinator"}
@@ -122,9 +123,11 @@ def make_memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> Me
 
 @dataclass(frozen=True)
 class Cast:
-    """The trainers of all clients, by name, and the seed of their randomness.
+    """The trainers of all clients by name, and the seed of their randomness.
 
-    `records` are the public numbers by which clients count; who has none counts by the plan's.
+    Args:
+        cost: the virtual seconds of a client's task.
+        records: the stated numbers of clients' records, by name; default: the plan's.
     """
 
     trainers: Mapping[str, Trainer]
@@ -135,12 +138,15 @@ class Cast:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The network, stores of payloads and journals (default: memory), late clients, and meters.
+    """The conditions of a simulation; stores are in memory by default.
 
-    `late` are parties that begin when somebody calls `Simulation.start`, and so do `spares`, which
-    are shards beyond those of the plan; with a `standby` the coordinator has one. `memory` is each
-    shard's, in bytes; `adding` is the virtual seconds that a shard takes to add up blocks of
-    updates. With `idle` a client has a machine only once something was asked of it.
+    Args:
+        late: parties that start when `Simulation.start` is called.
+        spares: the number of shards beyond those of the plan, which start late too.
+        standby: the coordinator has a standby.
+        memory: the limit of each shard in bytes.
+        adding: the virtual seconds that a shard takes to add up so many blocks of updates.
+        idle: a client has a machine only once something was asked of it.
     """
 
     delay: DelayOf = no_delay
@@ -157,7 +163,7 @@ class Conditions:
 
 
 class Simulation:
-    """A federation that plays in virtual time; files of shards and checkpoints in `folder`."""
+    """A federation that plays in virtual time, with files of shards and checkpoints in `folder`."""
 
     def __init__(
         self,
@@ -183,7 +189,7 @@ class Simulation:
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
-        self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
+        self._terms = Terms(messages=custom_reports(plan))  # simulated data needs no protection
         self._alike: dict[Hashable, Any] = {}
         self._told = ToldOfHolders()
         shards, holders = shard_names(plan.section.most_shards), holder_names(plan.holders)
@@ -204,16 +210,16 @@ class Simulation:
         executor.start()
 
     def kill(self, name: str) -> None:
-        """Ends a party at once, as SIGKILL does; its journal and payloads stay."""
+        """Ends a party at once, like SIGKILL; its journal and payloads stay."""
         self.network.detach(name)
         self.parties[name].stop()
         self._failed.discard(name)
 
     def lose(self, name: str, seed: Seed | None = None) -> None:
-        """Empties the stores of a party that was killed, as if its disk was lost.
+        """Empties the stores of a party that was killed, as if its disk were lost.
 
-        Its secret seed goes too: `seed` is its new one (None: the same again), from which a
-        coordinator makes its run unlike every other. A client's ledger lies elsewhere, and stays.
+        `seed` replaces its lost secret seed (None: the same again); a coordinator derives the
+        run's id from it. A client's ledger lies elsewhere and stays.
         """
         del self._stores[name]
         if seed is not None:
@@ -225,20 +231,20 @@ class Simulation:
             stores.journal.close()
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Plays until `until()`, or until the run is over and every client has heard of it.
+        """Plays until `until()`, or until the run has ended and every client knows.
 
         Raises:
-            SecurepsError: whatever ended a party that should not have ended.
-            InternalError: nothing is left to happen, and `until()` is not true; if a client left by
-                an error, that error instead.
+            SecurepsError: the error of a party that should not have ended.
+            InternalError: no event is left, and `until()` is false; if a client has left by an
+                error, that error instead.
         """
         if not self.loop.run(lambda: bool(self._failed) or (until or self._over)()):
             self.refuse_failed()
-            for error in self.left.values():  # the others wait for it in vain
+            for error in self.left.values():  # the others wait for this client in vain
                 raise error
             over = "after the end of the run, " if self.coordinator.federation.finished else ""
             raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
-        for name in self._failed:  # of who was killed since nobody hears
+        for name in self._failed:
             raise Refused(self.parties[name].halted.result().reason)
 
     def refuse_failed(self) -> None:
@@ -254,16 +260,16 @@ class Simulation:
         return {n: halt.error(f"{n}: {halt.reason}") for n, halt in halts.items() if halt.error}
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
-        """Notes the end of a party, so that not all are checked after every event."""
+        """Notes the end of a party, so that the loop need not check all parties."""
         if halted.exception() is None and halted.result().reason in (ALONE, TAKES_OVER):
-            self.loop.call_later(0.0, lambda: self._again(name))  # as its process does
+            self.loop.call_later(0.0, lambda: self._restart(name))  # as its process does
             return
         stops = name not in self._cast.trainers  # the run goes on without a client
         if halted.exception() is not None or (stops and halted.result().error is not None):
             self._failed.add(name)
 
-    def _again(self, name: str) -> None:
-        if self.parties[name].halted.done():  # nobody has ended or started it meanwhile
+    def _restart(self, name: str) -> None:
+        if self.parties[name].halted.done():  # false if it was killed and started meanwhile
             if self.parties[name].halted.result().reason == TAKES_OVER:
                 self.ruler = name
             self.kill(name)
@@ -275,7 +281,7 @@ class Simulation:
             for name in self._cast.trainers
         )
 
-    # --- looking in ---------------------------------------------------------------
+    # --- inspection ---------------------------------------------------------------
 
     @property
     def coordinator(self) -> Coordinator:
@@ -375,33 +381,32 @@ class Simulation:
         return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)
 
 
-# --- A simulated client that has a machine only once something was asked of it -----
+# --- idle clients ------------------------------------------------------------------
 
 
 Made = tuple[Member, ClientWorker]
 
 MOST_HEARD = 16
-"""Events that a client hears again; to whom more has happened keeps its machine. Published versions
-count once for each group, for the newest stands for those before it; what it is told of key holders
-does not count, for `ToldOfHolders` answers it."""
+"""The most events that a client replays; a client with more events keeps its machine. Of published
+versions only the newest of each group counts; news of key holders do not count, because
+`ToldOfHolders` answers them."""
 
 
 ToldOfHolders = dict[tuple[bytes, int, SealFor], tuple[int, list[Record]]]
-"""The next state and the records of a client of a run, by its state and what it hears of key
-holders; shared by the clients of one simulation.
+"""A client's next state and records, by its run, its state, and the news of key holders.
 
-For whom a client seals, and by which keys, follows from the roster, the run and what it was told of
-holders before, and not from its name: where one machine has heard it, the others need none for it.
-States are numbers: 0 before anything was said.
+All clients of a simulation share it. A client's reaction follows from the roster, the run and the
+earlier news, and not from its name; so once one machine has reacted, others need none. States are
+numbers: 0 before any news.
 """
 
 
 class IdleClient(Worker):
-    """The machine and the worker of one client.
+    """Stands for the machine and the worker of one client, which it makes when they are needed.
 
     Args:
-        make: makes both, as they are before anything has happened.
-        cost: as of `ClientWorker`.
+        make: makes both in their initial state.
+        cost: as in `ClientWorker`.
         told: shared by all clients.
     """
 
@@ -417,15 +422,15 @@ class IdleClient(Worker):
         self._clock = clock
         self._told = told
         self._holders: int | None = 0
-        """Its state by `told`; None once anything else has happened."""
+        """The client's state in `told`; None once an event has made it differ."""
         self._coming = 0
-        """Orders that its executor has and that it has not handled."""
+        """The number of orders that its executor has queued."""
         self._made: Made | None = None
         self._heard: list[tuple[float, str, Event | None]] | None = []
-        """What happened to it, None for its start; None in its place: it keeps its machine."""
+        """The events to replay (None for the start); None: it keeps its machine."""
         self._wakes_at: float | None = None
         self._run = b""
-        """The run's id, once it takes part."""
+        """The run's id, once the client takes part."""
 
     @property
     def awake(self) -> bool:
@@ -433,7 +438,7 @@ class IdleClient(Worker):
 
     @property
     def _asleep(self) -> bool:
-        """Whether it takes part in a run, and has no machine."""
+        """Whether the client takes part in a run and has no machine."""
         return self._made is None and bool(self._run)
 
     @property
@@ -443,7 +448,7 @@ class IdleClient(Worker):
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        """Applies a record: a client that has a journal already keeps its machine."""
+        """Applies a record; a client that starts with a journal keeps its machine."""
         self.member.apply(at, record)
         self._heard = None
 
@@ -455,8 +460,8 @@ class IdleClient(Worker):
         return step
 
     def hears(self, order: object) -> bool:
-        """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
-        first = self._asleep and not self._coming  # nothing overtakes what came before
+        """Takes an order that needs no machine, and returns True; else its executor gets it."""
+        first = self._asleep and not self._coming  # keep the order of queued events
         if (
             first
             and isinstance(order, Published)
@@ -467,7 +472,7 @@ class IdleClient(Worker):
         return False
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Handles an event, without a machine only where that would do the same."""
+        """Handles an event, without a machine if that makes no difference."""
         if sender == COORDINATOR and not isinstance(event, Answered | Failed):
             self._coming -= 1
             if self._asleep and (short := self._without_machine(now, event)) is not None:
@@ -477,11 +482,11 @@ class IdleClient(Worker):
         step = member.handle(now, sender, event)
         self._note(event, step)
         if not any(isinstance(effect, Watch) for effect in step.effects):
-            self._rest(member)  # else once it has said what it watches
+            self._rest(member)  # a watching member rests after `subscription`
         return step
 
     def _without_machine(self, now: float, order: Event) -> Step | None:
-        """Answers an order for which no machine is needed; None if one is."""
+        """Handles an order that needs no machine; None if it needs one."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
         if isinstance(order, Published) and self._counted() < MOST_HEARD:
@@ -497,7 +502,7 @@ class IdleClient(Worker):
         return Step(records=list(records))
 
     def _note(self, event: Event, step: Step) -> None:
-        """Notes an answer for which other clients then need no machine."""
+        """Notes the reaction to news of key holders, for other clients."""
         state = self._holders
         if isinstance(event, SealFor) and state is not None and self._run and not step.effects:
             new = len(self._told) + 1, list(step.records)
@@ -523,7 +528,7 @@ class IdleClient(Worker):
     # --- Worker -------------------------------------------------------------------
 
     def work(self, task: Task) -> TaskResult | None:
-        """Does a task; a client that has sealed nothing has nothing to sweep."""
+        """Does a task; a sleeping client has sealed nothing, and so has nothing to sweep."""
         if self._made is None and isinstance(task, Sweep):
             return None
         return self._wake()[1].work(task)
@@ -540,10 +545,10 @@ class IdleClient(Worker):
     def seconds(self, task: Task) -> float:
         return self._cost(task) if self._made is None else self._made[1].seconds(task)
 
-    # --- how it comes and goes ----------------------------------------------------
+    # --- sleeping and waking ------------------------------------------------------
 
     def _hear(self, now: float, sender: str, event: Event | None) -> None:
-        """Notes an event; a version that nobody pulled is forgotten with the next one."""
+        """Notes an event to replay; a published version replaces an older one."""
         heard = self._heard
         if heard is None:
             return
@@ -555,11 +560,11 @@ class IdleClient(Worker):
         heard.append((now, sender, event))
 
     def _counted(self) -> int:
-        """How many events count towards MOST_HEARD."""
+        """The number of events that count towards MOST_HEARD."""
         return sum(not isinstance(e, SealFor) for _, _, e in self._heard or ())
 
     def _rest(self, member: Member) -> None:
-        """Lets the machine go, if it has nothing to do and never had."""
+        """Drops the machine, if it has nothing to do and never had."""
         if self._heard is None:
             return
         if not member.is_idle or self._counted() > MOST_HEARD:
@@ -569,11 +574,11 @@ class IdleClient(Worker):
         self._made = None
 
     def _wake(self) -> Made:
-        """Makes the machine, which hears again what happened; all of that is done already."""
+        """Makes the machine and replays the events, ignoring their effects, which are done."""
         if self._made is None:
             self._made = member, _ = self._make()
             for now, sender, event in self._heard or ():
-                with suppress(SecurepsError):  # as it was then
+                with suppress(SecurepsError):  # it was refused the first time too
                     member.resume(now) if event is None else member.handle(now, sender, event)
         return self._made
 
@@ -581,9 +586,9 @@ class IdleClient(Worker):
 def _is_superseded(
     newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
 ) -> bool:
-    """Whether nobody can tell that a client that pulled nothing has heard of an older version.
+    """Whether a replay without an older published version makes no difference.
 
-    A block that is in another version too has its place in the order of what is pulled.
+    It makes one if another version shares a block, because that changes the order of pulls.
     """
     if newer.group != older.group or newer.version < older.version:
         return False
@@ -593,7 +598,7 @@ def _is_superseded(
 
 
 class Hearing:
-    """A client's `Transport`, on which its executor hears only what has to be handled."""
+    """A client's `Transport`, which passes on only orders that its executor has to handle."""
 
     __slots__ = ("_client", "_way")
 
@@ -606,7 +611,7 @@ class Hearing:
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Watches; the client hears each order before its executor."""
+        """Subscribes; the client sees each order before its executor."""
 
         def heard(order: object) -> None:
             if not self._client.hears(order):
@@ -625,7 +630,7 @@ class Hearing:
 
 
 def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:
-    """Keeps once, in `known`, what the settings of many clients have alike."""
+    """Replaces equal parts of many clients' settings by one object, which `known` keeps."""
     values = known.setdefault(tuple(own.values.items()), own.values)
     schema, rows = known.setdefault(own.schema, own.schema), own.rows or known.setdefault("", {})
     return replace(own, schema=schema, values=values, rows=rows)
