@@ -39,8 +39,8 @@ from secureps.client.trainer import (
     convert_fit,
     convert_tensors,
     kinds_of,
+    read_result,
     record_privacy,
-    said,
     ties_of,
 )
 from secureps.config.plan import ClientPrivacySection
@@ -538,7 +538,7 @@ def _evaluated(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str]:
     with blamed("evaluate"):
         at = getattr(trainer, "evaluate_at", None)
         result = trainer.evaluate(_copied(model)) if at is None else at(_copied(model), versions)
-    own = said("what evaluate returned", result, False, section.metrics)
+    own = read_result("what evaluate returned", result, False, section.metrics)
     values = own.metrics
     lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
