@@ -1,9 +1,9 @@
-"""Makes an update on the device where its model was trained: difference, clip and integers.
+"""Makes an update on the device where its model was trained, with the same bits as on the host.
 
-The pulled model is copied to the device, and trained - pulled takes its place, clipped in place.
-Block by block small integers come to the host, as `client.update` makes them. The device holds the
-trained model, the values of one group, and what `device.encoding.TOGETHER` values and one encoded
-block take. If its memory does not suffice, the host makes the rest, with the same bits.
+The pulled model is copied to the device, subtracted from the trained one, and clipped in place.
+Only integers come to the host, block by block. The device needs memory for the trained model, the
+values of one group, `device.encoding.TOGETHER` values in float64 and one encoded block. If its
+memory does not suffice, the host makes the rest.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ Made = TypeVar("Made")
 
 
 def device_update(made: Trained, device: torch.device) -> Update | None:
-    """Makes the clipped update of a group on the device where some of its tensors lie.
+    """Makes the clipped update of a group on the device that has some of its tensors.
 
-    Returns None, and tells the client why, if the device's memory does not suffice, or its bits are
-    not those of the host. Raises NotFinite if a value is not finite.
+    Returns None, and logs why, if the device's memory does not suffice, or its bits differ from the
+    host's. Raises NotFinite if a value is not finite.
     """
     try:
         if other := first_difference(device):
@@ -88,8 +88,8 @@ class DeviceVector:
     """The values of an update in a device's memory, or on the host once the device was full.
 
     Args:
-        where: the beginning of what the `party` is told.
-        values: float32 (n,), which nobody else uses.
+        where: the beginning of log lines.
+        values: float32 (n,), which nothing else uses.
     """
 
     def __init__(self, party: str, where: str, values: Tensor) -> None:
@@ -98,7 +98,7 @@ class DeviceVector:
         self._host: NDArray[np.float32] | None = None
 
     def part(self, first: int, last: int) -> NDArray[np.float32]:
-        """Values [first, last), on the host: a view if all values are there."""
+        """Returns values [first, last) on the host; a view if all values are there."""
         if self._host is not None:
             return self._host[first:last]
         made: NDArray[np.float32] = self._there[first:last].to("cpu", copy=True).numpy()
@@ -115,7 +115,7 @@ class DeviceVector:
         try:
             return action()
         except torch.OutOfMemoryError:
-            pass  # here, because the error's traceback keeps what the action had made so far
+            pass  # continue outside: the traceback keeps the action's tensors in memory
         text = f"{self._where}{_no_memory(self._there.device)}"
         tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
         self._host, self._values = self.part(0, self._values.numel()), None
@@ -182,9 +182,9 @@ class DeviceVector:
 
 
 def _subtract_published(made: Trained, device: torch.device) -> Tensor:
-    """`client.update.difference`, float32 (size,).
+    """Like `client.update.difference`, but on a device, where it can: float32 (size,).
 
-    Tensors of other types, and tensors that lie elsewhere, are subtracted on the host.
+    Tensors of other dtypes, and tensors that are elsewhere, are subtracted on the host.
     """
     layout, published = made.layout, made.published
     values = torch.empty(layout.size, dtype=torch.float32, device=device)
@@ -269,7 +269,7 @@ def _number_pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _align(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Cuts the same values into parts of a multiple of PIECE, but for the last."""
+    """Cuts values into pieces of PIECE values; only the last may have fewer."""
     left: Tensor | None = None
     for part in parts:
         whole = part if left is None else torch.cat((left, part))

@@ -1,16 +1,11 @@
-"""Makes a client's founding model, and compares models with the run's and with a file's.
+"""Version 0 of a model, its file, and the tensors that are never sent.
 
-The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
-the file compares the digest when it joins, and the values of version 0 when it pulls them.
+Version 0: the plan may pin its file by a digest. A client that has the file compares the digest
+when it joins, and the values when it pulls version 0. The file's metadata may have what a ServerApp
+decided when it ran once (`Served`), so that nobody else need run the ServerApp.
 
-Tensors that never travel: each client's own (`local`), and those that all have alike (`frozen`).
-
-Each client keeps local tensors on its disk, by version. It makes frozen ones itself; parties
-compare digests of their values when they join.
-
-The decisions of a ServerApp, which ran once, as metadata of the file of version 0.
-
-The plan's digest of that file pins them, and nobody else need run the ServerApp.
+Each client keeps its own `local` tensors on its disk, by version. It makes `frozen` ones itself;
+parties compare their digests when clients join.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
-    """The founding model of this client; one unsafe seed gives all clients the same."""
+    """Makes this client's founding model; under one unsafe seed all clients make the same."""
     with blamed("parameters"):
         made = trainer.parameters(seed.derive("initial").integer(63))
     with blamed("what parameters returned"):
@@ -49,7 +44,7 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
 
 
 def schema_of(parameters: Mapping[str, Any], ties: Mapping[str, str] | None = None) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name; `ties` as `tied()` gives them."""
+    """Makes the schema of a model, sorted by name; `ties` are the result of `tied()`."""
     tied = ties or {}
     if unknown := [name for tie in tied.items() for name in tie if name not in parameters]:
         raise WrongShape(f"tied() names {unknown[0]}, and there is no such tensor")
@@ -80,7 +75,7 @@ def conform(result: FitResult, schema: Schema, ties: Mapping[str, str]) -> FitRe
 
 
 def add_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> Tensors:
-    """A model with each tensor under all its names, sorted by name."""
+    """Puts each tensor under all its names; the result is sorted by name."""
     further = {name: tensors[own] for name, own in ties.items() if own in tensors}
     return dict(sorted({**tensors, **further}.items()))
 
@@ -88,8 +83,8 @@ def add_ties(tensors: Mapping[str, NDArray[Any]], ties: Mapping[str, str]) -> Te
 def shared_names(tensors: Mapping[str, Any]) -> dict[str, str]:
     """Finds tied weights: further names of tensors, with the name that each stands for.
 
-    Views of one memory are one tensor, as in a `state_dict` of torch. One object under two names is
-    not: it may be zeros that two tensors begin from.
+    Two views of one memory are one tensor, as in a `state_dict` of torch. One object under two
+    names counts as two tensors, because it may be zeros that both begin from.
     """
     first, ties = dict[Any, tuple[str, Any]](), dict[str, str]()
     for name, each in tensors.items():
@@ -163,7 +158,7 @@ def refuse_other_start(
     layout: GroupLayout, initial: Mapping[str, NDArray[Any]], served: Sequence[NDArray[np.float32]]
 ) -> None:
     """Raises WrongRun if version 0, of float32 blocks, is not the file's model."""
-    # A malicious server could found the run on a model whose updates give records away.
+    # Else a malicious server could start from a model whose updates give records away.
     own = layout.flatten(initial)
     if not all(np.array_equal(own[slice(*layout.span(k))], each) for k, each in enumerate(served)):
         raise WrongRun(
@@ -180,11 +175,11 @@ Model = Sequence[GroupVersion]
 """The versions of a model's groups, at least one."""
 
 KEPT = 3
-"""Versions kept: a restarted client may have to train from an earlier one again."""
+"""Versions kept, because a restarted client may have to train from an earlier one again."""
 
 
 class LocalTensors:
-    """The local tensors of one client, in a folder of its own."""
+    """The local tensors of one client, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -199,7 +194,7 @@ class LocalTensors:
             path.unlink()
 
     def load(self, model: Model | None = None) -> Tensors | None:
-        """The newest saved tensors, at or before `model` if it is given; None if there are none."""
+        """Loads the newest tensors, saved at or before `model` if given; None if there are none."""
         found = self._files()
         if model is not None:
             found = [path for path in found if path <= self._file(_newest(model))]
@@ -217,12 +212,12 @@ def _newest(model: Model) -> int:
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:
-    """The digest of each tensor's values, in hex: equal for equal bits."""
+    """Hashes each tensor's values, to hex."""
     return {name: _hash_bits(array).hex() for name, array in tensors.items()}
 
 
 def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
-    """The frozen tensors of a fresh model; WrongShape if they are not those announced."""
+    """Takes the frozen tensors of a fresh model; WrongShape if they differ from those announced."""
     taken = {spec.name: initial[spec.name] for spec in frozen}
     for spec in frozen:
         if spec.values != _hash_bits(taken[spec.name]).hex():
@@ -234,7 +229,7 @@ def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDA
 
 
 def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]) -> None:
-    """Raises WrongShape if training has changed a frozen tensor, by a bit."""
+    """Raises WrongShape if training has changed a frozen tensor."""
     for spec in frozen:
         if _hash_bits(before[spec.name]) != _hash_bits(after[spec.name]):
             raise WrongShape(
@@ -253,17 +248,17 @@ def _hash_bits(array: NDArray[Any]) -> bytes:
 # --- served ------------------------------------------------------------------------
 
 KEY = "flower"
-"""Key of the file's metadata."""
+"""The key of `Served` in the file's metadata."""
 
 MOST_BYTES = 1 << 20
-"""The longest JSON that is read, so that no malicious file fills a client's memory."""
+"""The longest JSON that is read, so that a malicious file cannot fill a client's memory."""
 
 MOST_RECORDS = 64
 """The most records in a round's message."""
 
 
 def _check_records(text: str) -> str:
-    """Accepts the JSON of a round's records (else ValueError or TypeError)."""
+    """Returns the JSON of a round's records, if it is valid; else ValueError or TypeError."""
     records = json.loads(text)
     if len(records) > MOST_RECORDS:
         raise ValueError("too many records")
@@ -276,7 +271,7 @@ def _check_records(text: str) -> str:
 
 @dataclass(frozen=True)
 class RoundRecords:
-    """The records, without arrays, that clients get from a round on.
+    """The records, without arrays, that clients get from one round until they change.
 
     Args:
         since: the first round, from 1.
@@ -289,14 +284,14 @@ class RoundRecords:
 
 @dataclass(frozen=True)
 class Served:
-    """The form of a ServerApp's messages; the defaults are those of Flower's FedAvg.
+    """What a ServerApp sends its clients; the defaults are those of Flower's FedAvg.
 
     Args:
-        names: of the model's arrays, in the app's order; empty: the file's names and order.
+        names: the names of the model's arrays, in the app's order; empty: as in the file.
         arrays, config: names of the records.
         weighted_by: the metric that is a reply's weight.
-        run: its changes to run_config.
-        fits, evaluations: settings that clients are told, by the round at which they begin.
+        run: changes of run_config.
+        fits, evaluations: records for clients, by the round at which they begin.
     """
 
     names: tuple[str, ...] = ()
@@ -308,7 +303,7 @@ class Served:
     evaluations: tuple[RoundRecords, ...] = ()
 
     def records_at(self, evaluates: bool, number: int) -> str:
-        """The records that clients get in round `number` (from 1), as JSON."""
+        """Returns the records that clients get in round `number` (from 1), as JSON."""
         known = self.evaluations if evaluates else self.fits
         before = [told for told in known if told.since <= max(number, 1)]
         return before[-1].records if before else "[]"
@@ -317,7 +312,7 @@ class Served:
 def write_served(
     path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] | None = None
 ) -> None:
-    """Writes the file of version 0; `ties` are further names of tensors, with the names meant."""
+    """Writes the file of version 0; `ties` are further names of tensors."""
     text = json.dumps(asdict(served))
     if len(text) > MOST_BYTES:
         raise ConfigError(
@@ -362,11 +357,11 @@ class Founded:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
-        model: version 0, in its own order; empty if a client is to be asked.
+        model: version 0, in the app's order; empty if a client has to make it.
         ties: further names of its tensors.
-        served: what clients are told.
-        strategy: its name.
-        optimizer: in the plan's words, None for the mean itself.
+        served: what clients get.
+        strategy: the strategy's name.
+        optimizer: a plan's section, or None for the mean itself.
     """
 
     model: Mapping[str, Array]

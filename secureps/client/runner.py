@@ -1,9 +1,7 @@
-"""Runs one client as a process of its own.
+"""Runs one client as a process, and reads its command line and its script's settings.
 
-`make_member` makes a client; `join` takes part until the run is over; `run_client`, the last line
-of a data holder's script, reads the command line before that.
-
-Reads a script's settings, and refuses misspelt ones by comparing what the script asks for.
+`make_member` makes a client, and `join` takes part until the run is over. `run_client`, the last
+line of a data holder's script, reads the command line and calls `join`.
 """
 
 from __future__ import annotations
@@ -84,14 +82,14 @@ def make_member(
 
 
 def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
-    """Asks a trainer what its client tells of itself; raises as `make_member`."""
+    """Asks a trainer what its client tells the coordinator; raises as `make_member`."""
     initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial, ties_of(site.trainer))
     with blamed("touches"):
         rows = read_touched_rows(site.trainer, schema)
     with blamed("examples"):
-        count_records(site.trainer)  # refuses a wrong number before the first update
+        count_records(site.trainer)  # a wrong number is refused here, before the first update
     return MemberSettings(
         site.name,
         kit.roster,
@@ -111,7 +109,7 @@ def assemble_member(
     around: Environment,
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
-    """Makes a client of known settings, without asking its trainer."""
+    """Makes a client from settings, without asking its trainer."""
     machine, worker = machine_and_worker(settings, site, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
 
@@ -119,13 +117,12 @@ def assemble_member(
 def machine_and_worker(
     settings: MemberSettings, site: Site, outbox: Spool, cost: Callable[[object], float]
 ) -> tuple[Member, ClientWorker]:
-    """Makes a client's machine and its worker, before anything has happened."""
     machine = Member(settings)
     return machine, ClientWorker(site, machine, outbox, cost)
 
 
 def count_records(trainer: Trainer) -> int | None:
-    """The trainer's number of records, None without a method `examples`; else Malformed."""
+    """Asks a trainer for its number of records; None if it has no method `examples`."""
     tells = getattr(trainer, "examples", None)
     if tells is None:
         return None
@@ -133,7 +130,7 @@ def count_records(trainer: Trainer) -> int | None:
 
 
 def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
-    """The rows of tensors that a trainer's records touch, ascending; {} without a method `touches`.
+    """Asks a trainer which rows its records touch, ascending; {} if it has no method `touches`.
 
     Raises WrongShape or Malformed if these are no rows of the model.
     """
@@ -166,12 +163,12 @@ class Joining:
         server: HOST:PORT of the coordinator.
         state: the folder of journal, outbox and seed.
         unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
-        terms, site: limits of the client and its site; the stricter hold.
-        ca_fingerprint: a kit that another CA has signed is refused; None takes any.
+        terms, site: limits of the client and its site; the stricter apply.
+        ca_fingerprint: the CA that must have signed the kit; None for any.
         records: the public number of records by which it counts.
-        insecure_for_tests: no real data is at stake.
-        ledger: file of what its records spend over all runs; default: beside the kit.
-        insecure: without TLS, to a coordinator and shards on loopback.
+        insecure_for_tests: confirms that no real data is at stake.
+        ledger: the file of what its records spend over all runs; default: beside the kit.
+        insecure: connect without TLS, to a coordinator and shards on loopback.
     """
 
     server: str
@@ -197,12 +194,12 @@ class Joining:
 
     @property
     def ledger_path(self) -> Path:
-        """The ledger over all runs; ConfigError if an option names another than its site's."""
+        """The ledger over all runs; ConfigError if the option contradicts its site's."""
         return self.site.choose_ledger(self.ledger) or default_ledger(self.kit, self.name)
 
     @property
-    def count_records(self) -> int | None:
-        """The number to count by; ConfigError if an option says another than its site's."""
+    def public_records(self) -> int | None:
+        """The number to count by; ConfigError if the option contradicts its site's."""
         return self.site.choose_records(self.records)
 
     def __post_init__(self) -> None:
@@ -218,8 +215,8 @@ class Joining:
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
     """Takes part until the run is over; returns why it ended. `make` makes the client.
 
-    A process that only helps another one to train does nothing else. Raises SecurepsError: whatever
-    ended it before.
+    In a process that only helps another one to train, it does that instead. Raises the
+    SecurepsError that ended the client early.
     """
     disable_core_dumps()
     follow, dismiss = (getattr(trainer, name, None) for name in ("follow", "dismiss"))
@@ -234,7 +231,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         if dismiss is not None:
             try:
                 dismiss()
-            except Exception as error:  # they may be gone; the first error is raised
+            except Exception as error:  # raise the first error, not this one
                 log.warning("the processes that trained with it are not dismissed: %s", error)
         raise
     if dismiss is not None:
@@ -248,7 +245,7 @@ def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
-    own(joining.state)  # after kit and name are checked: a misspelt one leaves no folder
+    own(joining.state)  # only now: a misspelt kit or name must leave no folder
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:
@@ -277,7 +274,7 @@ _looked_at: ContextVar[bool] = ContextVar("a script is imported for its function
 
 @contextmanager
 def only_importing() -> Iterator[None]:
-    """Makes `run_client` do nothing inside: a script is imported only for its functions."""
+    """Makes `run_client` do nothing, while a script is imported only for its functions."""
     token = _looked_at.set(True)
     try:
         yield
@@ -289,11 +286,11 @@ def only_importing() -> Iterator[None]:
 def run_client(
     make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:
-    """Runs a data holder's script: reads the command line, trains until the run is over.
+    """Runs a data holder's script: reads the command line, and trains until the run is over.
 
-    Where `secureps` imports the script for its functions, it does nothing. If something is wrong it
-    exits with one line on stderr: with status 78 if its plan, kit or settings have to be mended
-    first, with 75 if the run failed for all its clients, else with 1.
+    It does nothing if `secureps` imports the script only for its functions. After an error it exits
+    with one line on stderr, and status 78 if plan, kit or settings have to be mended first, 75 if
+    the run failed for all its clients, else 1.
 
     Args:
         make: builds the trainer from the `--set key=value` settings.
@@ -321,7 +318,7 @@ def run(
     build: Callable[[Joining, Mapping[str, Setting]], Trainer],
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """Runs a script as `run_client`, for trainers that need the joining options too."""
+    """Like `run_client`, for trainers that need the joining options too."""
     if _looked_at.get():
         return
     ignore_output_errors()
@@ -380,7 +377,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
 
 
 def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses a command line; a profile fills what it leaves out."""
+    """Parses a command line; a profile gives defaults."""
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
@@ -453,7 +450,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refuse_sealing(_: str) -> NoReturn:
-    """Tells a caller who still gives this option of 0.2.0 what to do."""
     raise argparse.ArgumentTypeError("is gone: leave it out; updates are sealed on the processor")
 
 
@@ -461,9 +457,9 @@ def _refuse_sealing(_: str) -> NoReturn:
 
 
 class Settings(Section):
-    """A script's settings, declared: a field for each, with its type and default.
+    """Declares a script's settings: a field for each, with its type and default.
 
-    Values are checked and converted; a setting that is no field is refused.
+    Values are checked and converted; a setting without a field is refused.
 
     Examples:
         >>> class Share(ps.Settings):
@@ -475,9 +471,9 @@ class Settings(Section):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """Reads the settings that `make(settings)` is given; ConfigError names all wrong ones.
+        """Reads the settings that `make(settings)` gets; ConfigError names all wrong ones.
 
-        A text is read as the field's type, as `--set` gives it.
+        A text, as `--set` gives it, is converted to the field's type.
         """
         return parse(cls, dict(settings), "--set")
 
@@ -505,7 +501,7 @@ def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
 def flatten_table(
     table: Mapping[str, Any], where: str, prefix: str = ""
 ) -> Iterator[tuple[str, Setting]]:
-    """Yields the plain values of a table, "a.b" for b of table a; else ConfigError."""
+    """Yields a table's values, "a.b" for b of table a; ConfigError if one is no plain value."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flatten_table(value, where, f"{prefix}{key}.")
@@ -532,7 +528,7 @@ class MissingSetting(KeyError):
 
 
 class Asked(dict[str, Any]):
-    """A dict of settings that remembers which keys were asked for, present or not."""
+    """A dict of settings that remembers which keys a script asked for, present or not."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:
         super().__init__(settings)
@@ -545,7 +541,6 @@ class Asked(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The setting, or `default`; the key counts as asked for."""
         self._asked.add(key)
         return super().get(key, default)
 
@@ -558,27 +553,25 @@ class Asked(dict[str, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
-        """All keys; all of them count as asked for."""
         self._asked.update(super().keys())
         return super().keys()
 
     def items(self) -> Any:
-        """All settings; all of them count as asked for."""
         self._asked.update(super().keys())
         return super().items()
 
     def refuse_misspelt(self) -> None:
-        """Raises ConfigError for an unused key that resembles a missing one."""
+        """Raises ConfigError if an unused key resembles a missing one."""
         known = set(super().keys())
         refuse_misspelt(known - self._asked, self._asked - known)
 
 
 EVERYBODYS = ("partition", "partitions")
-"""Settings that `up` and `simulate` give to every client."""
+"""The settings that `up` and `simulate` give every client."""
 
 
 def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that a script's `SETTINGS`, if any, does not declare."""
+    """Raises ConfigError for settings that a script's `SETTINGS`, if it has one, lacks."""
     declared = names.get("SETTINGS")
     if declared is None:
         return
@@ -591,9 +584,9 @@ def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
 
 
 def refuse_misspelt(given: set[str], wanted: set[str]) -> None:
-    """Raises ConfigError for a given key that is similar to a wanted one, and names both.
+    """Raises ConfigError for a given key that resembles a wanted one, and names both.
 
-    A key that is like none of them may be for code that has not asked yet.
+    Any other key may be for code that has not asked for it yet.
     """
     for key in sorted(given):
         for near in difflib.get_close_matches(key, sorted(wanted), 1, cutoff=0.75):

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 def is_flower_app(path: Path) -> bool:
-    """Whether a script is a Flower app: a project's folder, or a file that imports flwr.
+    """Tells whether a script is a Flower app: a project's folder, or a file that imports flwr.
 
-    The file is read, not run. One that defines `make` is a script, whatever else it uses.
+    The file is not run. If it defines `make`, it is no Flower app.
     """
     if path.is_dir():
         return True
@@ -57,7 +57,7 @@ def is_flower_app(path: Path) -> bool:
 
 def refuse_privacy(path: Path, plan: Plan) -> None:
     """Refuses a Flower app under a plan with record privacy, before anything starts."""
-    # Nothing here clips and noises the steps of an app: an epsilon for them would be false.
+    # An app takes its own steps, without clip and noise, so an epsilon would be false.
     federation = plan.section.federation
     numbers = () if federation is None else federation.records
     if record_privacy(plan, *numbers[:1]) is not None and is_flower_app(path):
@@ -69,8 +69,8 @@ def refuse_privacy(path: Path, plan: Plan) -> None:
 class Script:
     """A data holder's script, with `make(settings)` and perhaps `make_evaluator` and `central`.
 
-    Or a Flower app: then every client evaluates for itself, and nothing is trained centrally.
-    Raises ConfigError if it is neither or lacks an extra, ScriptFailed if it does not import.
+    It may also be a Flower app, which has no `central`. Raises ConfigError if it is neither or
+    lacks an extra, ScriptFailed if it does not import.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class Script:
     def make(
         self, settings: Mapping[str, Setting], state: Path | None = None, name: str = ""
     ) -> Trainer:
-        """Makes one client's trainer; `state` is its state folder, None for memory.
+        """Makes one client's trainer, with its `state` in a folder, or in memory if None.
 
         Raises ConfigError for an unknown setting, ScriptFailed if the script raised.
         """
@@ -110,7 +110,7 @@ class Script:
     def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
     ) -> Founded | None:
-        """Runs a Flower app's ServerApp, and returns its decisions; None if there is none."""
+        """Runs a Flower app's ServerApp once, and returns its decisions; None if there is none."""
         return (
             None
             if self._app is None
@@ -119,12 +119,12 @@ class Script:
 
     @property
     def takes_initial(self) -> bool:
-        """Whether the script takes the file of version 0 as its setting `initial`."""
+        """Whether the script has a setting `initial`, the file of version 0."""
         return self._app is not None
 
     @property
     def own_code(self) -> str:
-        """Why the script must run in its clients alone; empty if anybody may run it."""
+        """Why only clients may run the script; empty if anybody may."""
         return "" if self._app is None else self._app.own_code
 
     @property
@@ -144,7 +144,7 @@ class Script:
         return made
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
-        """Trains the baseline that holds all records; None if the script has none."""
+        """Trains the baseline on all records; None if the script has none."""
         train = self._functions.get("central")
         with blamed("central(settings)"):
             made = None if train is None else train(Asked(settings))
@@ -154,7 +154,7 @@ class Script:
 
 @contextmanager
 def without_arguments(path: Path) -> Iterator[None]:
-    """Gives a script a command line without arguments, because ours are not for it."""
+    """Hides our command line's arguments from a script."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield
@@ -163,10 +163,9 @@ def without_arguments(path: Path) -> Iterator[None]:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the file itself: no compiled file may stand in for the source that was checked."""
+    """Always compiles the source, because only the source was checked, not a compiled file."""
 
     def path_stats(self, path: str) -> NoReturn:
-        """Raises the error by which a loader learns that there is no compiled file."""
         raise OSError(f"{path} is compiled whenever it is loaded")
 
 
@@ -181,7 +180,7 @@ def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    # Processes that the script starts import it by this name, from the first folder of sys.path.
+    # A script's own processes import it by this name, from the first folder of sys.path.
     sys.modules[name] = module
     beside = str(path.parent.resolve())
     if sys.path[:1] != [beside]:

@@ -1,9 +1,9 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every payload is durable before its receipt exists. Under a one-time key, which the receipt gives to
-the holders, nobody can use a block before that: it may leave while others are sealed. In the clear,
-or under a holder's lasting key, no block may leave alone. A key that a committee shares stays in
-memory until nobody can ask for its update again: after a burnt cohort the integers are sealed anew.
+Every block is durable before its receipt exists. The receipt gives the shares of a one-time key to
+the holders, so nobody can use a block before that, and blocks may leave while others are sealed. In
+the clear, or under a holder's lasting key, no block may leave early. A one-time key stays in memory
+as long as its update may be needed again: after a burnt cohort the integers get a new key.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from secureps.store.spool import Spool
 
 Made = TypeVar("Made")
 Sealing = Generator[BlockHeader, None, Made]
-"""Seals blocks one by one; yields each that may leave before all are sealed."""
+"""Seals blocks one by one; yields each block that may leave before all are sealed."""
 
 
 def finish_sealing(sealing: Sealing[Made]) -> Made:
@@ -72,7 +72,7 @@ def draft_receipt(
     spends: Fact | None,
     unsafe: bool,
 ) -> Receipt:
-    """A receipt without blocks, shares and signature; `spends` is its cost in privacy."""
+    """Makes a receipt without blocks, shares and signature; `spends` is its cost in privacy."""
     charge = spends if isinstance(spends, Charge) else None
     release = spends if isinstance(spends, Release) else None
     none = ()
@@ -91,10 +91,10 @@ class OutboxSealer:
     """Seals the submissions of one client.
 
     Args:
-        committee: the key holders for an update of a group from a version.
+        committee: returns the key holders for an update of a group from a version.
         ledger: records every update and its cost before its one-time key is made.
-        threads: that seal pieces; the integers do not depend on their number.
-        announced: the newest keys of holders that have announced one after the kit's.
+        threads: how many threads seal pieces.
+        announced: returns the newest key of each holder that has replaced the one in the kit.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class OutboxSealer:
     def offer(
         self, pinned: Pinned, id: SubmissionId, values: NDArray[np.float32], unsafe: bool
     ) -> Sealed:
-        """Puts a founding model, float32 (values of the group,), into the outbox, in the clear."""
+        """Puts a founding model, float32 (values of the group,), in the clear into the outbox."""
         if self._ledger.has_trained(pinned.run.id, id.client):
             raise Refused(
                 "the coordinator asks for a founding model of a run to which this client has sent "
@@ -145,8 +145,8 @@ class OutboxSealer:
         """Encrypts an update; KitError if the kit has no key of a holder, or too many.
 
         Args:
-            receipt: its `draft`.
-            blocks: each block's number and integers on the grid, in sealing order.
+            receipt: from `draft_receipt`.
+            blocks: each block's number and integers, in sealing order.
         """
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
@@ -156,19 +156,19 @@ class OutboxSealer:
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
     def release(self, pinned: Pinned, rows: Sequence[UpdateReleased]) -> list[str]:
-        """Records updates together before any is sealed; says of each why it may not leave, if so.
+        """Records updates before any is sealed; returns why each may not leave, or an empty text.
 
-        One by one, each of many groups would wait for the disk. A kill after that may waste budget,
-        but leaves no update uncharged. Raises BudgetSpent beyond this client's budget over all
-        runs.
+        All are recorded together, because each write waits for the disk. A kill afterwards may
+        waste budget, but leaves no update uncharged. Raises BudgetSpent beyond this client's budget
+        over all runs.
         """
         privacy = pinned.plan.section.privacy
         return self._ledger.release(rows, OWN_DELTA if privacy is None else privacy.delta)
 
     def explain_excess(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> str:
-        """Says why this run may spend no more of a client; empty if a task is affordable.
+        """Says why a task would exceed this run's budget of a client; empty if it would not.
 
-        Only the ledger tells what the run has spent: it outlives a state folder that was lost.
+        The ledger tells what the run has spent, because it outlives a lost state folder.
         """
         if pinned.plan.section.privacy is None:
             return ""
@@ -193,7 +193,7 @@ class OutboxSealer:
         return tuple(filter(None, (self._ledger.warning(),)))
 
     def describe_spending(self, pinned: Pinned) -> str:
-        """Says in words what all runs have spent; empty where no budget bounds it."""
+        """Says what all runs have spent; empty if there is no budget."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
             return ""
@@ -202,11 +202,11 @@ class OutboxSealer:
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int
     ) -> Sealed:
-        """Encrypts the integers of an update anew, under a fresh key and sequence number.
+        """Encrypts the integers of an update again, under a new key and sequence number.
 
-        The holders stay those that the update was sealed for before, whatever the coordinator says
-        meanwhile: a base version that two committees open could be opened in two cohorts. Without a
-        one-time key the update gets only the other number.
+        The update stays sealed for the same key holders, whatever the coordinator says: if two
+        committees could open one base version, it could be opened in two cohorts. Without a
+        one-time key only the sequence number changes.
 
         Raises:
             InternalError: this process no longer has the update's key.
@@ -231,8 +231,8 @@ class OutboxSealer:
             adder.add(sums, self._read_sent(header), 1)
             opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
             pieces = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
-            # A committee's cipher opens and seals in the same pieces. After the last one the opener
-            # says whether they were right; if not, nothing of them is kept.
+            # The cipher opens and seals in the same pieces. After the last one the opener checks
+            # all of them; if it raises, `_put` deletes what was sealed.
             for piece, found in zip(
                 pieces, opener.pieces(header.block, adder.total(sums), slots), strict=True
             ):
@@ -245,7 +245,7 @@ class OutboxSealer:
 
     def _read_sent(self, header: BlockHeader) -> bytes:
         payload = self._outbox.get(header.key)
-        if payload_digest(payload) != header.digest:  # other integers would get the update's name
+        if payload_digest(payload) != header.digest:  # else other integers would get this name
             raise DamagedStore(
                 f"block {header.block} of {header.id} in this client's outbox is damaged, and is "
                 "not sealed again: look at the disk, and start the client again"
@@ -253,14 +253,14 @@ class OutboxSealer:
         return payload
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Deletes payloads by their spool keys, and their one-time keys."""
+        """Deletes payloads by their keys in the outbox, and their one-time keys."""
         for key in keys:
             self._outbox.delete(key)
             self._kept.pop(key, None)
 
     @contextmanager
     def all_or_none(self) -> Iterator[list[str]]:
-        """Yields a list for the keys of what enters the outbox; drops them after an error."""
+        """Yields a list for keys of payloads in the outbox; drops these payloads after an error."""
         put = list[str]()
         try:
             yield put
@@ -289,8 +289,8 @@ class OutboxSealer:
     ) -> Sealing[Sealed]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        Under a one-time key, which it shares among the `committee` (None: the one that is due), it
-        yields each block but the last, once it is in the outbox. If sealing fails, it deletes them.
+        With a one-time key, which it shares among the `committee` (None: the current one), it
+        yields every block but the last once it is in the outbox. If sealing fails, it deletes them.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
@@ -321,7 +321,7 @@ class OutboxSealer:
     def _share_key(
         self, pinned: Pinned, receipt: Receipt, key: OneTimeKey, sealed_for: KeyCommittee
     ) -> Receipt:
-        """Adds the shares of the one-time key to a receipt, which then lacks only its signature."""
+        """Adds the shares of the one-time key to a receipt."""
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)
@@ -338,7 +338,7 @@ class OutboxSealer:
             keys=tuple(number for number, _ in keys.values()),
             committee=sealed_for.committee,
         )
-        # Bound to the receipt, so that an envelope cannot be moved to another submission.
+        # Bind envelopes to the receipt, so that nobody can move one to another submission.
         envelopes = tuple(
             envelope.seal(
                 envelope.EnvelopePublicKey(key), shared.seeds_of(k), enveloped_part(receipt, name)

@@ -1,7 +1,7 @@
 """Sessions for data holders' own training loops: pull the model, train, push the update.
 
-The client of `client.runner` runs on a thread beside the caller's. Its trainer hands the model to
-the caller, and waits for the update.
+A client runs on a second thread. Its trainer hands the model to the caller's thread, and waits for
+the update.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from secureps.wording import named
 LEFT = "this client left the run"
 
 LEAVE_SECONDS = 30.0
-"""Seconds for pushed updates to arrive, and for the coordinator to learn that the client leaves."""
+"""How long a session that ends waits until its updates and its leaving have arrived."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +92,12 @@ class PulledModel(Mapping[str, Array]):
 class Session:
     """A client of a run for your own training loop, used in a `with`; made by `join`.
 
-    It joins when the `with` begins. If the block ends before the run does, the client leaves in
-    order: updates that were pushed arrive, then the coordinator is told that nobody need wait for
-    it. It may join again later with the same state. An exception that leaves the block passes on
-    unchanged, and stops the client at once, as if it had been killed: join again with the same
-    state, and it continues where it was.
+    It joins when the `with` begins. If the block ends before the run does, the client sends what
+    was pushed, and tells the coordinator not to wait for it. It may join again later with the same
+    state. An exception that leaves the block stops the client at once, as if it had been killed;
+    join again with the same state, and it continues where it was.
 
-    Its methods are for one thread. Each raises the error that ended the client, which says whose
+    Call its methods from one thread. Each raises the error that ended the client, which says whose
     fault it is.
 
     Examples:
@@ -153,10 +152,10 @@ class Session:
 
     @property
     def outcomes(self) -> Mapping[str, str]:
-        """The fate of each update so far, by the name that `push` returned.
+        """What became of each update, by the name that `push` returned.
 
         "included" in a version, "durable" once a checkpoint has that version; or "dropped" or
-        "lost", and the log says why.
+        "lost", for reasons that the log has.
         """
         return dict(self._exchange.outcomes)
 
@@ -165,8 +164,8 @@ class Session:
         """The newest totals that this client has pulled, by the name of the summed tensor.
 
         Read-only arrays, in the shapes and dtypes of the first parameters; zeros before a sum is
-        opened, empty before the first pull. Once the run is over they are the last ones, unless
-        this client left early or was still training.
+        opened, empty before the first pull. After the run they are the last totals, unless this
+        client left early or was still training.
         """
         pulled = self._exchange.newest
         return {name: pulled[name] for name in sorted(self._summed())} if pulled else {}
@@ -174,11 +173,12 @@ class Session:
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.
 
-        The same version may come again, after its updates were lost: push the same update once
-        more, and no more privacy is spent.
+        The same version may come again after its updates were lost. The same update can then be
+        pushed again, without spending more privacy.
 
         Returns:
-            None once the run is over, or this client's budget is spent: `finished` says which.
+            the model; None once the run is over, or this client's budget is spent (`finished` says
+            which).
 
         Raises:
             ScriptFailed: nothing was pushed for the model that was pulled before.
@@ -207,22 +207,23 @@ class Session:
         """Clips, noises and seals an update of the pulled model, as the plan says.
 
         Returns when the sealed update is durable in this client's outbox, and its cost in its
-        journal and ledger. From then on the same bytes are sent until the coordinator has them,
-        also after a kill. The rule decides whether the update becomes part of a version: `outcomes`
-        tells later.
+        journal and ledger. From then on the client sends the same bytes until the coordinator has
+        them, also after a kill. The rule decides whether the update becomes part of a version;
+        `outcomes` tells later.
 
         Args:
             delta: the difference to the model: a finite array for each tensor, of its shape.
                 Tensors that the plan has frozen may be left out, here and in `parameters`.
             parameters: the whole new model, in place of `delta`.
             sums: what this client adds to each tensor that the plan sums: whole numbers within the
-                plan's `bits`, of the tensor's shape. They stand in neither of the two above.
-            examples: how many records it comes from; default: the number told to `join`.
+                plan's `bits`, of the tensor's shape. `delta` and `parameters` may not
+                have these tensors.
+            examples: how many records it comes from; default: the number given to `join`.
             metrics: numbers about the training, for this client's terminal alone.
             steps: optimizer steps taken.
 
         Returns:
-            the names of the updates, one for each group; none if nobody wants it any more.
+            the names of the updates, one for each group; none if the update is not needed any more.
 
         Raises:
             ScriptFailed: nothing was pulled, or the update does not fit the model; nothing was
@@ -246,15 +247,14 @@ class Session:
     def push_sum(
         self, sums: Mapping[str, ArrayLike], *, examples: int | None = None
     ) -> tuple[str, ...]:
-        """Pushes what this client adds to the sums of a plan that trains no model.
+        """Pushes what this client adds to the sums of a plan that trains no model; see `push`.
 
-        `totals` has what came of it after the next pull. Arguments, result and errors are those of
-        `push`.
+        After the next pull `totals` has the result.
         """
         return self.push({}, sums=sums, examples=examples)
 
     def _summed(self) -> frozenset[str]:
-        """The names of the tensors that the run sums; it has pulled a model."""
+        """The names of the tensors that the run sums, once a model was pulled."""
         assert self._executor is not None
         machine = self._executor.machine
         assert isinstance(machine, Member)
@@ -277,13 +277,13 @@ class Session:
         executor = make_member(kit, site, stores, metered, terms=terms)
         executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor
-        if self._exchange.is_over:  # it was stopped before there was anything to stop
+        if self._exchange.is_over:  # `_stop` was called before there was an executor
             executor.stop()
         self._exchange.note_start()
         return executor
 
     def _leave(self) -> None:
-        """Leaves the run in order, if the client has joined it; then stops the client."""
+        """Leaves the run, if the client has joined it; then stops the client."""
         executor = self._executor
         try:
             if executor is not None and executor.run and self._exchange.end is None:
@@ -300,7 +300,7 @@ class Session:
         self._thread.join()
 
     def _raise_end(self) -> None:
-        """Raises what ended the client, once."""
+        """Raises the error that ended the client, once."""
         end = self._exchange.end
         if isinstance(end, BaseException) and not self._raised:
             self._raised = True
@@ -339,37 +339,37 @@ def join(
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
-    The guarantees, rules and ledgers are those of `run_client`.
+    Otherwise the client is the same as that of `run_client`.
 
     Args:
         kit: the start-up kit's folder.
-        plan: the plan that this client agrees to; a run of any other plan is refused.
+        plan: the plan that this client agrees to; it refuses a run of any other plan.
         server: HOST:PORT of the coordinator.
-        name: this client's, on the kit's roster.
-        initial: version 0, every tensor by name, or a function of a seed that makes it. The values
-            count if this client founds the run; shapes and dtypes always. Views of one memory (tied
-            weights, as in a `state_dict`) travel once.
-        examples: how many records it trains on; public, where the plan weights by examples.
-        evaluate: judges a model on held-out records, where the plan asks for it; called in another
+        name: this client's name on the kit's roster.
+        initial: version 0, every tensor by name, or a function of a seed that makes it. Its values
+            are used only if this client founds the run. Views of one memory (tied weights, as in a
+            `state_dict`) are sent once.
+        examples: how many records it trains on; public if the plan weights by examples.
+        evaluate: evaluates a model on held-out records, if the plan asks for it; called in another
             thread, between a push and the next pull.
         touches: rows of sparse tensors that its records touch, by name: int64, ascending. The
-            operator of the coordinator sees which row-blocks these are.
-        private_steps: the loop takes the private steps of a plan with record-level privacy itself:
-            it samples records, clips each gradient, and adds noise from `config.secret`.
+            operator of the coordinator sees their row-blocks.
+        private_steps: confirms that the loop takes the private steps of a plan with record-level
+            privacy: it samples records, clips each gradient, and adds noise from `config.secret`.
         state: the folder of journal, outbox and seed; default: KIT/state/NAME.
         budget: the epsilon at which this client stops, whatever the plan says.
         threshold: the least number of key holders who must agree to open a sum.
-        records: the number of records to count by and to publish, however many there are.
+        records: the number of records to count by and to publish, whatever the true number is.
         ledger: the file of what its records spend over all runs; default: beside the kit.
-        threads: that seal updates.
-        ca_fingerprint: refuse a kit that another CA has signed.
-        unsafe_seed: makes it repeatable, without privacy; needs `insecure_for_tests`.
-        insecure_for_tests: says that no real data is at stake.
-        insecure: without TLS, to a coordinator and shards on loopback.
+        threads: how many threads seal updates.
+        ca_fingerprint: the CA that must have signed the kit.
+        unsafe_seed: makes the run repeatable, without privacy; needs `insecure_for_tests`.
+        insecure_for_tests: confirms that no real data is at stake.
+        insecure: connect without TLS, to a coordinator and shards on loopback.
         passphrase_fd: an open file whose first line is the passphrase of its private keys; without
-            one a terminal is asked, if the keys have a passphrase.
-        site: the file of what this site allows, whatever the plan says (docs/site.md). Of its
-            limits and these options the stricter hold.
+            one the client asks for it at a terminal, if the keys have a passphrase.
+        site: the file of what this site allows, whatever the plan says (docs/site.md). The
+            stricter of its limits and these options apply.
         pin: "auto", "off" or a NUMA node, whose CPUs and memory this process then uses
             (docs/tuning.md).
 
@@ -429,7 +429,7 @@ def _make_model(
     parameters: Mapping[str, ArrayLike] | None,
     sums: Mapping[str, ArrayLike],
 ) -> Parameters:
-    """Makes the new model from the delta or the whole; ScriptFailed if the update is not usable."""
+    """Makes the new model from the delta or the parameters; ScriptFailed if they do not fit."""
     if summed ^ sums.keys():
         raise ScriptFailed(
             f"push: the plan sums {named(sorted(summed)) or 'nothing'}, and sums= has "
@@ -487,10 +487,7 @@ def _demand_finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _demand_private(config: FitConfig, result: FitResult) -> None:
-    """Refuses an update that breaks record-level privacy, while the session can still continue.
-
-    The ledger charges the plan's steps: with more steps epsilon would be more than is counted.
-    """
+    """Refuses an update that breaks record-level privacy, while the session can still continue."""
     if result.steps != config.settings["local_steps"]:
         raise ScriptFailed(
             f"push: the plan charges for {config.settings['local_steps']} private steps, and "
@@ -503,16 +500,13 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
 
 
 class Left(BaseException):
-    """Ends a training whose session is closed.
-
-    A BaseException, because `blamed` would report an Exception as a fault of the script.
-    """
+    """Ends a training whose session is closed; `blamed` would blame the script for an Exception."""
 
 
 class Exchange(Meter):
     """Hands models and updates between the client's worker thread and the caller's thread.
 
-    As the client's meter it hears which records are durable.
+    It is also the client's meter, to hear which records are durable.
     """
 
     def __init__(self) -> None:
@@ -539,7 +533,7 @@ class Exchange(Meter):
             return self._pushed
 
     def note_sealed(self, ids: set[str]) -> None:
-        """Notes the ids of the sealed updates; `give` returns once all of them are journalled."""
+        """Notes which updates were sealed; `give` returns once all of them are journalled."""
         with self._changed:
             self._sealed = ids
             self._changed.notify_all()
@@ -556,13 +550,11 @@ class Exchange(Meter):
             self._changed.notify_all()
 
     def note_start(self) -> None:
-        """Notes that the client is put together; it may still have to join."""
         with self._changed:
             self._started = True
             self._changed.notify_all()
 
     def note_end(self, end: Halt | BaseException) -> None:
-        """Notes that the client ended, and why."""
         with self._changed:
             self.end = end
             self._changed.notify_all()
@@ -570,12 +562,12 @@ class Exchange(Meter):
     # --- the caller's side ----------------------------------------------------------
 
     def wait_for_start(self) -> None:
-        """Waits until the client is put together, or has ended."""
+        """Waits until the client exists, or has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._started or self.is_over)
 
     def take(self) -> PulledModel | None:
-        """The next model to train from; None once the run is over."""
+        """Waits for the next model to train from; None once the run is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked is not None or self.is_over)
             model, self._asked = self._asked, None
@@ -594,14 +586,14 @@ class Exchange(Meter):
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
-        """Ends all training: every wait for a model or an update returns without one."""
+        """Ends every wait for a model or an update."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
     def is_over(self) -> bool:
-        """True once the session was closed or its client ended."""
+        """Whether the session was closed, or its client has ended."""
         return self._closed or self.end is not None
 
 
@@ -640,7 +632,7 @@ class ExchangeTrainer:
         return self.exchange.ask(PulledModel(parameters, config))
 
     def take_totals(self, parameters: Parameters) -> None:
-        """Takes what was pulled last, totals of sum groups among it."""
+        """Keeps what was pulled last, for `Session.totals`."""
         for array in parameters.values():
             array.flags.writeable = False
         self.exchange.newest = parameters
@@ -666,6 +658,8 @@ class ExchangeWorker:
         except Left:
             return Leave(LEFT)
         sealing = isinstance(task, Contribute | SealOn)
-        if sealing and isinstance(done, Contributed) and not done.again:  # again: sealed anew
+        if (
+            sealing and isinstance(done, Contributed) and not done.again
+        ):  # with `again` it is sealed again later
             self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
         return done

@@ -20,11 +20,11 @@ class SitePolicy:
     """A site's limits, whatever a plan says.
 
     Args:
-        ledger: the file of what its records spend over all runs; None: it names none.
-        records: the public number by which its clients count; None: it does not say.
-        scripts: SHA-256 digests of the scripts that may run, hex (`script_digest`); None: any.
+        ledger: the file of what its records spend over all runs, if it names one.
+        records: the public number by which its clients count, if it gives one.
+        scripts: SHA-256 digests, hex, of the scripts that may run (`script_digest`); None: any.
         network: whether a script may use the network.
-        where: the file, for errors.
+        where: the policy's file, for errors.
     """
 
     terms: Terms = NO_TERMS
@@ -37,11 +37,11 @@ class SitePolicy:
     def demand_script(self, script: Path | None) -> None:
         """Raises ConfigError unless this script may run; None is a script without a file.
 
-        The digest covers the one file, not its imports or data; or all files in an app's folder.
+        The digest covers the script's file, not its imports or data; or all files in a folder.
         """
         if self.scripts is None:
             return
-        # A plan may name a device or a pipe, whose bytes never end.
+        # A malicious plan may name a device or a pipe, whose bytes never end.
         if script is None or not (script.is_file() or script.is_dir()):
             what = "a script without a file" if script is None else f"{script}: no file"
             raise ConfigError(
@@ -60,7 +60,7 @@ class SitePolicy:
             os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # nor do processes that it starts
 
     def demand_running(self) -> None:
-        """Raises ConfigError unless the script that Python was started with may run as it does."""
+        """Raises ConfigError unless the script that Python was started with may run."""
         if not self.network:
             raise ConfigError(
                 f"{self.where}: network = false: this script runs in the client's own process, "
@@ -70,7 +70,7 @@ class SitePolicy:
         self.demand_script(Path(file) if file else None)
 
     def choose_records(self, option: int | None) -> int | None:
-        """The number to count by; ConfigError if the option contradicts this site's."""
+        """Returns the number to count by; ConfigError if the option contradicts this site's."""
         if self.records is None or option in (None, self.records):
             return self.records or option
         raise ConfigError(
@@ -79,7 +79,7 @@ class SitePolicy:
         )
 
     def choose_ledger(self, option: Path | None) -> Path | None:
-        """The ledger to charge; ConfigError if the option names another than this site's."""
+        """Returns the ledger to charge; ConfigError if the option contradicts this site's."""
         if self.ledger is None or option is None or option.absolute() == self.ledger:
             return self.ledger or option
         raise ConfigError(
@@ -110,15 +110,15 @@ def read_site(path: Path) -> SitePolicy:
 
 
 def script_digest(script: Path) -> str:
-    """The SHA-256 digest of a file; of an app's folder the digest that this prints in it:
+    """Computes the SHA-256 digest of a file; for a folder the digest that this prints there:
 
         find . -type f -not -path '*/.*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 
-    All files count, also compiled ones, which Python may run in place of the sources; but nothing
-    whose name or folder begins with a dot, which Python does not import.
+    It covers compiled files too, which Python may run in place of the sources. It leaves out names
+    and folders that begin with a dot, which Python does not import.
 
     Raises:
-        ConfigError: something in the folder is no file, or has a name that sha256sum escapes.
+        ConfigError: an entry of the folder is no file, or has a name that sha256sum escapes.
     """
     if not script.is_dir():
         return hashlib.sha256(script.read_bytes()).hexdigest()

@@ -1,12 +1,10 @@
 """`TorchTrainer`: local SGD, or DP-SGD, on a PyTorch model.
 
-Beside it only what it calls, and `device`, import torch.
-
 All randomness comes from `FitConfig.seed`, in separate streams: the order of batches (or Poisson
-sampling), gradient noise, layers such as dropout. A fit's streams are also bound to the settings
-and the model it starts from (of a tensor in `touches`, to those rows), so that a server that asks
-twice under one version cannot subtract one answer from the other and with it the noise. torch's
-global generators are put back as they were; since they are global, fits in one process take turns.
+sampling), gradient noise, layers such as dropout. The streams also depend on the settings and the
+model that a fit starts from (of a tensor in `touches`, on those rows). So a malicious server that
+has two models trained under one version cannot remove the noise by a subtraction. torch's global
+generators are restored after each fit; because they are global, fits in one process take turns.
 """
 
 from __future__ import annotations
@@ -76,9 +74,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators with 63 bits, for code that is not ours.
+    """Seeds torch's global generators with 63 bits, for an app's code.
 
-    Restores their state on exit, except on CUDA devices that this code is the first to use.
+    Restores their state on exit, except on CUDA devices that the app is the first to use.
     """
     begun: Callable[[], bool] = torch.cuda.is_initialized
     used = range(torch.cuda.device_count()) if begun() else ()
@@ -90,44 +88,43 @@ def seeded(seed: int) -> Iterator[None]:
 class TorchTrainer:
     """A `Trainer` of a PyTorch model on tensors held in memory.
 
-    A tensor that the model has under several names (tied weights) travels once, and is there under
-    all of them. Entries of `state_dict` that are no tensors stay as the constructor makes them, and
-    never travel. Buffers of integers and booleans (the counter of a BatchNorm, tables of indices)
-    leave `fit` as they came: they add nothing to an update, nor to its norm, which is clipped.
+    A tensor that the model has under several names (tied weights) is sent once, and `fit` and
+    `evaluate` have it under all of them. Entries of `state_dict` that are no tensors stay as the
+    constructor makes them, and are not sent. `fit` does not change buffers of integers and booleans
+    (the counter of a BatchNorm, tables of indices), so they add nothing to an update or its norm.
 
-    If the model has a BatchNorm, no batch has a single record: the last batch of a pass then takes
-    another record again. Running statistics of a BatchNorm are averaged as all tensors are; a
-    variance below 0 counts as 0. Under client-level privacy, whose noise would ruin them, the plan
-    must keep them `local`. Record-level privacy refuses BatchNorm, which mixes records.
+    If the model has a BatchNorm, a last batch of a single record gets a second record again. A
+    BatchNorm's running statistics are averaged like all tensors; a variance below 0 counts as 0.
+    Under client-level privacy, whose noise would ruin them, the plan must keep them `local`.
+    Record-level privacy refuses BatchNorm, which mixes records.
 
     Args:
-        model: makes a fresh model with random weights. It is called for every use; it and the
-            model's `forward` must take randomness from torch's global generator only. Several
-            processes can hold one model together if it has a method `shards()`, which gives its
-            parts, such as its blocks: tensors are gathered one part at a time.
+        model: makes a new model with random weights. It is called for every use; it and the model's
+            `forward` must take randomness from torch's global generator only. Several processes can
+            hold one model together if it has a method `shards()`, which returns its parts, such as
+            its blocks; tensors are gathered one part at a time.
         train: (inputs, targets) to train on, arrays or tensors; the first dimension of both counts
             records, at least one.
         held_out: (inputs, targets) to evaluate on, at least one record, none of them in `train`.
         loss: (outputs, targets) -> a scalar, a mean over the records (a sum would be scaled
             wrongly). Under record-level privacy the model and the loss see one record at a time:
-            the first dimension of what every layer takes and gives counts records, of which there
-            is one, and `forward` keeps nothing from one call to the next.
+            the first dimension of every layer's input and output counts records, of which there is
+            one, and `forward` keeps nothing from one call to the next.
         metrics: further measures for `evaluate`, by name, like `loss` but of all held-out records
             at once, on the CPU; they need a model whose output is one tensor. Default: `accuracy`
-            where the model scores classes, [records, classes, ...], and targets are classes; else
-            none.
-        device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on the same
-            device, torch and number of threads; CUDA 10.2 and later need
-            CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
+            if outputs are scores of classes, [records, classes, ...], and targets are classes.
+        device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat with the
+            same device, torch and number of threads; CUDA 10.2 and later need
+            CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, and torch stops without it.
         touches: int64 rows by name of tensor, ascending: the rows that these records touch
-            (`Trainer` says who may see that). The other rows of these tensors leave `fit` as they
-            came, whatever the weight decay.
+            (`Trainer` says who sees that). `fit` does not change the other rows of these tensors,
+            whatever the weight decay.
 
     Raises:
-        ScriptFailed: there are no records, or not as many inputs as targets; inputs have a type
-            that the model does not take; targets are no classes of the model, for cross entropy;
-            `touches` has rows that do not ascend, or that the model does not have; or the model is
-            compiled (`torch.compile`), which every method refuses.
+        ScriptFailed: there are no records, or not as many inputs as targets; the model does not
+            take the inputs' type; cross entropy's targets are no classes of the model; `touches`
+            has rows that do not ascend, or that the model does not have; or the model is compiled
+            (`torch.compile`), which every method refuses.
         ConfigError: there is no such device.
 
     Examples:
@@ -160,13 +157,13 @@ class TorchTrainer:
             name: _demand_ascending(name, rows) for name, rows in (touches or {}).items()
         }
         with self._reproducible(b"", "load"):
-            # torch loads another second's worth of itself: now, not in the first round
+            # torch loads more of itself, for a second: now, not in the first round
             module = self._make_model()
             if reason := _find_lacking(_tensors_of(module), self._touches):
                 raise ScriptFailed(f"touches: the model's {reason}")
             held = {"train": self._train, "held_out": self._held_out}
             self._no_classes = refuse_records(module, loss, held)
-        if "held_out" in self._no_classes:  # which no privacy covers
+        if "held_out" in self._no_classes:  # no privacy covers these records
             raise ScriptFailed(self._no_classes["held_out"])
         self._tied_names = _ties(module)
         self._has_shards = ranks.shards_of(module) is not None
@@ -205,12 +202,12 @@ class TorchTrainer:
                 refuse_model(self._make_model().train())
 
     def _refuse_targets(self, privacy: RecordPrivacy | None) -> None:
-        """Refuses classes out of range (ScriptFailed); under privacy such a record adds nothing."""
+        """Raises ScriptFailed for classes out of range; under privacy they add nothing instead."""
         if privacy is None and "train" in self._no_classes:
             raise ScriptFailed(self._no_classes["train"])
 
     def kinds(self) -> dict[str, Kind]:
-        """The kind of each tensor: "statistics" are running means and variances."""
+        """The kind of each tensor; running means and variances are "statistics"."""
         with self._reproducible(b"", "load"):
             module = self._make_model()
         statistics = {
@@ -240,11 +237,10 @@ class TorchTrainer:
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Trains from `parameters` on the training records; a pure function, to the last bit.
 
-        Plain SGD goes through shuffled passes over the records. With `config.privacy` every step
-        draws its own Poisson sample, which may be empty (then the step adds noise alone), and
-        divides by the expected batch size, a public number (`RecordPrivacy.expected_batch`): the
-        true size stays private. The noise is floating-point Gaussian (for its weakness see Mironov
-        2012).
+        Plain SGD makes shuffled passes over the records. With `config.privacy` every step draws its
+        own Poisson sample, which may be empty (then the step adds noise alone), and divides by the
+        public expected batch size (`RecordPrivacy.expected_batch`), because the true size is
+        private. The noise is floating-point Gaussian (for its weakness see Mironov 2012).
 
         Args:
             parameters: every tensor by name, as `parameters` gives them.
@@ -254,11 +250,11 @@ class TorchTrainer:
             the trained model. Its metrics have `loss`, the mean over the steps; under privacy none.
         Raises:
             ConfigError: an unknown setting, or a value of the wrong type or out of range.
-            PlanRefused: the model cannot be trained under this privacy; rows are left out under
-                privacy, because the choice of rows tells about records; or several processes train
-                together under privacy.
+            PlanRefused: the model cannot be trained under this privacy; or there are `touches`
+                under privacy, because the choice of rows tells about records; or several processes
+                train together under privacy.
             WrongShape: `parameters` are not this model's.
-            NotFinite: the loss or a tensor became NaN or infinite; says after how many steps.
+            NotFinite: the loss or a tensor became NaN or infinite.
             ScriptFailed: the device has no memory left, or the model is compiled.
         """
         held = self.fit_held(parameters, config)
@@ -266,11 +262,7 @@ class TorchTrainer:
         return replace(held, parameters=here)
 
     def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
-        """Trains as `fit`; on CUDA float32 and float64 tensors of the result stay on the device.
-
-        They are `client.trainer.HeldTensor`s: NumPy takes them for arrays, and copies them to the
-        host.
-        """
+        """Trains as `fit`, but leaves floating-point results on a CUDA device (`HeldTensor`)."""
         if config.privacy is not None and self._touches:
             raise PlanRefused(
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
@@ -301,15 +293,15 @@ class TorchTrainer:
         return FitResult(whole, records, metrics, steps)
 
     def follow(self) -> str | None:
-        """Trains what the client's process orders, until it is dismissed, in a process that helps.
+        """Trains what the client's process orders, until it is dismissed; returns why it ended.
 
-        Returns why it ended; None if this process is the client's.
+        Returns None at once if this process is the client's.
         """
         if not ranks.is_group() or ranks.is_client():
             return None
         with ranks.failing_together():
             while (heard := ranks.receive_order()) is not None:
-                with suppress(NotFinite):  # all have met it: the client says so, and decides
+                with suppress(NotFinite):  # all processes meet it; the client's reports it
                     if heard[1] == ranks.EVALUATION:
                         self._evaluate(heard[0])
                     else:
@@ -326,7 +318,7 @@ class TorchTrainer:
         order: ranks.Order,
         privacy: RecordPrivacy | None,
     ) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Trained tensors, with integers as they came, and the metrics of the training."""
+        """Returns trained tensors, with unchanged integers, and the metrics of the training."""
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._load(parameters).train()
@@ -356,7 +348,7 @@ class TorchTrainer:
             return ranks.state_of(module, state), metrics
 
     def _leave(self, name: str, tensor: Tensor) -> Any:
-        """A trained tensor: left on its device, if updates are made there, else copied."""
+        """Leaves a trained tensor on its device if updates are made there; else copies it."""
         stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
         if stays and name not in self._touches:
             return HeldTensor(tensor.detach())
@@ -404,11 +396,10 @@ class TorchTrainer:
         return EvaluateResult(loss, len(x), metrics)
 
     def _data(self, privacy: RecordPrivacy | None) -> bytes:
-        """A digest of the records; empty without privacy.
+        """A digest of the records, to derive noise from; empty without privacy.
 
-        The noise is bound to it. Otherwise a client that lost state, removed a record and repeated
-        a version would add the same noise, which cancels in the difference: the difference is the
-        record.
+        Else a client that lost its state, removed a record and repeated a version would add the
+        same noise again, and the difference of the two updates would show the record.
         """
         if privacy is None:
             return b""
@@ -421,7 +412,7 @@ class TorchTrainer:
         return self._digest
 
     def _select_touched(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
-        """The part of a model that training depends on; of tensors in `touches` only these rows."""
+        """Reduces a model to what training depends on: of tensors in `touches` only these rows."""
         reason = _find_lacking(parameters, self._touches)
         if reason is not None:
             raise WrongShape(f"not a state of this trainer's model: {reason}")
@@ -444,7 +435,7 @@ class TorchTrainer:
                     array = np.rint(array)
                 own.copy_(torch.from_numpy(np.array(array)))
         for layer in module.modules():
-            # rounding, or a server's momentum, takes the mean of small variances below 0
+            # rounding, or a server's momentum, may make a small mean variance negative
             variance = getattr(layer, "running_var", None)
             if isinstance(variance, Tensor):
                 variance.clamp_(min=0)
@@ -456,7 +447,7 @@ class TorchTrainer:
         cuda = self._device.type == "cuda"
         forked = torch.random.fork_rng([self._device] if cuda else [])
         with _GLOBAL_GENERATORS, shapes_agree(), forked:
-            # torch.manual_seed would also reseed devices that are not put back
+            # torch.manual_seed would also seed devices that are not restored
             torch.default_generator.manual_seed(seed_of(key, purpose))
             if cuda:
                 with torch.cuda.device(self._device):
@@ -478,7 +469,7 @@ class TorchTrainer:
 def _shuffle_batches(
     rng: np.random.Generator, records: int, size: tuple[int, int], steps: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yields `steps` batches of shuffled passes; a short one has the second `size` at least."""
+    """Yields `steps` batches of shuffled passes; `size` has the most and the least records."""
     order = rng.permutation(records)
     start, (most, least) = 0, size
     for _ in range(steps):
@@ -490,7 +481,7 @@ def _shuffle_batches(
 
 
 def _tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """A model's state, without entries that are no tensors; the model's own tensors, not copies."""
+    """The tensors of a model's state, not copied; leaves out entries that are no tensors."""
     state = module.state_dict(keep_vars=True)
     return {name: each for name, each in state.items() if isinstance(each, Tensor)}
 
@@ -509,7 +500,7 @@ def _classifies(outputs: Any, targets: Tensor) -> bool:
 
 
 def _to_array(tensor: Tensor) -> Array:
-    """A copy on the host; bfloat16, which NumPy lacks, becomes float32."""
+    """Copies a tensor to the host; bfloat16, which NumPy lacks, becomes float32."""
     dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
     order = torch.contiguous_format
     return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
@@ -571,7 +562,7 @@ def _find_device(name: str) -> torch.device:
 def fit_key(
     parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
 ) -> bytes:
-    """A key of 32 bytes for one fit: BLAKE2b of seed, secret, records and the server's choices."""
+    """Makes a fit's key: BLAKE2b-256 of seed, secret, records and what the server chose."""
     digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
     versions = sorted((name, int(version)) for name, version in config.versions.items())
     privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
@@ -599,9 +590,9 @@ def seed_of(key: bytes, purpose: str) -> int:
 def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
     """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
 
-    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), few enough to try
-    them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624 words of
-    32 bits in 8 bytes each. On other devices a generator has its seed alone.
+    On the CPU one is enough. torch uses only the low 32 bits of a seed (mt19937), and an attacker
+    could try them all, so its state is filled from SHAKE-256 instead: 24 bytes of header, then 624
+    words of 32 bits in 8 bytes each. On other devices a generator takes nothing but a seed.
     """
     if device.type != "cpu":
         return tuple(torch.Generator(device=device).manual_seed(seed) for seed in noise_seeds(key))
@@ -615,10 +606,10 @@ def noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator,
 
 
 def noise_seeds(key: bytes) -> tuple[int, ...]:
-    """Four seeds of 64 bits; the noise is the sum of their Gaussians.
+    """Derives four seeds of 64 bits; the noise is the sum of their Gaussians.
 
     The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
-    other two: 2^128 of work and memory.
+    other two, which takes 2^128 of work and memory.
     """
     wide = derive(key, "noise")
     return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))

@@ -1,22 +1,14 @@
-"""The `Trainer` Protocol, which a data holder implements, and the values it takes and returns.
+"""The `Trainer` Protocol, which a data holder implements, and how clients call it.
 
-A trainer sees plain NumPy arrays and a `FitConfig`, and keeps nothing between calls but what it
-could make again from the base versions alone: a client that was killed is started again and must
-repeat the same bits.
+| | |
+|---|---|
+| `FitConfig`, `FitResult`, `EvaluateResult` | what its methods take and return |
+| `blamed` | turns failures of its code into one line that says what raised, and where |
+| `convert_fit`, `convert_evaluation` | check its results, and convert them to arrays and numbers |
+| `judge` | evaluates a model, and reads the plan's metrics |
 
-Turns failures of the data holder's own code into one line that says what raised, and where.
-
-The traceback is for the author of the code, and goes to the log at DEBUG (`secureps join
---verbose`).
-
-Checks and converts what a data holder's functions return, native trainers and Flower apps alike.
-
-What cannot be converted is refused by its key; `blamed` adds the function. Examples and steps may
-be any whole number (`3.0`, `np.int64(3)`); a loss or metric any number or tensor of one; a tensor
-anything that NumPy takes. A metric that is no number is left out, unless it is one of the plan's.
-`initial_model.conform` then casts a trained tensor to the run's type.
-
-Evaluates a model on a data holder's held-out records, and reads a plan's metrics.
+A trainer may keep nothing between calls that it could not make again from the base versions,
+because a killed client starts again and must repeat the same bits.
 """
 
 from __future__ import annotations
@@ -62,10 +54,10 @@ Setting = float | int | str | bool
 """One value of a plan's `[training]` table."""
 
 SEED_BITS = 63
-"""A seed is an integer in [0, 2^63): it fits a signed 64-bit field."""
+"""A seed is in [0, 2^63), so that it fits into a signed integer of 64 bits."""
 
 SECRET_BYTES = 32
-"""Length of the secret that noise is made from: too many values to try."""
+"""The length of the secret that noise is made from; nobody can try all its values."""
 
 
 def _require(condition: bool, text: str) -> None:
@@ -87,8 +79,8 @@ class RecordPrivacy:
         max_grad_norm: finite, above 0.
         sample_rate: in (0, 1].
         delta: in (0, 1), for the accountant; training does not use it.
-        records: the public number of records, at least 1, that a training is told it has; None
-            under `adjacency = "zero-out"`, where the exact number is public.
+        records: the public number of records, at least 1, that the expected batch follows from;
+            None under `adjacency = "zero-out"`, where the true number is public.
 
     Raises:
         ConfigError: a value is not finite or out of range.
@@ -130,7 +122,7 @@ class RecordPrivacy:
 def record_privacy(plan: Plan, records: int | None = None) -> RecordPrivacy | None:
     """The record-level mechanism of a plan; None if it has none.
 
-    `records` is the public number in the client's own settings; PlanRefused if the plan wants one
+    `records` is the public number in the client's own settings; PlanRefused if the plan needs one
     and there is none.
     """
     privacy = plan.section.privacy
@@ -151,14 +143,14 @@ class FitConfig:
 
     Args:
         versions: base version of every group, by the group's name.
-        seed: 63 bits. All randomness of the fit comes from it, or from it and `secret`. Like
-            `secret` it is left out of `repr`.
+        seed: 63 bits. All randomness of the fit must come from it, or from it and `secret`. `repr`
+            shows neither.
         settings: the plan's training settings (learning rate, local steps, ...), public.
         privacy: the record-level mechanism to train under, or None.
         work: the part of its local steps that this training takes, in (0, 1]: rounded down, but one
             at least. Below 1 only under a plan with `[work]`, never with `privacy`.
-        secret: 32 bytes, from which the noise of `privacy` must be made: whoever knows them can
-            subtract it. They come from the secret seed of this client, never from the server, and
+        secret: 32 bytes from which the noise of `privacy` must be made; somebody who knows them can
+            subtract the noise. They come from this client's secret seed, never from the server, and
             differ between submissions. Empty without privacy.
 
     Raises:
@@ -199,9 +191,9 @@ class FitResult:
     Args:
         parameters: every tensor by name, in the order of `Trainer.parameters`; the whole new model,
             not the difference. Left out of `repr`: it is private until encrypted.
-        examples: records held for training. The client counts by this number and publishes it in
-            its receipt, unless all clients count alike, or it counts by a number of its site
-            (`--records`) or of the plan (`RecordPrivacy.records`). With 0 it sends no update.
+        examples: the number of records trained on. The client counts by it and publishes it in its
+            receipt, unless all clients count alike, or the site (`--records`) or the plan
+            (`RecordPrivacy.records`) gives another number. With 0 it sends no update.
         metrics: finite numbers about the training; empty under `RecordPrivacy`, because a training
             loss is computed from records without noise.
         steps: optimizer steps taken; under `RecordPrivacy` the accountant composes over them.
@@ -227,10 +219,10 @@ class FitResult:
 class EvaluateResult:
     """Mean loss and metrics of a model over held-out records, which it was never trained on.
 
-    They are exact values: `RecordPrivacy` does not cover them. Where a plan evaluates, they leave
+    The values are exact, and `RecordPrivacy` does not cover them. If the plan evaluates, they leave
     this client as encrypted integers, and everybody sees their mean over at least the minimum
-    cohort; no epsilon covers the held-out records. A designated evaluator's values are published as
-    they are.
+    cohort; no epsilon covers the held-out records. The values of a designated evaluator are
+    published unchanged.
 
     Args:
         loss: None if there is none.
@@ -264,56 +256,55 @@ class Evaluator(Protocol):
 
 
 class Trainer(Evaluator, Protocol):
-    """A data holder's own code. Arrays that are handed in or out are never shared.
+    """A data holder's own code. Neither side keeps arrays that it passes to the other.
 
     `parameters`, `fit` and `evaluate` are required. These methods are optional:
 
     `touches() -> Mapping[str, NDArray[np.int64]]`: the rows of tensors, by name, that this holder's
     records touch, trained on or held out; ascending, the same at every call. Of a sparse group the
     client pulls and pushes only the row-blocks of these rows. Other rows may hold anything finite
-    in `fit` and `evaluate`, and must leave `fit` bit for bit as they came. Every row of a tensor
-    that is not named is touched. The operator of the coordinator sees who touches which row-blocks;
-    no privacy unit covers that.
+    in `fit` and `evaluate`, and must leave `fit` bit for bit as they came. A tensor without an
+    entry is touched in every row. The operator of the coordinator sees which client touches which
+    row-blocks; no privacy unit covers that.
 
     `examples() -> int`: how many records it trains on, as `FitResult.examples` will say. `secureps
-    check --run-script` compares clients' sizes with the plan by it; runs do not ask.
+    check --run-script` compares clients' sizes with the plan; runs do not call it.
 
     `evaluate_at(parameters, versions)`: called in place of `evaluate` for a published model;
     `versions` has the base version of every group.
 
     `report_at(parameters, versions, message)`: called for each message that the plan's
     `evaluation.reports` names. It returns an `EvaluateResult` of what this holder reports beside
-    its evaluation, with its number of records; or None if it has nothing to report, and then it
-    sends no evaluation of that version either. A report leaves this client as a mean over a cohort,
-    weighted by those records, as metrics do.
+    its evaluation, with its number of records. If it returns None, this client sends no evaluation
+    of that version either. Like metrics, a report leaves the client only as part of a cohort's
+    mean, weighted by those records.
 
-    `take_totals(parameters)`: called once the run has finished, with the last model, where the plan
-    sums a group: so a trainer hears the last totals, which no `fit` follows.
+    `take_totals(parameters)`: called with the last model after a run whose plan sums a group, so
+    that a trainer gets the last totals.
 
     `refuse_settings(settings, privacy)`, with values as in `FitConfig`: raises ConfigError for
     settings that `fit` does not take, PlanRefused for a model that it cannot train under this
     privacy, so that `secureps check` says so before anything runs.
 
     `initial_digest() -> str`: BLAKE2b-256, in hex, of the plan's file of version 0, if `parameters`
-    come from there. A run that is founded on another file, or serves another model as version 0, is
-    refused.
+    reads it. The client refuses a run that starts from another file or another model.
 
     `fit_held(parameters, config)`: called in place of `fit`. Tensors of its result may be
     `client.trainer.HeldTensor`s, left on the device where they were trained. Their update is made
     there, with the same bits, and only its integers come to the host.
 
-    `follow() -> str | None` and `dismiss()`, together: `follow`, in a process that only helps
-    another one to train, trains what that one orders until it is dismissed, and returns why it
-    ended; None if this process is the client. The client's `dismiss` is called once its run is
-    over.
+    `follow() -> str | None` and `dismiss()`: for several processes that train together. In a
+    process that only helps, `follow` trains what the client's process orders until it is dismissed,
+    and returns why it ended; it returns None in the client's process. The client calls `dismiss`
+    after its run.
 
-    `tied() -> Mapping[str, str]`: each further name of a tensor that has several (tied weights),
-    with the name that it stands for. Such a tensor travels, is clipped and gets its noise once;
-    `fit`, `evaluate` and an exported file have it under all its names.
+    `tied() -> Mapping[str, str]`: further names of tensors (tied weights), each with the name that
+    it stands for. Such a tensor is sent, clipped and noised once; `fit`, `evaluate` and an exported
+    file have it under all its names.
 
-    `kinds() -> Mapping[str, Kind]`: "trained", "statistics" or "constant" for tensors by name; one
-    that is not named counts as trained. Statistics, such as running means and variances, are
-    refused where noise would be added to them.
+    `kinds() -> Mapping[str, Kind]`: "trained", "statistics" or "constant" for tensors by name; a
+    tensor without an entry counts as trained. A plan that would add noise to statistics, such as
+    running means and variances, is refused.
 
     Examples:
         >>> class Mean:  # of a hospital's 40 records
@@ -352,27 +343,27 @@ class Trainer(Evaluator, Protocol):
 
 
 class AheadTrainer(Protocol):
-    """A trainer in another process, which may begin before its result is wanted.
+    """A trainer in another process, which can begin before its result is needed.
 
-    Whatever begins is asked for later, with the same arguments, or never.
+    The client then calls `fit` or `evaluate` with the same arguments, or not at all.
     """
 
     def begin_fit(self, parameters: dict[str, Array], config: FitConfig) -> None:
-        """Begins what `fit` will be asked for."""
+        """Begins a call of `fit`."""
 
     def begin_evaluate(self, parameters: dict[str, Array], versions: Mapping[str, int]) -> None:
-        """Begins what `evaluate_at` or `evaluate` will be asked for."""
+        """Begins a call of `evaluate_at` or `evaluate`."""
 
 
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
-    """The kinds of tensors that a trainer declares; {} without a method `kinds`."""
+    """The kinds of tensors that a trainer declares; {} if it has no method `kinds`."""
     with blamed("kinds"):
         kinds = getattr(trainer, "kinds", None)
         return {} if kinds is None else dict(kinds())
 
 
 def ties_of(trainer: Trainer) -> Mapping[str, str]:
-    """The further names of tensors that a trainer declares; {} without a method `tied`."""
+    """The further names of tensors that a trainer declares; {} if it has no method `tied`."""
     with blamed("tied"):
         tied = getattr(trainer, "tied", None)
         told = {} if tied is None else dict(tied())
@@ -383,7 +374,7 @@ def ties_of(trainer: Trainer) -> Mapping[str, str]:
 
 
 def training_function(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
-    """The function that trains: `fit_held`, unless a derived class has a `fit` of its own."""
+    """Returns a trainer's `fit_held`, or `fit` if it has none or a subclass overrides `fit`."""
     for kind in type(trainer).__mro__:
         if "fit_held" in vars(kind):
             held: Callable[[dict[str, Array], FitConfig], FitResult] = cast(Any, trainer).fit_held
@@ -410,18 +401,16 @@ def find_mismatch(
 
 @dataclass(frozen=True, eq=False)
 class HeldTensor:
-    """A tensor of torch on a device, which NumPy takes for an array and copies to the host."""
+    """A torch tensor on a device; NumPy can read it like an array, by a copy to the host."""
 
     tensor: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's shape."""
         return tuple(self.tensor.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of the array that NumPy makes of it."""
         return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -438,31 +427,30 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def add_listener(listener: Callable[[str], None]) -> None:
-    """Adds a listener for each function of the data holder, before the call (it may hang)."""
+    """Adds a listener, which hears the name of each function of the holder before it is called."""
     _listeners.append(listener)
 
 
 def remove_listener(listener: Callable[[str], None]) -> None:
-    """Removes a listener."""
     _listeners.remove(listener)
 
 
 def tell_listeners(what: str) -> None:
-    """Tells all listeners which function is called next."""
     for listener in _listeners:
         listener(what)
 
 
 TRAINING = ("fit", "what fit returned")
-"""Places of `blamed` at which a value that is not finite means that a training diverged."""
+"""Arguments of `blamed` for which a value that is not finite means that training diverged."""
 
 
 @contextmanager
 def blamed(what: str, whose: str = "") -> Iterator[None]:
     """Turns errors of the data holder's code, or of checks of its results, into ScriptFailed.
 
-    Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit
-    does not pass, because it would end a thread. `whose` names the client to listeners.
+    Other SecurepsErrors than ClientError pass, because they say whose fault they are. SystemExit is
+    turned too, because it would end a thread. The traceback goes to the log at DEBUG (`secureps
+    join --verbose`). `whose` names the client to listeners.
     """
     tell_listeners(f"{whose}'s {what}" if whose else what)
     try:
@@ -485,14 +473,14 @@ def blamed(what: str, whose: str = "") -> Iterator[None]:
 # --- returned ----------------------------------------------------------------------
 
 NUMBERS = "fiubc"
-"""NumPy's kinds of dtypes that hold numbers."""
+"""NumPy's codes for kinds of dtypes that hold numbers."""
 
 LOOK = "look for NaN or infinity in the records, or lower the learning rate"
 """The advice for a trained model that is not finite."""
 
 
 def number(value: object) -> float | None:
-    """Converts a number of Python, NumPy or a tensor of one value to a float; else gives None."""
+    """Converts a number of Python or NumPy, or a tensor of one value, to a float; else None."""
     plain = _plain(value)
     try:
         return float(plain) if isinstance(plain, Real) else None
@@ -501,7 +489,7 @@ def number(value: object) -> float | None:
 
 
 def to_whole_number(key: str, value: object) -> int:
-    """Converts a number of examples or steps; Malformed unless it is whole, 0 or more."""
+    """Converts a number of examples or steps, such as 3.0; Malformed unless whole, 0 or more."""
     plain = _plain(value)
     sound = isinstance(plain, Real) and not isinstance(plain, bool)
     if not sound or not 0 <= plain < np.inf or plain != int(plain):
@@ -510,7 +498,7 @@ def to_whole_number(key: str, value: object) -> int:
 
 
 def convert_tensors(returned: object) -> dict[str, Array]:
-    """Converts a model's tensors to arrays, but those on a device; else WrongShape."""
+    """Converts a model's tensors to arrays, except `HeldTensor`s; else WrongShape."""
     if not isinstance(returned, Mapping):
         kind = type(returned).__name__
         raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
@@ -534,7 +522,7 @@ def convert_fit(result: object) -> FitResult:
 def convert_evaluation(result: object, wanted: Collection[str] = ()) -> EvaluateResult:
     """Converts the result of `evaluate` or `report_at` to numbers; else WrongShape or Malformed.
 
-    `wanted` are the plan's metrics, which must be numbers.
+    The plan's metrics, `wanted`, must be numbers; any other metric that is none is left out.
     """
     if not isinstance(result, EvaluateResult):
         raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
@@ -546,7 +534,7 @@ def convert_evaluation(result: object, wanted: Collection[str] = ()) -> Evaluate
 
 
 def _plain(value: object) -> Any:
-    """The Python number in a scalar, or in a tensor of one value."""
+    """Takes the Python number out of a scalar or a tensor of one value."""
     item = getattr(value, "item", None)
     try:
         return item() if callable(item) else value
@@ -569,8 +557,8 @@ def _metrics(given: object, wanted: Collection[str] = ()) -> dict[str, float]:
 
 def _array(name: str, value: Any) -> Array:
     if isinstance(value, HeldTensor):
-        return value  # type: ignore[return-value]  # an array to all that reads it
-    if callable(getattr(value, "detach", None)):  # torch's, wherever it lies
+        return value  # type: ignore[return-value]  # behaves like an array
+    if callable(getattr(value, "detach", None)):  # a torch tensor, on any device
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks
             value = value.float()
@@ -592,9 +580,9 @@ class Judgement:
     """The result of an evaluation, checked against the plan.
 
     Args:
-        metrics: those of the plan, in their own units, sorted by name, without reports.
+        metrics: the plan's metrics, in their own units, sorted by name, without reports.
         vector: the client's contribution, float32 in [-1, 1].
-        examples: by which it counts, at least 1: held-out records, or more of a report.
+        examples: the number that it counts by: the largest of its evaluation and its reports.
     """
 
     metrics: tuple[Metric, ...] = field(repr=False)
@@ -609,18 +597,18 @@ def judge(
     model: tuple[GroupVersion, ...],
     alike: bool,
 ) -> Judgement:
-    """Calls the data holder's `report_at` for each of the plan's reports, then `evaluate_at`.
+    """Calls the trainer's `report_at` for each of the plan's reports, then `evaluate_at`.
 
-    Or `evaluate` where there is no `evaluate_at`; it may change the arrays. A holder who lacks a
-    report sends nothing at all: a mean over the members of a cohort that have it could be of one
-    client alone. If clients count `alike`, so do a client's evaluation and reports.
+    Without `evaluate_at` it calls `evaluate`. If a report is missing, the client sends nothing:
+    if only one member of a cohort had it, the mean would be that client's own value. With `alike`
+    evaluation and reports count 1.
 
     Raises ScriptFailed if the holder's code raised, or has nothing to report, or if a metric of the
     plan is missing or no number.
     """
     versions = {at.group: at.version for at in model}
     reports = dict[str, Said]()
-    for message in section.reports:  # first: evaluate may change the arrays
+    for message in section.reports:  # before evaluate, which may change the arrays
         with blamed(f"report_at {message}"):
             if not hasattr(evaluator, "report_at"):
                 raise Malformed("the plan has reports, and the trainer has no report_at")
@@ -629,13 +617,13 @@ def judge(
         if report is None:
             raise ScriptFailed(f"there is no {message} of this version to report")
         what = f"what report_at {message} returned"
-        reports[message] = said(what, report, alike, section.reports[message])
+        reports[message] = read_result(what, report, alike, section.reports[message])
     with blamed("evaluate"):
         if hasattr(evaluator, "evaluate_at"):
             result = evaluator.evaluate_at(parameters, versions)
         else:
             result = evaluator.evaluate(parameters)
-    own = said("what evaluate returned", result, alike, section.metrics)
+    own = read_result("what evaluate returned", result, alike, section.metrics)
     with blamed("what evaluate returned"):
         vector = to_vector(section, own, reports)
         metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
@@ -643,7 +631,7 @@ def judge(
     return Judgement(metrics, vector, count_examples(own, reports))
 
 
-def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
+def read_result(what: str, returned: object, alike: bool, wanted: Collection[str]) -> Said:
     """Converts the result of a holder's function; ScriptFailed if it cannot be used."""
     with blamed(what):
         result = convert_evaluation(returned, wanted)
@@ -654,16 +642,16 @@ def said(what: str, returned: object, alike: bool, wanted: Collection[str]) -> S
 
 
 class PooledEvaluation:
-    """The mean of at least one evaluator's loss and metrics, weighted by examples.
+    """The mean of evaluators' losses and metrics, weighted by examples.
 
-    It leaves out metrics that not all evaluators report, and evaluators without held-out records.
+    Evaluators without held-out records, and metrics that an evaluator lacks, are left out.
     """
 
     def __init__(self, evaluators: Sequence[Evaluator]) -> None:
         self._evaluators = tuple(evaluators)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Raises WrongShape if no evaluator has held-out records; else as `convert_evaluation`."""
+        """Evaluates on the records of all; WrongShape if no evaluator has held-out records."""
         told = [convert_evaluation(each.evaluate(parameters)) for each in self._evaluators]
         results = [result for result in told if result.examples]
         if not results:

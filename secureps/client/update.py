@@ -2,13 +2,13 @@
 
     trained - pulled + kept -> clip -> codec -> round to a grid -> noise
 
-It is made part by part, so no copy of all of it need be in memory. Under error feedback the client
-keeps what the integers did not carry, and adds it to its next update. That rest is taken before any
-noise; what the clip cuts off is lost.
+The update is made part by part, so that memory need not hold all of it. Under error feedback the
+client keeps what rounding and codec left out, before any noise, and adds it to its next update.
+What the clip cuts off is lost.
 
-All integers come from the client's seed, the update and the plan: an update that is made again has
-the same integers, under every cipher. The digest of the integers names the update: a name from the
-seed would change when the seed is lost, and would stay when the code changes the integers.
+All integers depend only on the client's seed, the update and the plan, so an update that is made
+again has the same integers, under every cipher. Their digest names the update. A name made from the
+seed would change when the seed is lost, and would not change when new code makes other integers.
 """
 
 from __future__ import annotations
@@ -49,34 +49,35 @@ Made = TypeVar("Made")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 BlockIntegers = Callable[[int, int], Integers]
-"""Makes the integers of a block's values [first, last), from any thread; each once."""
+"""(first, last) -> the integers of a block's values [first, last); from any thread, once each."""
 
 _Part = tuple[BlockCode, tuple[int, int], slice]
-"""A block: its code, its values' place, and its integers' place in the update."""
+"""A block: its code, the place of its values in the update, and the place of its integers."""
 
 Words = tuple[Stream, int]
-"""A stream, and the number of its first word."""
+"""A stream, and the number of the first word to read."""
 
 Part = Callable[[int, int], NDArray[np.float32]]
-"""Makes the values [first, last) of a vector: float32, an array of its own, from any thread."""
+"""(first, last) -> the values [first, last) of a vector: a new float32 array, from any thread."""
 
 EXACT = ("float32", "float64")
-"""Types that every float32 passes through unchanged."""
+"""Dtypes that hold every float32 exactly."""
 
 
 class DeviceValues(Protocol):
     """The values of an update in a device's memory (`client.device_update`)."""
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device; None if its memory does not suffice.
+        """Performs an action on the device.
 
-        From then on the values are on the host, and every attempt is None.
+        If the device's memory does not suffice, the values move to the host, and this and every
+        later attempt return None.
         """
 
     def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
-        """The integers of a block whose values lie at a place.
+        """Rounds the block whose values are at a place.
 
         Raises:
             NotFinite: a value is not finite.
@@ -90,18 +91,18 @@ class DeviceValues(Protocol):
         stream: Stream,
         hidden: Callable[[Iterator[Integers]], Stream],
     ) -> list[Integers]:
-        """The integers of all blocks, with this client's noise.
+        """Rounds all blocks, and adds this client's noise.
 
         Args:
-            coded: a codec may have lengthened the values.
+            coded: whether a codec may have lengthened the values.
             stream: words for the rounding.
-            hidden: gives the words of the noise for the rounded integers of all blocks.
+            hidden: returns the words of the noise for the rounded integers of all blocks.
         """
 
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
-        """Subtracts what integers, times a step, decode to; all of a block or nothing."""
+        """Subtracts what a block's integers, times a step, decode to; returns whether it did."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,11 @@ class Update:
     """A clipped update of a group.
 
     Args:
-        largest: no value is further from zero.
-        norm: L2, without running statistics.
-        part: makes values [first, last): float32, from any thread.
+        largest: a bound of the magnitude of its values.
+        norm: the L2 norm, without running statistics.
+        part: returns values [first, last), float32, from any thread.
         device: the values in a device's memory, if they are there.
-        uncut: the norm before the clip; None where the clip cuts nothing, or moves.
+        uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
 
     size: int
@@ -125,7 +126,7 @@ class Update:
 
     @classmethod
     def from_values(cls, values: NDArray[np.float32], norm: float) -> Update:
-        """An update in memory, float32 (size,): its parts are views."""
+        """Makes an update of float32 values (size,); its parts are views."""
         return cls(values.size, largest_magnitude(values), norm, _slices(values))
 
     def to_array(self) -> NDArray[np.float32]:
@@ -136,11 +137,11 @@ class Update:
         return made
 
     def copy_to_memory(self) -> Update:
-        """Copies the update into memory; its parts are views that the caller may change."""
+        """Copies the update into memory, so that the caller may change its parts."""
         return dataclasses.replace(self, part=_slices(self.to_array()))
 
     def count_beyond(self, part: slice, share: float, most: float) -> int:
-        """How many values of a part are beyond `most`, times `share` in float64."""
+        """Counts the values of a part whose magnitude, times `share`, exceeds `most`."""
         return sum(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
             for values in pieces(self.part, part.start, part.stop)
@@ -154,7 +155,7 @@ class Trained:
     Args:
         published: the group's pulled blocks, in order.
         model: trained tensors by name.
-        kept: what the last update did not carry, float32 (size,).
+        kept: what the last update left out, float32 (size,).
     """
 
     party: str
@@ -170,11 +171,10 @@ class Trained:
 def difference(
     layout: GroupLayout, published: Sequence[NDArray[np.float32]], trained: Mapping[str, Any]
 ) -> Part:
-    """The difference of a trained group and the pulled one, both in float32; 0 for a scale.
+    """Returns trained - published of a group, in float32; 0 for a scale.
 
-    A published value counts in its tensor's type, as the trainer saw it. Nobody may change
-    `trained` as long as parts are made. Raises WrongShape for a missing tensor, another shape or
-    dtype.
+    A published value is first cast to its tensor's dtype, as the trainer saw it. `trained` may not
+    change while parts are made. Raises WrongShape for a missing tensor, another shape or dtype.
     """
     tensors = list(layout.views(trained))
     starts = [0, *itertools.accumulate(view.size for _, view in tensors)]
@@ -197,7 +197,7 @@ def difference(
 
 
 def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (k, begin, end) for the part of [first, last) in each [starts[k], starts[k + 1])."""
+    """Yields (k, begin, end): the part of [first, last) in each [starts[k], starts[k + 1])."""
     k = bisect_right(starts, first) - 1
     while first < last:
         end = min(last, starts[k + 1])
@@ -209,7 +209,7 @@ def overlaps(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int
 def subtract(
     spec: TensorSpec, now: NDArray[Any], before: NDArray[np.float32], out: NDArray[np.float32]
 ) -> None:
-    """out = now - before, of values of a tensor; float32 (n,) but for `now`."""
+    """Sets out = now - before, of values of a tensor; `now` has the tensor's dtype."""
     with np.errstate(over="ignore", invalid="ignore"):
         if now.dtype == np.float32:
             np.subtract(now, before, out=out)
@@ -221,10 +221,10 @@ def subtract(
 def keep(
     outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32], scale: float | None = None
 ) -> None:
-    """Keeps what an update did not carry, durably, under the name of the update.
+    """Writes what an update left out to the outbox, durably, under the update's name.
 
-    The outbox has it before the record with the name is written: the journal then says which of
-    them counts. `rest` is float32 (values of the group,), in units of `scale`, and may change.
+    This happens before the journal has the name; the journal says later which of the files counts.
+    `rest` is float32 (values of the group,), in units of `scale`, and is overwritten.
     """
     if scale is not None:  # the next update will have another scale
         rest *= np.float32(scale)
@@ -234,9 +234,9 @@ def keep(
 
 
 def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.float32] | None:
-    """Reads what a group's last included update left out, float32 (size,); None if nothing is kept.
+    """Reads what a group's last included update left out, float32 (size,); None if there is none.
 
-    If the file is missing or damaged, the client logs it, and loses that part of its training.
+    If the file is missing or damaged, the client logs that it has lost that part of its training.
     """
     if not aim.carried:
         return None
@@ -253,7 +253,7 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
 
 def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    """Adds what the last update did not carry to a group's difference."""
+    """Adds what the last update left out to a group's difference."""
     if kept is None:
         return delta
     return lambda first, last: delta(first, last) + kept[first:last]
@@ -262,7 +262,7 @@ def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
 EVENT = "UpdateCut"
 
 FAR = 1000.0
-"""An update that is so many times longer than the clip is a fault of the training."""
+"""If an update is this many times longer than the clip, the training is at fault."""
 
 
 def clip_update(
@@ -272,11 +272,11 @@ def clip_update(
     scale: float | None,
     kinds: Mapping[str, Kind],
 ) -> Update:
-    """Clips an update of a group to its L2 norm; running statistics are left as they are.
+    """Clips an update of a group to the plan's L2 norm, without running statistics.
 
-    Statistics are in the units of a layer's inputs: counted in the same norm, they would shrink the
-    weights' part to nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`),
-    so no privacy depends on their length. Raises NotFinite if a value is not finite.
+    Statistics are in the units of a layer's inputs, and in the same norm they would leave the
+    weights nothing. No plan adds noise to them (`policy.tensor_kinds.refuse_statistics`), so no
+    privacy depends on their length. Raises NotFinite if a value is not finite.
     """
     mover, clip = scale_mover(plan, layout.name, layout.sent), plan.group(layout.name).clip
     if isinstance(mover, AdaptiveClip) and scale is not None:
@@ -339,11 +339,11 @@ def declared_magnitude(plan: Plan, group: str, update: Update) -> int | None:
 def tell_cuts(
     party: str, where: str, layout: GroupLayout, update: Update, share: float, most: float | None
 ) -> None:
-    """Tells the client in one line what the clip and then the range cut off its update.
+    """Logs in one line what the clip, and then the range, cut off an update.
 
-    The range is measured after the clip. So the line names a range for the clipped update, and a
-    clip with a range for the whole one. The range, `most`, is of `share` times the values, and None
-    where noise or a codec decides what values become.
+    The line names a range that would hold the clipped update, and a clip and a range that would
+    hold the whole one. `most` is the range for `share` times the values; None where noise or a
+    rotation changes the values before they are rounded.
     """
     said = list[str]()
     if update.uncut is not None:
@@ -358,11 +358,11 @@ def tell_cuts(
 def _describe_range_cuts(
     layout: GroupLayout, update: Update, share: float, most: float
 ) -> Iterator[str]:
-    """Says what the range cuts off, and which numbers of the plan would hold the update."""
+    """Says what the range cuts off, and which numbers in the plan would avoid it."""
     whole, in_plan = update.largest * share, "in the plan's [[group]]"
     wider = f" and range = {_round_up(whole):g}" if whole > most else ""
     count = {}
-    if wider:  # `largest` is of the values before the clip: these are counted after it
+    if wider:  # by the values before the clip; the clipped values decide
         count = {name: update.count_beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
@@ -384,13 +384,13 @@ def _describe_range_cuts(
 
 
 def _round_up(largest: float) -> float:
-    """The next number of one digit: the next update may be a little larger."""
+    """Rounds up to one digit, because the next update may be a little larger."""
     digit = 10.0 ** math.floor(math.log10(largest))
     return float(f"{math.ceil(largest / digit) * digit:.0e}")
 
 
 def overlapping_slices(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
-    """The parts of these slices that lie in values [first, last), counted from `first`."""
+    """Yields the parts of slices that lie in [first, last), counted from `first`."""
     for part in parts:
         start, stop = max(part.start, first), min(part.stop, last)
         if start < stop:
@@ -404,7 +404,6 @@ def pieces(part: Part, first: int, last: int) -> Iterator[NDArray[np.float32]]:
 
 
 def largest_magnitude(values: NDArray[np.float32]) -> float:
-    """The largest distance of a value from zero."""
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
 
@@ -438,13 +437,12 @@ class UpdateIntegers:
     ) -> tuple[bytes, list[tuple[int, BlockIntegers]]]:
         """Returns the digest of all integers, and each block's number and integers.
 
-        Blocks come in the client's own order. Under feedback the rest that the integers do not
-        carry replaces the clipped values.
+        Blocks come in the client's own order. Under feedback what the integers leave out replaces
+        the clipped values of `update`, which must be in memory.
 
         Args:
-            update: in memory, where the plan has feedback.
             examples: the public number that the client counts by; the digest covers it.
-            share: the part of its values that the client sends, by that number.
+            share: what values are multiplied by before they are rounded; follows from `examples`.
         Raises:
             NotFinite: a value is not finite.
         """
@@ -474,10 +472,10 @@ class UpdateIntegers:
         return self.client, self.layout.name, self.aim.version, self.aim.step
 
     def _round(self, part: _Part, update: Update, share: float) -> Integers:
-        """Rounds a block; under feedback, leaves the rest in the update."""
+        """Rounds a block; under feedback what is left out replaces the block in the update."""
         code, place, span = part
         grid, there, whole = self._grid, update.device, None
-        words = self.stream("round", *self._labels)  # numbered over the whole vector
+        words = self.stream("round", *self._labels)  # one stream for all blocks
         if there is not None:
             at = (words, span.start)
             whole = there.attempt(partial(there.round_block, code, place, grid, share, at))
@@ -489,7 +487,7 @@ class UpdateIntegers:
         return whole
 
     def _round_here(self, part: _Part, update: Update, share: float, words: Stream) -> Integers:
-        """Rounds a block piece by piece, into as few bytes a value as the grid needs."""
+        """Rounds a block piece by piece, into the smallest dtype that holds the grid."""
         code, place, span = part
         coded = self.plan.group(self.layout.name).codec
         encoded = code.encode(update.part(*place)) if coded else None
@@ -505,25 +503,27 @@ class UpdateIntegers:
     def _round_and_noise(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> list[Integers]:
-        """Rounds, and adds this client's noise; a norm of integers needs all of them at once.
+        """Rounds all blocks together, whose norm is bounded, and adds this client's noise.
 
-        The same update gets the same noise. Noise is bound to the integers that it hides, by a
-        digest under the secret seed: no two updates have one noise, even if both left this client.
+        The noise is derived from the secret seed and the integers that it hides, so the same update
+        gets the same noise, and different updates never do: else their difference would be bare.
         """
         there, made = update.device, None
         if there is not None:
             made = there.attempt(partial(self._noise_there, there, mechanism, parts))
         rounded, noised = made or self._noise_here(mechanism, parts, update)
-        for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
+        for (code, place, _), steps in zip(
+            parts, rounded, strict=False
+        ):  # `rounded` is empty without feedback
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return list(noised)
 
     def _noise_here(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> tuple[list[Integers], list[Integers]]:
-        """The integers of all blocks, before any noise under feedback, and with noise."""
+        """Returns all blocks' integers without noise, if there is feedback, and with noise."""
         section = self.plan.group(self.layout.name)
-        if section.codec:  # in float32 it may have become longer than the clip
+        if section.codec:  # rounding to float32 may make it longer than the clip
             encoded = np.empty(self.layout.sent, np.float32)
             for code, place, span in parts:
                 encoded[span] = code.encode(update.part(*place))

@@ -2,9 +2,9 @@
 
     delta = trained - pulled -> clip -> codec -> times the share -> integers -> seal -> outbox
 
-All randomness but keys and encryption errors derives from the member's seed and from (client,
-group, base version, purpose): a killed member that trains again makes the same integers, under
-every cipher. Metrics of held-out records take the same way.
+Except for keys and encryption errors, all randomness derives from the client's seed and (client,
+group, base version, purpose), so a killed client that trains again makes the same integers, under
+every cipher. Metrics of held-out records are sealed like updates.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ from secureps.store.budget import BudgetLedger, MemoryLedger
 from secureps.store.spool import Spool
 
 _BUFFERS = Buffers(8 << 20)
-"""Buffers for sealed blocks; a client of one wave uses those of the process's last wave."""
+"""Buffers for sealed blocks, shared by all clients of this process."""
 
 LARGE = 1 << 20
-"""Values of a pulled model from which on free memory is given back before it is copied."""
+"""From this many values on, free memory is returned before a pulled model is copied."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
-"""Published blocks by key: the clients of this process share one read-only copy."""
+"""Published blocks by key; the clients of this process share one read-only copy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +139,12 @@ class Site:
 
     Args:
         holder_keys: the key holders' public cipher keys, by name.
-        local: folder of the tensors that never leave (the plan's `local` patterns).
-        threads: that seal blocks.
+        local: the folder of tensors that are never sent (the plan's `local` patterns).
+        threads: how many threads seal blocks.
         records: the public number that the client counts by; None for the plan's.
         ledger: records every update and its cost before it is sealed.
-        shared: other clients train meanwhile in this process, perhaps in the same arrays: results
-            are copied.
+        shared: whether other clients train in this process at the same time, perhaps in the same
+            arrays; results are then copied.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Site:
 class _Draft:
     """An update that may be sealed once its row is in the ledger.
 
-    `blocks` are as of `OutboxSealer.seal`; `rest` keeps what its integers do not carry.
+    `rest`, under feedback, writes what its integers left out to the outbox.
     """
 
     aim: Aim
@@ -174,7 +174,7 @@ class _Draft:
 
 
 def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
-    """Names the group's first trained tensor that is not finite, and the steps; or is empty."""
+    """Names the group's first trained tensor that is not finite, and the steps; else empty."""
     try:
         layout.flatten(result.parameters)
     except NotFinite as error:
@@ -184,10 +184,9 @@ def _find_not_finite(layout: GroupLayout, result: FitResult) -> str:
 
 
 def make_update(made: Trained) -> Update:
-    """Makes the clipped update of a group; in memory and changeable where the plan has feedback.
+    """Makes the clipped update of a group, on a device if the trained model was left there.
 
-    It is made on the device where the model was trained, if it was left there, with the same bits.
-    Raises NotFinite if a value is not finite.
+    Under feedback the caller may change its parts. Raises NotFinite if a value is not finite.
     """
     plan, layout = made.plan, made.layout
     if plan.is_sum(layout.name):
@@ -206,11 +205,7 @@ def make_update(made: Trained) -> Update:
 
 
 def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) -> Update:
-    """Makes what a client adds to a sum: the tensors themselves, not how they changed.
-
-    Raises:
-        Malformed: a value does not fit an exact sum.
-    """
+    """Makes what a client adds to a sum, its tensors; Malformed if an exact sum cannot hold one."""
     section, values = plan.group(layout.name), layout.flatten(tensors)
     if plan.is_exact(layout.name):
         check_addends(section, layout, values)
@@ -219,7 +214,7 @@ def make_addends(plan: Plan, layout: GroupLayout, tensors: Mapping[str, Any]) ->
 
 
 class ClientWorker(Worker):
-    """The worker of one client; `pulled` has the cached blocks by `block_key`, read-only."""
+    """The worker of one client; `pulled` has cached blocks by `block_key`, read-only."""
 
     def __init__(
         self,
@@ -235,10 +230,10 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._sealing: Sealing[Contributed] | None = None
-        """The contribution that is being sealed, for these aims."""
+        """The contribution that is being sealed, for `_aims`."""
         self._aims: tuple[Aim, ...] = ()
         self._left = self._between = 0.0
-        """When its last block was sealed, and the seconds of other work between its blocks."""
+        """When its last block was sealed, and how many seconds other tasks took since it began."""
         trainer: Any = site.trainer
         self._ahead: AheadTrainer | None = trainer if hasattr(trainer, "begin_fit") else None
         self._noted = set[str]()
@@ -255,19 +250,15 @@ class ClientWorker(Worker):
         )
 
     def seconds(self, task: Task) -> float:
-        """The virtual seconds of a task.
-
-        A trainer in another process starts at once: later it would get the same input, or nobody
-        would ask for its result.
-        """
+        """Returns the virtual seconds of a task, and starts it now if the trainer can run ahead."""
         if self._ahead is not None:
             held = self.pulled
             try:
                 self._begin(self._ahead, task)
             except SecurepsError:
-                pass  # the task itself will raise it
+                pass  # `work` will raise it
             finally:
-                self.pulled = held  # the task itself may still need all blocks
+                self.pulled = held  # `work` may still need all blocks
         return self._cost(task)
 
     def _begin(self, trainer: AheadTrainer, task: Task) -> None:
@@ -282,7 +273,7 @@ class ClientWorker(Worker):
     # --- payloads -----------------------------------------------------------------
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes:
-        """Caches a published block, or applies differences; returns its digest, or Malformed."""
+        """Caches a published block, or makes it of a difference; returns its digest."""
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
         layout = self._layout().group(request.group)
@@ -297,7 +288,7 @@ class ClientWorker(Worker):
     def _apply_changes(
         self, layout: GroupLayout, request: GetBlock, changes: bytes | memoryview
     ) -> memoryview:
-        """Applies differences to the pulled block that they start from; float32 as published."""
+        """Applies a difference to the pulled block that it starts from."""
         delta = block_delta(self._machine.pinned.plan, layout, request.block)
         base = self.pulled.get(block_key(request.base))
         if delta is None or base is None:
@@ -378,14 +369,14 @@ class ClientWorker(Worker):
                 own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
                 LocalTensors(self._site.local).save(task.model, staying, own)
             except Exception as error:
-                if is_disk_fault(error):  # done again when the disk works, and not trained again
+                if is_disk_fault(error):  # try again later without training again
                     self._early = (task, result, training)
                 raise
         figures = (
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained - self._between),
         )
-        # For the data holder's own terminal alone: no noise covers these numbers.
+        # Only for the data holder's own terminal, because no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
         return Contributed(
@@ -395,7 +386,8 @@ class ClientWorker(Worker):
     def _seal_next(self, task: Contribute | SealOn) -> Done | Contributed:
         """Seals one block of a contribution, or all the rest if no block may leave alone.
 
-        After an error all aims are sealed anew: blocks may have left, and a key seals a block once.
+        After an error all aims are sealed again under new keys: blocks may have left, and a key
+        must not seal a block twice.
         """
         sealing, self._sealing = self._sealing, None
         if sealing is None:
@@ -410,17 +402,17 @@ class ClientWorker(Worker):
         return Done(task, block)
 
     def _seconds_to_rest(self, task: Contribute) -> float:
-        """Seconds until the site lets a training begin; one that is done already needs no leave."""
+        """Returns the seconds until the site lets a training begin; 0 if it is done already."""
         pinned, ledger = self._machine.pinned, self._site.ledger
         if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
         self._sealer.check_budget(
             pinned, self._site.name, task
-        )  # else it leaves instead of resting
+        )  # if it is spent, leave instead of resting
         return ledger.begin(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
-        """Tells whether the disk refused an update of this training, which is kept."""
+        """Tells whether this training is done, and only the disk refused its update."""
         return self._early is not None and self._labels(self._early[0]) == self._labels(task)
 
     def _train(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
@@ -433,7 +425,7 @@ class ClientWorker(Worker):
         return result, time.perf_counter() - began
 
     def _load_staying(self, task: Pulled) -> Tensors:
-        """Loads the tensors that never travel, as they are before the task."""
+        """Loads the local and frozen tensors, as they are before the task."""
         layout = self._layout()
         tensors = self._load_local(task) if layout.local else {}
         if layout.frozen and not self._frozen:
@@ -443,7 +435,7 @@ class ClientWorker(Worker):
         return tensors | self._frozen
 
     def _assemble(self, task: Pulled, staying: Tensors) -> Tensors:
-        """Makes the pulled model, in the order of the schema; only `staying` is not copied."""
+        """Makes the pulled model in the order of the schema; copies all tensors but `staying`."""
         layout, blocks = self._layout(), self._blocks(task)
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
@@ -453,7 +445,7 @@ class ClientWorker(Worker):
         self._check_start(task)
 
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:
-            if group.name not in blocks:  # this client's data touches none of it
+            if group.name not in blocks:  # this client's records touch none of its rows
                 return [np.zeros(group.size, np.float32)]
             return self._published(blocks[group.name])
 
@@ -484,7 +476,7 @@ class ClientWorker(Worker):
         }
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
-        """Makes the model and the order that a trainer is given for a training."""
+        """Makes the model and the config that `fit` is called with."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
@@ -495,7 +487,7 @@ class ClientWorker(Worker):
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
-        # The trainer may change what it gets: nobody else has these arrays.
+        # Copies, because the trainer may change what it gets.
         return self._assemble(task, {n: each.copy() for n, each in staying.items()}), config
 
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
@@ -511,16 +503,16 @@ class ClientWorker(Worker):
         return result.copied() if self._site.shared else result
 
     def _labels(self, task: Contribute) -> tuple[Label, ...]:
-        """The labels that a training's randomness derives from, besides the client's name."""
+        """The labels that a training's randomness derives from, beside the client's name."""
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, self._digest_model(task))
 
     def _digest_model(self, task: Pulled) -> bytes:
-        """One digest of a task's model, whatever its version is called.
+        """Computes a digest of a task's model, which does not depend on the version's number.
 
-        Totals are no model. Where there is nothing else, each version counts as another one: the
-        next sum is another question, though the total may be the same.
+        Totals of sums are not part of a model. If there is nothing else, the version counts: each
+        sum is a new question, even if the totals before it are the same.
         """
         pulled, plan = self._blocks(task), self._machine.pinned.plan
         model = [each for group in pulled if not plan.is_sum(group) for each in pulled[group]]
@@ -528,7 +520,7 @@ class ClientWorker(Worker):
         return digest("secureps-base", *(model or (*task.blocks, *versions)))
 
     def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
-        """Returns all aims, if each of them had this model before, under another version."""
+        """Returns the ledger's objections, if all aims had this model before as other versions."""
         rows = {aim: self._make_row(aim, b"", task, None) for aim in task.aims}
         said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
         return said if all(said.values()) else {}
@@ -565,7 +557,7 @@ class ClientWorker(Worker):
                 raise NotFinite(f"{_find_not_finite(layout, result) or error}: {LOOK}") from error
             counted = self._count_publicly(aim, result.examples)
             spends = make_fact(plan, self._site.name, aim.group, layout.sent, aim.version)
-            # With more or fewer private steps than are charged, epsilon would be wrong.
+            # If a trainer took other steps than are charged, epsilon would be wrong.
             if isinstance(spends, Charge) and result.steps != spends.steps:
                 raise Malformed(
                     f"it took {result.steps!r} private steps, and the plan allows {spends.steps}"
@@ -601,10 +593,11 @@ class ClientWorker(Worker):
         return _Draft(aim, self._make_row(aim, own, task, spends), receipt, blocks, rest)
 
     def _release(self, drafts: Sequence[_Draft]) -> tuple[list[_Draft], dict[Aim, str]]:
-        """Records updates in the ledger before anything of them leaves; separates those that may.
+        """Records updates in the ledger before they are sealed; returns those that may leave.
 
-        The ledger has one update for each place: an update that came out differently, because this
-        client's state was lost or a training does not repeat its bits, never leaves.
+        Also returns the objection to each of the others. The ledger accepts one update for each
+        place: an update that came out differently, because this client's state was lost or a
+        training does not repeat its bits, never leaves.
         """
         said = self._sealer.release(self._machine.pinned, [each.row for each in drafts])
         both = list(zip(drafts, said, strict=True))
@@ -621,22 +614,19 @@ class ClientWorker(Worker):
         return sealed
 
     def _name_update(self, aim: Aim, integers: bytes) -> bytes:
-        """Names an update to the coordinator, which cannot test a guess of its integers by it.
-
-        Equal names mean equal digests of integers.
-        """
+        """Names an update by a keyed digest, so that nobody can test guesses of its integers."""
         labels = (self._site.name, aim.group, aim.version, aim.step, integers)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _read_scale(self, group: str, last: bytes) -> float | None:
-        """A group's scale, which ends the last pulled block, if it has one; Malformed if wrong."""
+        """Reads a group's scale, if it has one, from the last pulled block; Malformed if wrong."""
         mover = scale_mover(self._machine.pinned.plan, group)
         return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
 
     # --- evaluating ---------------------------------------------------------------
 
     def _evaluate(self, task: Evaluate) -> Contributed | Done:
-        """Judges the pulled model on held-out records; seals the metrics, or signs them."""
+        """Evaluates the pulled model on held-out records; seals the metrics, or signs them."""
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
@@ -650,7 +640,11 @@ class ClientWorker(Worker):
             model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
-        except (ConfigError, PlanRefused, ScriptFailed) as error:  # the run is about training
+        except (
+            ConfigError,
+            PlanRefused,
+            ScriptFailed,
+        ) as error:  # do not end the client: training can continue
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), {task.aim: DECLINES})
@@ -678,12 +672,12 @@ class ClientWorker(Worker):
         return Contributed(updates, (), unsent, told, standing, evaluated=at)
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
-        """Random words for one purpose; under a secret seed they differ from run to run."""
+        """Derives random words for one purpose; under a secret seed they differ between runs."""
         seed, run = self._site.seed, self._machine.pinned.run.id
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
     def _count_publicly(self, aim: Aim, examples: int) -> int:
-        """Returns what an update counts by, publicly; notes what may surprise the client."""
+        """Returns the public number that an update counts by; logs remarks about it."""
         plan = self._machine.pinned.plan
         section = plan.group(aim.group)
         if section.weighting == "uniform":
@@ -706,7 +700,7 @@ class ClientWorker(Worker):
     # --- tensors that never leave -------------------------------------------------
 
     def _load_local(self, task: Pulled) -> Tensors:
-        """Loads the local tensors that this training starts from: saved, or else initial ones."""
+        """Loads the local tensors that a training starts from: saved ones, or initial ones."""
         site, kept = self._site, LocalTensors(self._site.local)
         own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)
         return {spec.name: own[spec.name] for spec in self._layout().local}

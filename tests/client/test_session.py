@@ -97,7 +97,7 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     own = federation.model()
     with DiskFederation(plan(), tmp_path / "other", 3, Bare) as other:
         other.start_last()
-        other.until(other.is_over)
+        other.until(other.over)
         theirs = other.model()
     assert own is not None
     assert theirs is not None

@@ -179,7 +179,7 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     exact = make_plan()
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         own = worker(plan, tmp_path, UnsafeSeed(1))
-        assert own._count(Aim("all", 0, 4), examples) == number
+        assert own._count_publicly(Aim("all", 0, 4), examples) == number
 
 
 def test_who_has_no_examples_sends_nothing_though_its_site_has_a_number(

@@ -38,7 +38,7 @@ class Still(Walker):
 def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float, int]:
     """What one client takes to make its second update, and what is said of it, in bytes."""
     plan = small_plan("plain", versions=2, shards=1, block_size=1 << 19, local=(), **changes)
-    draft, seal, peaks = ClientWorker._draft_of, ClientWorker._seal, list[int]()
+    draft, seal, peaks = ClientWorker._draft_update, ClientWorker._seal, list[int]()
 
     def begun(self: ClientWorker, *given: Any) -> Any:
         tracemalloc.start()
@@ -51,7 +51,7 @@ def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
 
-    patch.setattr(ClientWorker, "_draft_of", begun)
+    patch.setattr(ClientWorker, "_draft_update", begun)
     patch.setattr(ClientWorker, "_seal", watched)
     spools = Conditions(spool=lambda name: DiskSpool(folder / name / "spool"))
     small_federation(plan, folder, spools, clients=1, kind=Still).run()

@@ -123,7 +123,7 @@ def test_the_servers_hear_of_a_node_what_its_own_client_signed(
     at: tuple[int, ...],
     wrong: list[tuple[str, str]],
 ) -> None:
-    monkeypatch.setattr(strategy.Waves._lost, "__defaults__", (0.05,))
+    monkeypatch.setattr(strategy.Waves._repeat_later, "__defaults__", (0.05,))
 
     def fault(author: str, signer: str) -> Fault:
         def changed(message: Message, play: Reply) -> list[Message]:

@@ -194,7 +194,7 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
 ) -> None:
     """More of them than failures of an app that end a node's part in a round."""
     monkeypatch.setattr("secureps.flower.strategy.LOOK", 0.05)
-    monkeypatch.setattr(Waves._lost, "__defaults__", (0.05,))
+    monkeypatch.setattr(Waves._repeat_later, "__defaults__", (0.05,))
     lost = range(1, TRIES + 3)
     away: dict[tuple[int, int], Fault] = {(1, wave): unavailable for wave in lost}
     grid = simulated(faults=away)

@@ -134,7 +134,7 @@ def project(folder: Path, package: str, client: str = MESSAGES, server: str = SE
 def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -> Founded:
     """What is taken of the ServerApp of an app."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
-    found = Script(path).found(given, versions, seed, 6)
+    found = Script(path).run_server_app(given, versions, seed, 6)
     assert found is not None
     return found
 

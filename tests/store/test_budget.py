@@ -290,16 +290,16 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
     others = [row(TWO, spent(2)), row(pinned.run.id, dataclasses.replace(spent(2), party="b"))]
     assert sealer.release(pinned, [*own[:1], *others]) == [""] * 3
     tasks = [Contribute((), (), (Aim("all", version, 0),)) for version in range(3)]
-    assert sealer.excess(pinned, "client-00", tasks[1]) == ""
+    assert sealer.explain_excess(pinned, "client-00", tasks[1]) == ""
     assert sealer.release(pinned, own[1:]) == [""]
-    assert sealer.excess(pinned, "client-00", tasks[1]) == "", "it is on record"
+    assert sealer.explain_excess(pinned, "client-00", tasks[1]) == "", "it is on record"
     reason = f"epsilon to {cost(3):.2f}, the budget is {cost(2):g} (one record added or removed)"
     wanted = f"another version would bring {reason}: this client stops"
-    assert sealer.excess(pinned, "client-00", tasks[2]) == wanted
+    assert sealer.explain_excess(pinned, "client-00", tasks[2]) == wanted
     poor = BudgetLedger(tmp_path / "poor.db", cost(1) * 1.0001)
     sealer = sealer_of(poor)
     assert sealer.release(pinned, own[:1]) == [""]
-    assert "the budget is 1.9" in sealer.excess(pinned, "client-00", tasks[1]), "of its own"
+    assert "the budget is 1.9" in sealer.explain_excess(pinned, "client-00", tasks[1]), "of its own"
 
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:

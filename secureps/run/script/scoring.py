@@ -33,8 +33,8 @@ from secureps.client.trainer import (
     convert_fit,
     convert_tensors,
     kinds_of,
+    read_result,
     record_privacy,
-    said,
     ties_of,
 )
 from secureps.config.plan import ClientPrivacySection
@@ -539,7 +539,7 @@ def _check_metrics(plan: Plan, trainer: Trainer, model: Tensors) -> Iterator[str
         result = (
             trainer.evaluate(_copy_model(model)) if at is None else at(_copy_model(model), versions)
         )
-    told = said("what evaluate returned", result, False, section.metrics)
+    told = read_result("what evaluate returned", result, False, section.metrics)
     values = told.metrics
     lacking = sorted(section.metrics.keys() - values.keys())
     if lacking:
