@@ -413,7 +413,7 @@ class ClientWorker(Worker):
         if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
         self._sealer.afford(pinned, self._site.name, task)  # else it leaves instead of resting
-        return ledger.begin(pinned.run.id)
+        return ledger.begin_training(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
         """Tells whether the disk refused an update of this training, which is kept."""
@@ -526,7 +526,7 @@ class ClientWorker(Worker):
     def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns all aims, if each of them had this model before, under another version."""
         rows = {aim: self._row(aim, b"", task, None) for aim in task.aims}
-        said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
+        said = {aim: self._site.ledger.explain_repeat(row) for aim, row in rows.items()}
         return said if all(said.values()) else {}
 
     def _row(self, aim: Aim, update: bytes, task: Pulled, spends: Fact | None) -> UpdateReleased:
@@ -635,7 +635,7 @@ class ClientWorker(Worker):
         section = pinned.plan.section.evaluation
         assert section is not None
         own = None if task.aim is None else self._row(task.aim, b"", task, None)
-        if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
+        if task.aim is not None and own is not None and (said := site.ledger.explain_repeat(own)):
             return Contributed((), (), {task.aim: said})
         try:
             if excess := self._sealer.excess(pinned, site.name, task):

@@ -52,7 +52,7 @@ class OwnLedger:
     @property
     def told(self) -> dict[str, str]:
         """Says by run what it spent."""
-        return {run.run.hex()[:16]: run.told for run in self.runs}
+        return {run.run.hex()[:16]: run.text for run in self.runs}
 
 
 class OwnRows:
