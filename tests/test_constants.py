@@ -28,14 +28,14 @@ from secureps.run.deploy.deployment import write_folders
 from secureps.service.metrics import Metrics, exposed
 from secureps.service.one_wave import answer_batches
 from secureps.store.act_lines import ActLines
-from secureps.store.atomic_file import own
-from secureps.store.backup import backup, folder_number
+from secureps.store.atomic_file import secure_folder
+from secureps.store.backup import backup, load_folder_number
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.envelope_keys import EnvelopeKeyFiles
 from secureps.store.issuing import approve, create_kit, issue, make_keys, write_request
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import ENVELOPE, TlsFiles, load_public, own_seed
+from secureps.store.keyring import ENVELOPE, TlsFiles, load_public, load_seed
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.framing import Tls
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
@@ -67,10 +67,10 @@ def modes(folder: Path) -> Table:
         request = make_keys(kit, "holder", "keys-0", ENVELOPE)
         write_request(kit, request)
         approve(kit, [request])
-        EnvelopeKeyFiles(kit, "keys-0").of(bytes(32)).make(1)
-        own(state)
-        own_seed(state / "seed")
-        folder_number(state)
+        EnvelopeKeyFiles(kit, "keys-0").for_run(bytes(32)).make(1)
+        secure_folder(state)
+        load_seed(state / "seed")
+        load_folder_number(state)
         DiskSpool(state / "spool").put("key", b"payload")
         ActLines(state, "me", Identity(bytes(32))).note("pause")
         with closing(SqliteJournal(state / "journal.db")) as journal:

@@ -11,7 +11,7 @@ import pytest
 from secureps import file_access
 from secureps.errors import KitError
 from secureps.store import durability
-from secureps.store.atomic_file import own
+from secureps.store.atomic_file import secure_folder
 from secureps.store.kit_files import make_folder, read, write
 
 
@@ -82,6 +82,6 @@ def test_elsewhere_nothing_is_open_to_others(
     folder.mkdir(0o777)
     folder.chmod(0o777)
     make_folder(folder, 0o700)
-    own(folder)
-    own(tmp_path / "state")
+    secure_folder(folder)
+    secure_folder(tmp_path / "state")
     assert (tmp_path / "state").is_dir()

@@ -44,16 +44,16 @@ from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, ignore_output_errors, logging_as
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, await_certificates, make_link, run_process
-from secureps.store.atomic_file import own
+from secureps.store.atomic_file import secure_folder
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
     NATIVE,
     PublicKit,
+    choose_seed,
     default_state,
     demand_host,
     load_private,
     load_public,
-    seed_of,
 )
 from secureps.store.kit_files import Passphrases
 from secureps.store.spool import Spool
@@ -245,8 +245,10 @@ def _take_part(joining: Joining, trainer: Trainer, make: Callable[..., Executor]
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
-    own(joining.state)  # only now: a misspelt kit or name must leave no folder
-    seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
+    secure_folder(joining.state)  # only now: a misspelt kit or name must leave no folder
+    seed = choose_seed(
+        joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests
+    )
 
     def build(stores: Stores, around: Environment) -> Executor:
         site = Site(

@@ -186,10 +186,10 @@ class OutboxSealer:
         """Checks that the budget over all runs covers a task, else BudgetSpent; returns remarks."""
         privacy = pinned.plan.section.privacy
         if privacy is None:
-            self._ledger.look_exact()
+            self._ledger.refuse_unprotected()
             return ()
         ahead = Budget(pinned.plan, client, None).planned(pinned.layout, _aims(task))
-        self._ledger.look(pinned.run.id, ahead, privacy.delta)
+        self._ledger.refuse_spent(pinned.run.id, ahead, privacy.delta)
         return tuple(filter(None, (self._ledger.warning(),)))
 
     def describe_spending(self, pinned: Pinned) -> str:
@@ -197,7 +197,7 @@ class OutboxSealer:
         privacy = pinned.plan.section.privacy
         if privacy is None:
             return ""
-        return self._ledger.standing(privacy.delta)
+        return self._ledger.describe_spent(privacy.delta)
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int

@@ -409,7 +409,7 @@ class ClientWorker(Worker):
         self._sealer.check_budget(
             pinned, self._site.name, task
         )  # if it is spent, leave instead of resting
-        return ledger.begin(pinned.run.id)
+        return ledger.begin_training(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
         """Tells whether this training is done, and only the disk refused its update."""
@@ -522,7 +522,7 @@ class ClientWorker(Worker):
     def _find_repeats(self, task: Contribute) -> dict[Aim, str]:
         """Returns the ledger's objections, if all aims had this model before as other versions."""
         rows = {aim: self._make_row(aim, b"", task, None) for aim in task.aims}
-        said = {aim: self._site.ledger.repeats(row) for aim, row in rows.items()}
+        said = {aim: self._site.ledger.explain_repeat(row) for aim, row in rows.items()}
         return said if all(said.values()) else {}
 
     def _make_row(
@@ -631,7 +631,7 @@ class ClientWorker(Worker):
         section = pinned.plan.section.evaluation
         assert section is not None
         own = None if task.aim is None else self._make_row(task.aim, b"", task, None)
-        if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
+        if task.aim is not None and own is not None and (said := site.ledger.explain_repeat(own)):
             return Contributed((), (), {task.aim: said})
         try:
             if excess := self._sealer.explain_excess(pinned, site.name, task):

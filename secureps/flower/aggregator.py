@@ -80,11 +80,11 @@ from secureps.service.malloc import keep_whole
 from secureps.service.process import KitWatch, authenticator, choose_address, make_link
 from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
-from secureps.store.atomic_file import own, replace_text
+from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import DatedJournal, SqliteJournal
-from secureps.store.keyring import FLOWER, check_fits, load_private, load_public, own_seed
+from secureps.store.keyring import FLOWER, check_fits, load_private, load_public, load_seed
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode
@@ -132,7 +132,7 @@ class Aggregator:
         self._parties: dict[str, Executor] = {}
         self._closing = ExitStack()
         state = self._state(COORDINATOR)
-        own(state)
+        secure_folder(state)
         held = choose_address(state, listen) if listen else nullcontext("")
         self.address = self._closing.enter_context(held)
         self._welcome: Welcome | None = None
@@ -144,7 +144,7 @@ class Aggregator:
             keep_whole()
         with ExitStack() as starting:
             starting.callback(self._closing.close)
-            self._closing.enter_context(durability.simulated(self.simulated))
+            self._closing.enter_context(durability.skip_waits(self.simulated))
             self._start(COORDINATOR)
             for name in shard_names(self.plan.section.shards):
                 self._start(name)
@@ -270,7 +270,7 @@ class Aggregator:
 
     def _start(self, name: str) -> None:
         state = self._state(name)
-        own(state)
+        secure_folder(state)
         rows, role = SqliteJournal(state / "journal.db"), self.kit.roster.find(name).role
         journal = DatedJournal(rows, name, role, time.time)
         self._closing.enter_context(closing(journal))
@@ -323,7 +323,7 @@ class Aggregator:
         address = ShardAddress(name, "in-process:1", 1.0)
         folders = ShardFolders(stores.folder / "states", checkpoints)
         unsafe = self._unsafe_seed
-        seed = own_seed(stores.folder / "seed") if unsafe is None else UnsafeSeed(unsafe)
+        seed = load_seed(stores.folder / "seed") if unsafe is None else UnsafeSeed(unsafe)
         return assemble.make_shard(self.kit, address, seed, folders, stores, around)
 
 

@@ -64,9 +64,9 @@ from secureps.service.malloc import keep_whole
 from secureps.service.one_wave import ask_party, play_wave
 from secureps.service.process import Party
 from secureps.store import durability
-from secureps.store.atomic_file import own
+from secureps.store.atomic_file import secure_folder
 from secureps.store.budget import BudgetLedger, default_ledger
-from secureps.store.keyring import default_state, demand_host, load_private, load_public, own_seed
+from secureps.store.keyring import default_state, demand_host, load_private, load_public, load_seed
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.waves.batch import MOST_BYTES
 from secureps.wording import suggest
@@ -153,7 +153,7 @@ def _seal(
     policy = read_policy(settings.site)
     tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
-    with durability.simulated(settings.simulated):
+    with durability.skip_waits(settings.simulated):
         batch, ended = play_as_client(settings, policy, parcel, trainer)
     return post.Parcel({"ended": ended} if ended else {"wave": 1}, batch)
 
@@ -169,7 +169,7 @@ def play_as_client(
     kit, name = load_public(settings.kit), settings.name
     demand_host(kit.roster, settings.kit)
     identity = load_private(settings.kit, name, roster=kit.roster)
-    own(settings.state)
+    secure_folder(settings.state)
     terms, records = policy.terms, policy.records
     ledger = policy.choose_ledger(None) or default_ledger(settings.kit, name)
     site = Site(
@@ -195,7 +195,7 @@ def play_as_client(
 
 def _seed_of(settings: NodeSettings) -> Seed:
     if settings.unsafe_seed is None:
-        return own_seed(settings.state / "seed")
+        return load_seed(settings.state / "seed")
     tell(settings.name, "Note", NO_PRIVACY)
     return UnsafeSeed(settings.unsafe_seed)
 

@@ -22,7 +22,7 @@ def main(config: Path) -> None:
     """Serves the key holder of a configuration file until a signal stops it."""
     disable_core_dumps()
     try:
-        with durability.simulated():
+        with durability.skip_waits():
             serve("keyholder", config)
     except SecurepsError as error:
         print(f"error: {error} ({error.fault} fault)", file=sys.stderr)

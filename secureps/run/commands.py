@@ -342,7 +342,7 @@ def show(
     demand_ledger(ledger)
     own = BudgetLedger(ledger)
     for run in (runs := own.spent()):
-        typer.echo(f"run {run.run.hex()[:16]}  {run.told}")
+        typer.echo(f"run {run.run.hex()[:16]}  {run.text}")
     told = list[str]()
     if facts := [fact for _, fact in own.facts()]:
         spent = f"epsilon {epsilon_of(facts, OWN_DELTA):.3f} at delta {OWN_DELTA:g}"

@@ -60,7 +60,7 @@ def read_model(directory: Path) -> Model:
 
 def newest_model(checkpoints: checkpoint.Root) -> Model:
     """Reads the newest whole model; OperatorError if there is no checkpoint, or DamagedStore."""
-    return _assemble(*checkpoint.latest_good(checkpoints))
+    return _assemble(*checkpoint.load_newest(checkpoints))
 
 
 def best_model(checkpoints: checkpoint.Root) -> Model:
@@ -68,7 +68,7 @@ def best_model(checkpoints: checkpoint.Root) -> Model:
 
     Raises ConfigError if the plan does not say what is best, or no checkpoint has an evaluation.
     """
-    _, newest, complaints = checkpoint.latest_good(checkpoints)
+    _, newest, complaints = checkpoint.load_newest(checkpoints)
     plan = Plan.from_text(newest.run.plan)
     if not plan.keeps_best:
         raise ConfigError("the plan does not say which version is best: add [evaluation.best]")
@@ -136,7 +136,7 @@ def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
             model = read(copied)
         except DamagedStore as damage:
             raise DamagedStore(copied.name_urls(str(damage))) from None
-    return replace(model, complaints=tuple(map(copied.told, model.complaints)))
+    return replace(model, complaints=tuple(map(copied.name_urls, model.complaints)))
 
 
 def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[str, ...]) -> Model:

@@ -16,7 +16,7 @@ from secureps.errors import ConfigError, DamagedStore
 from secureps.policy.plan import Plan
 from secureps.run.report.terminal import fold_versions
 from secureps.service.shard.states import ShardFolders
-from secureps.store.backup import JOURNAL, demand_owner, pinned_in, restore, run_of
+from secureps.store.backup import JOURNAL, demand_owner, read_pinned, read_run, restore
 from secureps.store.checkpoint import checkpoint_directories, read_metadata
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
@@ -43,7 +43,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
     demand_owner(copy, role, name)
     for _ in read_rows(copy / JOURNAL):  # raises DamagedStore for a broken chain
         pass
-    pinned = pinned_in(copy / JOURNAL)
+    pinned = read_pinned(copy / JOURNAL)
     if pinned is not None and roster.number_of(pinned.run.roster) is None:
         raise ConfigError(
             f"{copy} is of run {pinned.run.id.hex()[:16]}, which was founded with another roster "
@@ -55,7 +55,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
     with suppress(DamagedStore):  # the copy may replace a damaged journal
         demand_owner(state, role, name)
     with suppress(DamagedStore):
-        run = run_of(there)
+        run = read_run(there)
         if run is not None and pinned is not None and run != pinned.run.id:
             raise ConfigError(
                 f"{copy} is of run {pinned.run.id.hex()[:16]}, and {state} of run "
@@ -64,7 +64,7 @@ def _refuse_foreign(copy: Path, state: Path, roster: Roster, role: Role, name: s
 
 
 def _note_versions(state: Path, name: str) -> Iterator[str]:
-    if (pinned := pinned_in(state / JOURNAL)) is None:
+    if (pinned := read_pinned(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
     every, checkpoints = plan.section.checkpoint_every, _checkpoint_folder(state)

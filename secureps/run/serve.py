@@ -38,14 +38,14 @@ from secureps.store import keyring
 from secureps.store.backup import (
     JOURNAL,
     begin_from_copy,
-    folder_number,
-    half_aside,
+    find_half_moved,
     has_copy,
     is_numbered,
-    run_of,
+    load_folder_number,
+    read_run,
     set_aside,
 )
-from secureps.store.envelope_keys import RUNS, ServedJournal, load_keys, served_runs
+from secureps.store.envelope_keys import RUNS, ServedJournal, load_keys, read_served_runs
 from secureps.store.keyring import NATIVE, TlsFiles, demand_host
 from secureps.store.kit_files import Passphrases
 from secureps.wire.grpc.admission import Authenticate
@@ -111,7 +111,7 @@ class Serving:
 
     def seed(self) -> Seed:
         unsafe, insecure = self.section.unsafe_seed, self.section.insecure_for_tests
-        return keyring.seed_of(self.state, unsafe, self.addresses[COORDINATOR], insecure)
+        return keyring.choose_seed(self.state, unsafe, self.addresses[COORDINATOR], insecure)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -251,7 +251,7 @@ def _serve_coordinator(serving: Serving, standby: bool = False) -> None:
     A standby that has taken over continues as the coordinator; a coordinator that was superseded
     continues as the other one's standby.
     """
-    if half_aside(serving.state):
+    if find_half_moved(serving.state):
         set_aside(serving.state)
     follows = standby or is_numbered(serving.state)
     while not follows or _follow(serving):
@@ -309,7 +309,7 @@ def _follow(serving: Serving) -> bool:
     serving.path("checkpoints")
 
     def make(stores: Stores, around: Environment) -> Executor:
-        return assemble.make_standby(kit, plan, folder_number(stores.folder), stores, around)
+        return assemble.make_standby(kit, plan, load_folder_number(stores.folder), stores, around)
 
     private = serving.path("kit") / "private" / party.name
     with choose_address(serving.state, serving.section.listen) as listen:
@@ -325,7 +325,7 @@ def _follow(serving: Serving) -> bool:
 def _has_run(state: Path) -> bool:
     """Whether a state folder has a run; a damaged journal counts: opening it raises the error."""
     try:
-        return (state / JOURNAL).exists() and run_of(state / JOURNAL) is not None
+        return (state / JOURNAL).exists() and read_run(state / JOURNAL) is not None
     except DamagedStore:
         return True
 
@@ -372,7 +372,7 @@ def _serve_holder(serving: Serving) -> None:
     party = _load_party(serving)
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / RUNS
-    section, served = serving.section, served_runs(runs)
+    section, served = serving.section, read_served_runs(runs)
     rules = HolderRules(section.minimum, served, section.threshold)
     own = (party.name, party.identity, secret, rules)
 

@@ -313,7 +313,7 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     Call it again and again, when every record that the machine has applied is in the journal: each
     call does a little of what takes long.
     """
-    if not journal.due or not isinstance(machine, Foldable):
+    if not journal.is_due or not isinstance(machine, Foldable):
         return
     try:
         if journal.pack():

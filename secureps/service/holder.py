@@ -64,7 +64,7 @@ class CommitteeWorker(Worker):
 
     @property
     def _own_keys(self) -> EnvelopeKeys:
-        return self._keys.of(self._machine.pinned.run.id)
+        return self._keys.for_run(self._machine.pinned.run.id)
 
     def _announce(self, number: int, least: int) -> EnvelopeKeyAnnounced:
         """Makes a key, durable before anybody seals for it; never two under one number."""

@@ -111,7 +111,7 @@ class Lead(Executor):
     def _compact(self) -> None:
         """Compacts, unless a standby that is here lacks a row that would be gone."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
-        if self._has >= self._rows.folded.seq or away:
+        if self._has >= self._rows.fold_mark.seq or away:
             super()._compact()
 
     # --- the standby --------------------------------------------------------------
@@ -130,7 +130,7 @@ class Lead(Executor):
             raise Busy("another standby follows this coordinator: end one of them", AWAY)
         mark, now = Mark(message.seq, message.chain), self._loop.now()
         try:
-            rows = self._rows.after(mark, ROWS)
+            rows = self._rows.read_after(mark, ROWS)
         except Conflict:
             rows = ()
             mark = Mark(-1, b"")
@@ -181,13 +181,13 @@ class Lead(Executor):
         if message.have:
             return False
         try:
-            self._rows.after(copy.row, 1)
+            self._rows.read_after(copy.row, 1)
         except (Conflict, Refused):
             return False
         return True
 
     def _copy_journal(self, row: Mark) -> Copy:
-        whole = self._rows.copied()
+        whole = self._rows.serialize()
         return Copy(row, payload_digest(whole), whole)
 
     def _finish_copy(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
@@ -212,7 +212,7 @@ class Lead(Executor):
         if self._asks is not None and self._asks[1] is answer:
             mark, _ = self._asks
             self._asks = None
-            self._settle(answer, Rows(self._rows.after(mark, ROWS)))
+            self._settle(answer, Rows(self._rows.read_after(mark, ROWS)))
 
     def hear(self, record: Record) -> None:
         super().hear(record)

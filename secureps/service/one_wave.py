@@ -46,7 +46,7 @@ from secureps.service.executor import Executor, replay
 from secureps.service.logs import tell
 from secureps.service.loop import WaveLoop
 from secureps.service.process import ActWatch, KitWatch, Party
-from secureps.store.atomic_file import one_at_a_time, own
+from secureps.store.atomic_file import one_at_a_time, secure_folder
 from secureps.store.backup import demand_owner
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal, WrappedJournal
 from secureps.store.journal_rows import Record
@@ -198,7 +198,7 @@ def play_wave(
         SecurepsError: it is not this run's server's, or whatever ended this party.
     """
 
-    own(party.state)
+    secure_folder(party.state)
     batch = opened(data, MOST_BYTES, partial(_verify, party.roster))
     if batch.sender != COORDINATOR or batch.to not in ("", party.name):
         raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {party.name}")

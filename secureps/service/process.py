@@ -63,12 +63,12 @@ from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
 from secureps.service.tracing import Tracing
 from secureps.store.act_lines import FILE, ActLine, read_acts
-from secureps.store.atomic_file import own, replace_text
+from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
 from secureps.store.durability import oldest_wait
 from secureps.store.journal import DatedJournal, SqliteJournal
 from secureps.store.journal_rows import NO_SPACE
-from secureps.store.keyring import TlsFiles, offered_keys, roster_file, untimely_certificate
+from secureps.store.keyring import TlsFiles, read_offered_keys, roster_file, untimely_certificate
 from secureps.store.kit_files import Passphrases, read
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.admission import Authenticate
@@ -271,7 +271,7 @@ def run_process(
     Raises:
         SecurepsError: the machine's error, or whatever else ended it.
     """
-    own(party.state)
+    secure_folder(party.state)
     if serve is not None:
         demand_descriptors(len(party.roster.certificates))
     closed = threading.Event()
@@ -497,7 +497,7 @@ class KitWatch(_Watch):
             if seen == self._seen:
                 return "", ()
             self._seen = seen
-            return read(roster, "").decode(errors="replace"), offered_keys(self._kit)
+            return read(roster, "").decode(errors="replace"), read_offered_keys(self._kit)
         except (OSError, KitError) as error:
             if (text := f"goes on by the roster that it has: {error}") != self._told:
                 tell(self._party, "KitRead", text, logging.WARNING)

@@ -1,18 +1,17 @@
-"""Files that are whole whenever they are read, and folders that are their party's alone.
+"""Files that are whole whenever they are read, private folders, and locks.
 
-A file is written beside its place, and renamed into it. Whoever reads several and writes one of
-them again waits for its turn (`one_at_a_time`).
+A file is written beside its place, and then renamed into it. A process that reads files and writes
+one of them again does so in `one_at_a_time`.
 
-Whoever reads a state folder has a client's seed; whoever writes it has a ledger forget what was
-spent. So a folder is looked at at every start (`own`): what is only readable by others is closed,
-and what others could have changed is refused, for nobody can say what they did. As root, in a
-container, a volume may belong to whoever made it: then all in it belongs to that one, or to root.
-Where files have no owners and modes (Windows) nothing is looked at.
+`secure_folder` checks a state folder at every start. A stranger who reads it learns a client's
+seed, and one who writes it makes a ledger forget what was spent. So the check takes read permission
+from others, and refuses a folder that others can write, because nobody can say what they changed.
+As root, in a container, a volume may belong to another user: then all its files must belong to that
+user or to root. Without owners and modes (Windows) nothing is checked.
 
-Locks on open files: one process holds one, and the system drops it when that process ends.
-
-flock(2) where there is one; on Windows `msvcrt.locking`, of one byte far behind whatever a file
-says, since others cannot read what is locked there.
+A lock on an open file is held by one process; the system drops it when that process ends. It is
+flock(2), or on Windows `msvcrt.locking` of one byte far behind the text, because other processes
+cannot read a locked byte.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from typing import Any
 from secureps.errors import ConfigError, OperatorError
 from secureps.file_access import BINARY, NO_LINK, open_to_others, set_mode, user
 from secureps.store import durability
-from secureps.store.durability import open_to_create, waiting
+from secureps.store.durability import count_wait, open_to_create
 
 PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
@@ -41,7 +40,7 @@ def replace_text(path: Path, text: str, mode: int | None = None) -> None:
     `mode` is that of `write_durably`.
     """
     fresh = path.with_name(path.name + ".new")
-    with written(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
+    with fresh_file(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
         os.replace(fresh, path)
 
 
@@ -58,12 +57,12 @@ def write_durably(
         mode: of the file, whatever the umask says; None: PUBLIC, but for the umask.
     """
     fresh = path.with_name(path.name + ".new")
-    with written(fresh, pieces, mode):
+    with fresh_file(fresh, pieces, mode):
         put_in_place(fresh, path)
 
 
 @contextlib.contextmanager
-def written(
+def fresh_file(
     fresh: Path,
     pieces: Iterable[bytes | memoryview],
     mode: int | None = 0o600,
@@ -90,7 +89,7 @@ def written(
         raise
 
 
-def hashing(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
+def hash_pieces(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
     """Passes pieces on to whoever writes them, and adds each to a digest."""
     for piece in pieces:
         hasher.update(piece)
@@ -99,7 +98,7 @@ def hashing(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes
 
 def put_in_place(fresh: Path, path: Path) -> None:
     """Gives a file its name, durably."""
-    with waiting():
+    with count_wait():
         os.replace(fresh, path)
         sync(path.parent)
 
@@ -126,7 +125,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     """Waits until no other process is in a context of this file; OSError if it cannot be made."""
     held = open_lock(path)
     try:
-        take(held, wait=True)
+        lock_file(held, wait=True)
         yield
     finally:
         os.close(held)
@@ -147,7 +146,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def own(folder: Path) -> None:
+def secure_folder(folder: Path) -> None:
     """Makes a state folder, or sees to it that one is its owner's alone.
 
     Raises:
@@ -159,7 +158,7 @@ def own(folder: Path) -> None:
         if (own := user()) is None:
             return
         owners = {own} if own else {folder.stat().st_uid, 0}
-        for path, status in _all(folder):
+        for path, status in _walk(folder):
             _check(folder, path, status, owners)
     except OSError as error:
         raise OperatorError(f"{error.filename or folder}: {error.strerror}") from None
@@ -180,7 +179,7 @@ def _check(folder: Path, path: Path, status: os.stat_result, owners: set[int]) -
         path.chmod(0o700 if stat.S_ISDIR(status.st_mode) else 0o600)
 
 
-def _all(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """The folder and all in it; a link stands for itself, and its own mode says nothing."""
     yield folder, folder.stat()
     for base, folders, files in os.walk(folder):
@@ -224,7 +223,7 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK | BINARY, 0o600)
 
 
-def take(file: int, wait: bool = False) -> bool:
+def lock_file(file: int, wait: bool = False) -> bool:
     """Locks an open file; False if another holds it, and nobody is to wait for that one."""
     if fcntl is not None:
         try:
@@ -232,7 +231,7 @@ def take(file: int, wait: bool = False) -> bool:
         except _TAKEN:
             return False
         return True
-    while not _marked(file):
+    while not _lock_mark(file):
         if not wait:
             return False
         time.sleep(WAIT)
@@ -248,25 +247,25 @@ def is_held(file: int) -> bool:
             return True
         fcntl.flock(file, fcntl.LOCK_UN)
         return False
-    if free := _marked(file):
+    if free := _lock_mark(file):
         _windows().locking(file, _windows().LK_UNLCK, 1)
     return not free
 
 
-def note(file: int, text: str) -> None:
+def write_holder(file: int, text: str) -> None:
     """Writes into a locked file who holds it; OSError if the disk refuses."""
     os.ftruncate(file, 0)
     os.lseek(file, 0, os.SEEK_SET)
     os.write(file, text.encode())
 
 
-def noted(file: int) -> str:
+def read_holder(file: int) -> str:
     """The holder that was noted last."""
     os.lseek(file, 0, os.SEEK_SET)
     return os.read(file, _LENGTH).decode(errors="replace").strip()
 
 
-def _marked(file: int) -> bool:
+def _lock_mark(file: int) -> bool:
     """Locks the byte that stands for a file; it stays where the file is read."""
     os.lseek(file, MARK, os.SEEK_SET)
     try:

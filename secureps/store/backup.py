@@ -49,10 +49,10 @@ from secureps.store.journal_rows import (
     MOST_COPY,
     START,
     Mark,
-    archive,
     height_path,
-    kept,
-    lock,
+    lock_journal,
+    read_archive,
+    read_fold,
     read_height,
     read_only,
     restoring_path,
@@ -136,10 +136,10 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
         raise DamagedStore(f"{copy}: its journal does not end where its height says: take another")
     try:
         make_directory(state, 0o700)
-        held = lock(state / JOURNAL)
+        held = lock_journal(state / JOURNAL)
         try:
             if role != "shard":
-                run = run_of(copy / JOURNAL)
+                run = read_run(copy / JOURNAL)
                 beside = () if run is None else (ledger_height(run_folder(private, run)),)
                 newest = _refuse_older(state, role, mark, beside)
                 if newest is not None:
@@ -241,14 +241,14 @@ def _copy_journal(source: Path, target: Path) -> None:
     sync(target)
 
 
-def run_of(journal: Path) -> bytes | None:
+def read_run(journal: Path) -> bytes | None:
     """The run of a journal; None if it has none yet. DamagedStore if it cannot be read."""
-    pinned = pinned_in(journal)
+    pinned = read_pinned(journal)
     return None if pinned is None else pinned.run.id
 
 
-def pinned_in(journal: Path) -> RunPinned | None:
-    """The run of a journal, with plan and model; None and DamagedStore as `run_of`."""
+def read_pinned(journal: Path) -> RunPinned | None:
+    """The run of a journal, with plan and model; None and DamagedStore as `read_run`."""
     return _find(journal, RunPinned)
 
 
@@ -264,8 +264,8 @@ def _find(journal: Path, kind: type[T]) -> T | None:
             found = reader.execute(query, (kind.__name__,)).fetchone()
             if found is not None:
                 return from_plain(kind, json.loads(found[0]))
-            known = kept(journal, reader)
-            archived = (row.record for row in archive(journal, reader))
+            known = read_fold(journal, reader)
+            archived = (row.record for row in read_archive(journal, reader))
             records = chain(() if known is None else known.fold.records, archived)
             return next((record for record in records if isinstance(record, kind)), None)
     except (Malformed, ValueError, TypeError, RecursionError) as error:
@@ -305,23 +305,23 @@ def _copy_file(source: Path, target: Path) -> None:
 def set_aside(state: Path) -> Path:
     """Moves a journal into a folder that it returns, and makes the state folder a standby's, empty.
 
-    Cut short at any moment, it is to be done again (`half_aside`).
+    Cut short at any moment, it is to be done again (`find_half_moved`).
 
     Raises:
         OperatorError: a process holds the journal, or the disk refuses.
     """
     journal = state / JOURNAL
     try:
-        held = lock(journal)
+        held = lock_journal(journal)
         try:
-            moving = half_aside(state) or _free_folder(state)
+            moving = find_half_moved(state) or _free_folder(state)
             make_directory(moving, 0o700)
             beside = [journal.with_name(f"{JOURNAL}{end}") for end in ("-wal", "-shm")]
             for path in (journal, *beside, height_path(journal), state / FOLDER_NUMBER):
                 if path.exists():
                     os.replace(path, moving / path.name)
             sync(moving)
-            folder_number(state)  # else the next start would be a coordinator's, of no run
+            load_folder_number(state)  # else the next start would be a coordinator's, of no run
             kept = moving.with_suffix("")
             os.replace(moving, kept)
             sync(state)
@@ -332,7 +332,7 @@ def set_aside(state: Path) -> Path:
     return kept
 
 
-def half_aside(state: Path) -> Path | None:
+def find_half_moved(state: Path) -> Path | None:
     """Where a journal was being moved when its process ended; None if none was."""
     return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
 
@@ -348,7 +348,7 @@ def is_numbered(state: Path) -> bool:
     return (state / FOLDER_NUMBER).exists()
 
 
-def folder_number(state: Path) -> bytes:
+def load_folder_number(state: Path) -> bytes:
     """A folder's 16 random bytes, given when it is first asked; OperatorError if damaged."""
     path = state / FOLDER_NUMBER
     if not path.exists():
@@ -424,8 +424,8 @@ def begin_from_copy(state: Path, private: Path) -> int:
     """
     copy, journal = state / COPY, state / JOURNAL
     if journal.exists() and not restoring_path(journal).exists():
-        own = run_of(journal)
-        if own is not None and own != run_of(copy / JOURNAL):
+        own = read_run(journal)
+        if own is not None and own != read_run(copy / JOURNAL):
             raise OperatorError(
                 f"{state}: it is of another run than the coordinator's: start this standby with "
                 "a new state folder, and keep this one"

@@ -69,7 +69,7 @@ class RunSpent:
     exact: int = 0
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return without_privacy(self.exact) or f"{self.facts} updates  epsilon {self.epsilon:.3f}"
 
 
@@ -123,28 +123,28 @@ class BudgetLedger:
                 and no epsilon covers an update.
             PlanRefused: the facts on record are of the other unit.
         """
-        if self._is_current() and not self._new(rows):
+        if self._is_current() and not self._select_new(rows):
             self._demand_all(rows, delta)
-            return [self._objection(row) for row in rows]
-        with self._tx() as append:
+            return [self._explain_refusal(row) for row in rows]
+        with self._transaction() as append:
             self._demand_all(rows, delta)
             said, taken = list[str](), list[UpdateReleased]()
             for row in rows:
-                said.append(self._objection(row))
-                taken += self._new([row])
+                said.append(self._explain_refusal(row))
+                taken += self._select_new([row])
             if taken:
                 append(taken)
             return said
 
-    def repeats(self, row: UpdateReleased) -> str:
+    def explain_repeat(self, row: UpdateReleased) -> str:
         """Says why nothing is made of a row's model under its version; empty if it may be.
 
         Updates of one version may come of one model, step after step; metrics are no steps.
         """
         self.rows()
-        return self._repeats(row)
+        return self._explain_repeat(row)
 
-    def _repeats(self, row: UpdateReleased) -> str:
+    def _explain_repeat(self, row: UpdateReleased) -> str:
         first = self._bases.get((row.run, row.client, row.group, row.model))
         if first is None or (first[0] == row.version and is_model_group(row.group)):
             return ""
@@ -159,37 +159,37 @@ class BudgetLedger:
             "grid, plan more bits or a smaller range"
         )
 
-    def _objection(self, row: UpdateReleased) -> str:
+    def _explain_refusal(self, row: UpdateReleased) -> str:
         """Says why an update may not leave; empty if it may, be it once more."""
         known = self._places.get(_place(row))
         # The same update of another model is refused too: that nothing changed would be told.
         if known is not None and known != (row.update, row.model):
             return (
-                f"another update of {_named(row.group, row.version, row.step)} is in the ledger, "
-                "and only that one may ever leave"
+                f"another update of {_describe_place(row.group, row.version, row.step)} is in the "
+                "ledger, and only that one may ever leave"
             )
         if known is None and row.run in self._unnamed:
             return (
                 "its ledger does not say which updates of this run have left: an older one wrote it"
             )
-        return self._repeats(row)
+        return self._explain_repeat(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
         """Whether this client's updates of the run are on record, or may be."""
         self.rows()
         return run in self._unnamed or any(place[:2] == (run, client) for place in self._places)
 
-    def _new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
-        return [r for r in rows if _place(r) not in self._places and not self._objection(r)]
+    def _select_new(self, rows: Sequence[UpdateReleased]) -> list[UpdateReleased]:
+        return [r for r in rows if _place(r) not in self._places and not self._explain_refusal(r)]
 
     def _demand_all(self, rows: Sequence[UpdateReleased], delta: float) -> None:
-        new = self._new(rows)
-        if any(_exposes(row) for row in rows):
-            self._refuse_exact()
+        new = self._select_new(rows)
+        if any(_is_unprotected(row) for row in rows):
+            self._refuse_unprotected()
         if facts := [row.fact for row in new if row.fact is not None]:
             self._demand(facts, delta)
 
-    def begin(self, run: bytes) -> float:
+    def begin_training(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
 
         Returns the seconds until one may begin; 0: this one does. A training that is cut short
@@ -197,8 +197,8 @@ class BudgetLedger:
         """
         if self.updates_per_hour is None:
             return 0.0
-        with self._tx() as append:
-            now, begun = self.clock(), (at for at, row in self._rows if _training(row))
+        with self._transaction() as append:
+            now, begun = self.clock(), (at for at, row in self._rows if _is_training(row))
             # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
@@ -206,16 +206,16 @@ class BudgetLedger:
             append([BudgetCharged(run, None, None)])
             return 0.0
 
-    def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
+    def refuse_spent(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
         """Refuses what `release` would for its cost, before anybody trains in vain."""
         known = self.facts()
         if new := [fact for fact in ahead if (run, fact) not in known]:
             self._demand(new, delta)
 
-    def look_exact(self) -> None:
+    def refuse_unprotected(self) -> None:
         """Refuses what `release` would without privacy, before anybody trains in vain."""
         self.rows()
-        self._refuse_exact()
+        self._refuse_unprotected()
 
     @property
     def limit(self) -> float | None:
@@ -231,7 +231,7 @@ class BudgetLedger:
         """
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
-        with self._tx() as append:
+        with self._transaction() as append:
             if (limit := self._limit) is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
             append([BudgetLowered(budget)])
@@ -244,7 +244,7 @@ class BudgetLedger:
     def _demand(self, new: Sequence[Fact], delta: float) -> None:
         if (limit := self._limit) is None:
             return
-        known = (fact for _, fact in _facts(self._rows))
+        known = (fact for _, fact in _select_facts(self._rows))
         total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
         if total > limit:
             raise BudgetSpent(
@@ -252,14 +252,14 @@ class BudgetLedger:
                 f"counts, and the budget is {limit:g}, of {unit_of(new)}: nothing more is sealed"
             )
 
-    def _refuse_exact(self) -> None:
+    def _refuse_unprotected(self) -> None:
         if (limit := self._limit) is not None:
             raise BudgetSpent(
                 f"the plan trains without privacy, and {self.path} has a budget of {limit:g} for "
                 "all runs: nothing more is sealed"
             )
 
-    def standing(self, delta: float) -> str:
+    def describe_spent(self, delta: float) -> str:
         """What all runs spent of which budget, in words; empty if there is none."""
         if (limit := self.limit) is None:
             return ""
@@ -268,7 +268,7 @@ class BudgetLedger:
 
     def warning(self) -> str:
         """What a budget cannot bound any more, in words; empty if it bounds all."""
-        limit, exact = self.limit, without_privacy(sum(_exact(self._rows).values()))
+        limit, exact = self.limit, without_privacy(sum(_count_unprotected(self._rows).values()))
         if limit is None or not exact:
             return ""
         return (
@@ -277,24 +277,24 @@ class BudgetLedger:
         )
 
     def facts(self) -> list[tuple[bytes, Fact]]:
-        return _facts(self.rows())
+        return _select_facts(self.rows())
 
     def rows(self) -> Rows:
         if not self.path.is_file():
             return []
         if not self._is_current():
-            with self._tx():  # which reads what is new
+            with self._transaction():  # which reads what is new
                 pass
         return [*self._rows]
 
     def spent(self) -> tuple[RunSpent, ...]:
         rows = self.rows()
         facts: dict[bytes, list[Fact]] = {
-            row.run: [] for _, row in rows if isinstance(row, CHARGING) and not _training(row)
+            row.run: [] for _, row in rows if isinstance(row, CHARGING) and not _is_training(row)
         }
-        for run, fact in _facts(rows):
+        for run, fact in _select_facts(rows):
             facts[run].append(fact)
-        exact = _exact(rows)
+        exact = _count_unprotected(rows)
         return tuple(
             RunSpent(
                 run, len(own), math.inf if exact[run] else epsilon_of(own, OWN_DELTA), exact[run]
@@ -307,7 +307,7 @@ class BudgetLedger:
         return bool(self._rows) and read_height(height_path(self.path)) == self._upto
 
     @contextmanager
-    def _tx(self) -> Iterator[Append]:
+    def _transaction(self) -> Iterator[Append]:
         """Waits until no other client is at it, and reads what is new; yields what adds rows."""
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
@@ -315,7 +315,7 @@ class BudgetLedger:
                 make_directory(self.path.parent, 0o700)
                 stack.enter_context(one_at_a_time(beside))
             except OSError as error:
-                raise self._refused(error) from None
+                raise self._disk_error(error) from None
             journal = stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
             for at, row in list(journal.replay(self._upto)):  # all, or none of them
                 if isinstance(row, OnRecord):
@@ -331,11 +331,11 @@ class BudgetLedger:
                 of_model = (row.run, row.client, row.group, row.model)
                 self._bases.setdefault(of_model, (row.version, row.step))
         elif isinstance(row, SentWithoutPrivacy) or (
-            isinstance(row, BudgetCharged) and not _training(row)
+            isinstance(row, BudgetCharged) and not _is_training(row)
         ):
             self._unnamed.add(row.run)
 
-    def _refused(self, error: OSError) -> OperatorError:
+    def _disk_error(self, error: OSError) -> OperatorError:
         if error.errno in NO_SPACE:
             return DiskFailed(f"{self.path}: cannot write: {error.strerror}")
         return OperatorError(
@@ -357,7 +357,7 @@ class MemoryLedger(BudgetLedger):
         return True
 
     @contextmanager
-    def _tx(self) -> Iterator[Append]:
+    def _transaction(self) -> Iterator[Append]:
         def append(records: Sequence[OnRecord]) -> None:
             for row in records:
                 self._add(self.clock(), row)
@@ -373,23 +373,25 @@ def _place(row: UpdateReleased) -> Place:
     return row.run, row.client, row.group, row.version, row.step
 
 
-def _named(group: str, version: int, step: int) -> str:
+def _describe_place(group: str, version: int, step: int) -> str:
     return f"version {version} of {group}" + (f", step {step}" if step else "")
 
 
-def _exposes(row: UpdateReleased) -> bool:
+def _is_unprotected(row: UpdateReleased) -> bool:
     """Whether an update leaves with no privacy; nobody trains on held-out records."""
     return row.fact is None and is_model_group(row.group)
 
 
-def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
+def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     charged = (row for _, row in rows if isinstance(row, UpdateReleased | BudgetCharged))
     return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
 
 
-def _exact(rows: Rows) -> Counter[bytes]:
+def _count_unprotected(rows: Rows) -> Counter[bytes]:
     """How many updates left with no privacy, at most, by run."""
-    exact = Counter(row.run for _, row in rows if isinstance(row, UpdateReleased) and _exposes(row))
+    exact = Counter(
+        row.run for _, row in rows if isinstance(row, UpdateReleased) and _is_unprotected(row)
+    )
     before = (row for _, row in rows if isinstance(row, SentWithoutPrivacy))
     for (run, *_), most in {(r.run, r.client, r.group): r.most for r in before}.items():
         exact[run] += most
@@ -401,7 +403,7 @@ def without_privacy(number: int) -> str:
     return f"at most {counted(number, 'update')} with no privacy" if number else ""
 
 
-def _training(row: OnRecord) -> bool:
+def _is_training(row: OnRecord) -> bool:
     """Whether a row counts a training that began."""
     return isinstance(row, BudgetCharged) and not (row.charge or row.release)
 

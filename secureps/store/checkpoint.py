@@ -46,7 +46,7 @@ from secureps.messages.evaluation import VersionEvaluated, is_model_group
 from secureps.messages.format import FORMAT, demand_readable
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
-from secureps.store.atomic_file import hashing, make_directory, write_durably
+from secureps.store.atomic_file import hash_pieces, make_directory, write_durably
 from secureps.store.durability import open_to_read
 from secureps.wording import named
 
@@ -78,7 +78,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Filed:
+class FiledTensor:
     """A tensor that lies in a file, from byte `offset` on, and is written from there."""
 
     path: Path
@@ -92,7 +92,7 @@ class Filed:
 
     def pieces(self) -> Iterator[bytes]:
         """Reads its bytes, piece by piece; DamagedStore if they are gone."""
-        with reading(self.path) as file:
+        with open_part(self.path) as file:
             file.seek(self.offset)
             left = self.nbytes
             while left:
@@ -171,7 +171,7 @@ def checkpoint_path(root: str | Path, number: int) -> Path:
 
 def write_state(
     path: str | Path,
-    tensors: Mapping[str, NDArray[Any] | Filed],
+    tensors: Mapping[str, NDArray[Any] | FiledTensor],
     metadata: Mapping[str, str],
     mode: int | None = 0o600,
 ) -> bytes:
@@ -193,7 +193,7 @@ def write_state(
         DiskFailed: the disk refuses.
     """
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
-    arrays: list[NDArray[Any] | Filed] = []
+    arrays: list[NDArray[Any] | FiledTensor] = []
     offset = 0
     # Widest items first: then every tensor begins at a multiple of its item's size.
     for name, array in sorted(tensors.items(), key=lambda t: (-t[1].dtype.itemsize, t[0])):
@@ -215,8 +215,8 @@ def write_state(
     return _write(Path(path), itertools.chain(head, *map(_pieces, arrays)), mode)
 
 
-def _pieces(array: NDArray[Any] | Filed) -> Iterable[bytes | memoryview]:
-    if isinstance(array, Filed):
+def _pieces(array: NDArray[Any] | FiledTensor) -> Iterable[bytes | memoryview]:
+    if isinstance(array, FiledTensor):
         return array.pieces()
     little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     return (little.reshape(-1).view(np.uint8).data,)
@@ -227,8 +227,8 @@ def read_state(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Reads the tensors of this `prefix`, and the metadata; DamagedStore if absent or torn."""
     path = Path(path)
-    with reading(path, os.strerror(errno.ENOENT), buffered=False) as file:
-        placed, metadata = _filed(path, file, _read(file, 0, _HEADER))
+    with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
+        placed, metadata = _find_tensors(path, file, _read(file, 0, _HEADER))
         tensors = {
             name: _view(_read(file, tensor.offset, tensor.nbytes), replace(tensor, offset=0))
             for name, tensor in placed.items()
@@ -240,8 +240,8 @@ def read_state(
 def read_metadata(path: str | Path) -> dict[str, str]:
     """Reads the metadata of a state file alone; DamagedStore if it is absent or damaged."""
     path = Path(path)
-    with reading(path, os.strerror(errno.ENOENT), buffered=False) as file:
-        return _filed(path, file, _read(file, 0, _HEADER))[1]
+    with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
+        return _find_tensors(path, file, _read(file, 0, _HEADER))[1]
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -252,7 +252,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")
-    _write(Path(directory) / MANIFEST, [_text_of(to_plain(manifest))], None)
+    _write(Path(directory) / MANIFEST, [_encode_manifest(to_plain(manifest))], None)
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
@@ -274,7 +274,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
 def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> bytes:
     """Reads one file of a checkpoint; DamagedStore if it is absent, torn or damaged."""
     path = Path(directory) / part.file
-    with reading(path) as file:
+    with open_part(path) as file:
         data = file.read()
     if payload_digest(data) != part.digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
@@ -290,7 +290,7 @@ def read_manifest(directory: str | Path) -> Manifest:
     """
     directory = Path(directory)
     path = directory / MANIFEST
-    with reading(path, "absent: the checkpoint was never completed") as file:
+    with open_part(path, "absent: the checkpoint was never completed") as file:
         text = file.read(MANIFEST_LIMIT + 1)
     if len(text) > MANIFEST_LIMIT:
         raise DamagedStore(f"{path}: longer than a manifest can be")
@@ -303,7 +303,7 @@ def read_manifest(directory: str | Path) -> Manifest:
         manifest = from_plain(Manifest, plain)
         # An older format may have named more. Of today's a manifest has one form.
         named_now = to_plain(manifest) if found == FORMAT else plain
-        sound = _text_of(named_now) == text and manifest.run.id.hex() == manifest.id
+        sound = _encode_manifest(named_now) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         sound = False
     if not sound:
@@ -372,7 +372,7 @@ def remove_files(directory: Path, *names: str) -> None:
         return
 
 
-def latest_good(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
+def load_newest(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
     """The newest whole checkpoint: its directory, its manifest, and a complaint for each newer one.
 
     Raises:
@@ -395,14 +395,14 @@ def directories(root: Root) -> Iterable[Path]:
     return checkpoint_directories(root) if isinstance(root, str | Path) else root
 
 
-def _text_of(plain: dict[str, Any]) -> bytes:
+def _encode_manifest(plain: dict[str, Any]) -> bytes:
     """A manifest's file: its digest, and its plain form, which an older format may have named."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
     return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager
-def reading(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
+def open_part(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
     """Opens a file of a checkpoint in bytes; DamagedStore if it cannot be read."""
     try:
         with open_to_read(path, buffered) as file:
@@ -417,7 +417,7 @@ def digest_of_file(
     path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
 ) -> bytes:
     """The digest of a file, piece by piece; DamagedStore if it is absent or of another size."""
-    with reading(path) as file:
+    with open_part(path) as file:
         actual = os.fstat(file.fileno()).st_size
         if size is not None and actual != size:
             raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
@@ -437,7 +437,7 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
     hasher = payload_hasher()
     try:
         make_directory(path.parent, 0o775 if mode is None else 0o700)
-        write_durably(path, hashing(pieces, hasher), mode)
+        write_durably(path, hash_pieces(pieces, hasher), mode)
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()
@@ -449,7 +449,7 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 
 
-def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
+def find_tensors(path: Path, digest: bytes | None) -> dict[str, FiledTensor]:
     """Finds where the tensors of a safetensors file lie in it.
 
     Args:
@@ -459,8 +459,8 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
     Raises:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
-    with reading(path, buffered=False) as file:
-        found, _ = _filed(path, file, _read(file, 0, _HEADER))
+    with open_part(path, buffered=False) as file:
+        found, _ = _find_tensors(path, file, _read(file, 0, _HEADER))
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     return found
@@ -475,9 +475,9 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
     return room[:have]
 
 
-def _filed(
+def _find_tensors(
     path: Path, file: Any, begin: NDArray[np.uint8]
-) -> tuple[dict[str, Filed], dict[str, str]]:
+) -> tuple[dict[str, FiledTensor], dict[str, str]]:
     """Finds where the tensors of a file lie, and its metadata."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
@@ -492,9 +492,9 @@ def _filed(
 
 def _place_tensors(
     path: Path, header: Any, start: int, size: int
-) -> tuple[dict[str, Filed], dict[str, str]]:
+) -> tuple[dict[str, FiledTensor], dict[str, str]]:
     """What a header lists; DamagedStore unless its tensors are just the file's bytes."""
-    found: dict[str, Filed] = {}
+    found: dict[str, FiledTensor] = {}
     try:
         metadata = dict(header.pop("__metadata__", {}))
         if not all(isinstance(text, str) for text in metadata.values()):
@@ -503,7 +503,7 @@ def _place_tensors(
             begin, end = map(int, each["data_offsets"])
             shape = tuple(map(int, each["shape"]))
             dtype = _BFLOAT16 if each["dtype"] == "BF16" else np.dtype(TYPES[each["dtype"]])
-            tensor = Filed(path, dtype, shape, start + begin)
+            tensor = FiledTensor(path, dtype, shape, start + begin)
             if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
                 raise ValueError(f"{name} is not in it")
             found[name] = tensor
@@ -520,13 +520,13 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     Those of bfloat16 are read, and are float32 with the same values.
 
     Raises:
-        DamagedStore: as `filed_tensors`.
+        DamagedStore: as `find_tensors`.
         MemoryError: the process may have no more address space, or no more maps.
     """
-    placed = filed_tensors(path, digest)
+    placed = find_tensors(path, digest)
     try:
         with open_to_read(path, buffered=False) as file:
-            whole = _mapped(file, 0, mmap.ACCESS_READ)
+            whole = _map(file, 0, mmap.ACCESS_READ)
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
     except ValueError as error:  # it has become empty
@@ -541,8 +541,8 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
         DamagedStore: absent, torn, or not of that `payload_digest`.
         MemoryError: as `map_state`.
     """
-    with reading(path, buffered=False) as file:
-        tensor = _filed(path, file, _read(file, 0, _HEADER))[0].get(name)
+    with open_part(path, buffered=False) as file:
+        tensor = _find_tensors(path, file, _read(file, 0, _HEADER))[0].get(name)
         if tensor is None:
             raise DamagedStore(f"{path}: there is no {name} in it")
         hasher, end = payload_hasher(), tensor.offset + tensor.nbytes
@@ -550,23 +550,23 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
             hasher.update(_read(file, start, min(_PIECE, end - start)).data)
         if hasher.digest() != digest:
             raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
-        return _view(_mapped(file, 0, mmap.ACCESS_READ), tensor)
+        return _view(_map(file, 0, mmap.ACCESS_READ), tensor)
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
-    """Reads a safetensors file once, for its tensors and their digest; as `filed_tensors`."""
-    with reading(path, buffered=False) as file:
+    """Reads a safetensors file once, for its tensors and their digest; as `find_tensors`."""
+    with open_part(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _PIECE:
-            _filed(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
+            _find_tensors(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
         data = _read(file, 0, size)
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
-        placed, _ = _filed(path, file, data)
+        placed, _ = _find_tensors(path, file, data)
         return {name: _view(data, tensor) for name, tensor in placed.items()}
 
 
-def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
+def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     """Maps a file as `mmap.mmap`, but MemoryError says that no address space or maps are left."""
     try:
         return mmap.mmap(file.fileno(), length, access=access)
@@ -576,7 +576,7 @@ def _mapped(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> m
         raise
 
 
-def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: Filed) -> NDArray[Any]:
+def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: FiledTensor) -> NDArray[Any]:
     if tensor.dtype == _BFLOAT16:
         halves = _view(whole, replace(tensor, dtype=np.dtype("<u2")))
         return (halves.astype(np.uint32) << 16).view(np.float32)
@@ -606,7 +606,7 @@ class Scratch:
                     os.posix_fallocate(file.fileno(), 0, length)
                 else:
                     file.truncate(length)
-                whole = _mapped(file, length)
+                whole = _map(file, length)
         except OSError as error:
             raise DiskFailed(f"{self._folder}: no room: {error.strerror}") from error
         return np.frombuffer(whole, np.float32, values)

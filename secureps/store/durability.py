@@ -31,11 +31,11 @@ DIRECTORIES = hasattr(os, "O_DIRECTORY")
 
 _lock = threading.Lock()
 _simulations = 0
-"""How many contexts of `simulated` this process is in."""
+"""How many contexts of `skip_waits` this process is in."""
 
 
 @contextmanager
-def simulated(is_one: bool = True) -> Iterator[None]:
+def skip_waits(is_one: bool = True) -> Iterator[None]:
     """Has nothing in this process wait for the disk while the `with` lasts, if `is_one`."""
     global _simulations
     with _lock:
@@ -49,27 +49,27 @@ def simulated(is_one: bool = True) -> Iterator[None]:
 
 def sync(file: int) -> None:
     """Waits until a file, by its descriptor, is on the disk with all that is said of it."""
-    with waiting():
-        if waits() and not _through_the_drive(file):
+    with count_wait():
+        if must_wait() and not _flush_drive(file):
             os.fsync(file)
 
 
 def sync_data(file: int) -> None:
     """The same of the bytes of a file that has its size already."""
     if hasattr(os, "fdatasync"):
-        if waits():
-            with waiting():
+        if must_wait():
+            with count_wait():
                 os.fdatasync(file)
     else:
         sync(file)
 
 
-def waits() -> bool:
+def must_wait() -> bool:
     """Whether writers wait for the disk."""
     return not _simulations
 
 
-def _through_the_drive(file: int) -> bool:
+def _flush_drive(file: int) -> bool:
     """Waits where fsync(2) leaves bytes in the drive's own memory, as on macOS; else False."""
     if fcntl is None or not hasattr(fcntl, "F_FULLFSYNC"):
         return False
@@ -104,7 +104,7 @@ _waiting: dict[int, float] = {}
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
+def count_wait() -> Iterator[None]:
     """Counts the `with` as a wait for the disk, whose length `oldest_wait` returns."""
     thread = threading.get_ident()
     outer = thread in _waiting
@@ -126,19 +126,19 @@ class _WaitedFile(io.FileIO):
     """A file whose every read and write counts as a wait for the disk."""
 
     def readinto(self, room: Any) -> int:
-        with waiting():
+        with count_wait():
             return super().readinto(room)
 
     def readall(self) -> bytes:
-        with waiting():
+        with count_wait():
             return super().readall()
 
     def read(self, size: int | None = -1) -> bytes:
-        with waiting():
+        with count_wait():
             return super().read(size)
 
     def write(self, data: Any) -> int:
-        with waiting():
+        with count_wait():
             return super().write(data)
 
 
@@ -148,7 +148,7 @@ def open_to_read(
     opener: Callable[[str, int], int] = open_plain,
 ) -> io.BufferedReader | io.FileIO:
     """Opens a plain file as `open` does; each read counts as a wait for the disk."""
-    with waiting():
+    with count_wait():
         file = _WaitedFile(os.fspath(path), "rb", opener=opener)
     return io.BufferedReader(file) if buffered else file
 
@@ -159,6 +159,6 @@ def open_to_create(path: str | os.PathLike[str], mode: int) -> io.BufferedWriter
     Args:
         mode: of the file, but for the umask.
     """
-    with waiting():
+    with count_wait():
         opener = partial(os.open, mode=mode)
         return io.BufferedWriter(_WaitedFile(os.fspath(path), "xb", opener=opener))

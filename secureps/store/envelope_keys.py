@@ -75,7 +75,7 @@ class EnvelopeKeys(Secret):
         """The least number of a key that is here; 1 if none is."""
         return min(self._keys, default=1)
 
-    def of(self, run: bytes) -> EnvelopeKeys:
+    def for_run(self, run: bytes) -> EnvelopeKeys:
         return self
 
     def get(self, number: int) -> EnvelopeKey | None:
@@ -85,7 +85,7 @@ class EnvelopeKeys(Secret):
     def make(self, number: int) -> EnvelopeKey:
         """Makes the key of a number, durably, if it is not there; OSError if it cannot."""
         if number not in self._keys:
-            key = self._made(number)
+            key = self._generate(number)
             self._keys = {**self._keys, number: key}  # others read meanwhile
         return self._keys[number]
 
@@ -95,7 +95,7 @@ class EnvelopeKeys(Secret):
             self._remove(number)
             self._keys = {n: key for n, key in self._keys.items() if n != number}
 
-    def _made(self, number: int) -> EnvelopeKey:
+    def _generate(self, number: int) -> EnvelopeKey:
         return EnvelopeKey.from_os()
 
     def _remove(self, number: int) -> None:
@@ -103,7 +103,7 @@ class EnvelopeKeys(Secret):
 
 
 class EnvelopeKeyFiles(EnvelopeKeys):
-    """The keys in a holder's private folder: the kit's at first, and with `of` those of a run.
+    """The keys in a holder's private folder: the kit's at first, and with `for_run` those of a run.
 
     Raises:
         KitError: the kit's is damaged, open to others, or not what the CA certified; or it is not
@@ -117,13 +117,13 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         self._passphrases = passphrases or Passphrases()
         self._run: Path | None = None
         keys = dict[int, EnvelopeKey]()
-        if os.path.lexists(self._path(0)) or not served_runs(self._folder / RUNS):
+        if os.path.lexists(self._path(0)) or not read_served_runs(self._folder / RUNS):
             first = load_holder_secret(kit, name, self._passphrases)
             assert isinstance(first, EnvelopeKey)
             keys[0] = first
         super().__init__(keys)
 
-    def of(self, run: bytes) -> EnvelopeKeys:
+    def for_run(self, run: bytes) -> EnvelopeKeys:
         """Returns itself; the first call says for which run, and reads the keys that it has.
 
         Keys of other runs are erased whose ledgers have stood still for ABANDONED.
@@ -153,7 +153,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         assert self._run is not None
         return self._run / f"envelope-{number}.key"
 
-    def _made(self, number: int) -> EnvelopeKey:
+    def _generate(self, number: int) -> EnvelopeKey:
         key, path = EnvelopeKey.from_os(), self._path(number)
         make_folder(path.parent, 0o700)
         write_new(path, self._passphrases.lock(key.to_bytes()))
@@ -173,7 +173,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
                     folder.rmdir()
 
 
-def in_memory(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
+def wrap_secret(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
     """What the holder of this secret key opens with."""
     return EnvelopeKeys({0: secret}) if isinstance(secret, EnvelopeKey) else secret
 
@@ -189,7 +189,7 @@ def load_keys(
     public = load_public(kit)
     if name in public.holder_keys and public.opening is Opening.COMMITTEE:
         return EnvelopeKeyFiles(kit, name, passphrases)
-    return in_memory(load_holder_secret(kit, name, passphrases))
+    return wrap_secret(load_holder_secret(kit, name, passphrases))
 
 
 def _erase_file(path: Path) -> None:
@@ -225,7 +225,7 @@ RUNS = "runs"
 _ID_BYTES = 32
 
 
-def served_runs(path: Path) -> frozenset[bytes]:
+def read_served_runs(path: Path) -> frozenset[bytes]:
     """The run ids in the file, one a line in hex; none if there is no file, KitError if damaged."""
     try:
         ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
@@ -285,7 +285,7 @@ class ServedJournal(WrappedJournal):
             self._height.advance(self.mark)
 
     def _note_run(self, run: bytes) -> None:
-        known = served_runs(self._path)
+        known = read_served_runs(self._path)
         if run in known:
             return
         text = "".join(f"{id.hex()}\n" for id in sorted(known | {run}))

@@ -88,7 +88,7 @@ def make_keys(
     except ClientError as error:
         raise KitError(str(error)) from None
     folder = directory / "private" / name
-    with _writing(f"the keys of {name}"):
+    with _name_write_errors(f"the keys of {name}"):
         make_directory(directory)
         make_folder(folder.parent, 0o700)
         return _make_request(folder, role, name, kind, passphrases or Passphrases(), None)
@@ -111,7 +111,7 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
         raise KitError(f"{error}: `secureps keys request` is for new names") from None
     folder = directory / "private" / name
     following = folder / NEXT
-    with _writing(f"the keys of {name}"):
+    with _name_write_errors(f"the keys of {name}"):
         if os.path.lexists(following / IDENTITY):
             made = _read_private(Identity, following / IDENTITY, passphrases)
             if made.public == certificate.identity:
@@ -125,14 +125,14 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
 def write_request(directory: Path, request: KeyRequest) -> Path:
     """Writes a request for its issuer; returns the file, KitError if it cannot."""
     path = directory / "requests" / f"{request.name}.json"
-    with _writing(str(path)):
+    with _name_write_errors(str(path)):
         make_folder(path.parent, 0o755)
         write(path, request.to_bytes(), 0o644)
     return path
 
 
 @contextmanager
-def _writing(what: str) -> Iterator[None]:
+def _name_write_errors(what: str) -> Iterator[None]:
     """Turns a disk's refusal into a KitError that says what was being written."""
     try:
         yield
@@ -220,7 +220,7 @@ def create_kit(
     if (directory / "ca").exists() or (directory / "public").exists():
         raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
     ca = Identity.generate()
-    with _writing("the kit"):
+    with _name_write_errors("the kit"):
         make_directory(directory)
         make_folder(directory / "ca", 0o700)
         make_folder(directory / "public", 0o755)
@@ -229,7 +229,7 @@ def create_kit(
         write(directory / "ca" / "cipher.json", text.encode(), 0o644)
         write(directory / "ca" / "holds.json", f"{_seconds(hours)}\n".encode(), 0o644)
         write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        _write(directory, first_roster(ca, _end(_seconds(hours)), host))
+        _write(directory, first_roster(ca, _expiry(_seconds(hours)), host))
         keyring.write_authority(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)
@@ -250,9 +250,9 @@ def issue_all(
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
     passphrases = passphrases or Passphrases()
-    with _line(directory, passphrases) as (_, roster):
+    with _open_ca(directory, passphrases) as (_, roster):
         taken = {certificate.name for certificate in roster.certificates}
-    kind = kind_for(_parameters(directory))
+    kind = kind_for(_read_parameters(directory))
     requests = []
     for role, name in parties:
         if name in taken:
@@ -279,7 +279,7 @@ def approve(
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
     """
-    with _line(directory, passphrases) as (ca, roster):
+    with _open_ca(directory, passphrases) as (ca, roster):
         new = _select_new(directory, ca, roster, requests)
         if new:
             _grant(directory, ca, roster, new)
@@ -290,7 +290,7 @@ def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
     """The requests to grant, of those that are new; raises as `approve`."""
-    kind, revoked = kind_for(_parameters(directory)), _revoked(directory)
+    kind, revoked = kind_for(_read_parameters(directory)), _read_revoked(directory)
     old = {certificate.name: certificate for certificate in roster.certificates}
     owners = {file_digest(ca.public.key): "the CA"}
     for certificate in roster.certificates:
@@ -343,13 +343,11 @@ def revoke(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    with _line(directory, passphrases) as (ca, roster):
+    with _open_ca(directory, passphrases) as (ca, roster):
         gone = [c for c in roster.certificates if c.name in names]
         if absent := set(names) - {certificate.name for certificate in gone}:
             raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
-        _refuse_from_now_on(
-            directory, {d for c in gone for d in _all_digests(directory, ca.public, c)}
-        )
+        _add_revoked(directory, {d for c in gone for d in _all_digests(directory, ca.public, c)})
         _publish(directory, ca, roster, (c for c in roster.certificates if c not in gone))
         for certificate in gone:
             keyring.certificate_file(directory, certificate.name).unlink(missing_ok=True)
@@ -367,7 +365,7 @@ def replace_holder(
         KitError: the one is no request of a new holder, or the other no holder, or by this kit's
             cipher one holder has the key of all updates; as `approve`.
     """
-    if kind_for(_parameters(directory)) is BFV:
+    if kind_for(_read_parameters(directory)) is BFV:
         raise KitError(
             f"under bfv all updates are encrypted for {old}'s key, and nobody else opens them: no "
             f"run goes on without it; begin a new run, from its last model, with a kit of its own"
@@ -391,7 +389,7 @@ def renew(
 
     Raises KitError if nobody has this name, or no CA is in this kit.
     """
-    with _line(directory, passphrases) as (ca, roster):
+    with _open_ca(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
         return {name: keyring.renew_certificate(directory, ca, roster, name) for name in wanted}
 
@@ -405,8 +403,8 @@ def renew_roster(
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
     """
-    with _line(directory, passphrases) as (ca, roster):
-        end = _end(_holds(directory) if hours is None else _seconds(hours))
+    with _open_ca(directory, passphrases) as (ca, roster):
+        end = _expiry(_read_validity(directory) if hours is None else _seconds(hours))
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
             raise KitError(
@@ -418,7 +416,7 @@ def renew_roster(
 
 
 @contextmanager
-def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
+def _open_ca(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
     """Reads the CA and its newest roster while no other process signs: a number is signed once.
 
     Raises:
@@ -426,7 +424,7 @@ def _line(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Id
     """
     missing = f"; `{init_command(directory)}` makes it"
     ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
-    with _writing("the kit"), one_at_a_time(directory / "ca" / "turn"):
+    with _name_write_errors("the kit"), one_at_a_time(directory / "ca" / "turn"):
         public, roster = load_roster(directory)
         if public != ca.public:
             raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
@@ -479,10 +477,10 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
     coming = {digest for request in requests for digest in _digests(request)}
     leaving = {digest for c in gone for digest in _all_digests(directory, ca.public, c)} - coming
     if leaving:
-        _refuse_from_now_on(directory, leaving)
+        _add_revoked(directory, leaving)
     for request in requests:
         if request.cipher_key:
-            kind = kind_for(_parameters(directory))
+            kind = kind_for(_read_parameters(directory))
             assert kind is not None
             path = public_file(directory, request.name, kind)
             write(path, request.cipher_key, 0o644)
@@ -501,7 +499,7 @@ def _publish(
 
     It holds as long as the kit says, or longer where the last one does.
     """
-    end = max(last.expires, _end(_holds(directory))) if last.expires else 0
+    end = max(last.expires, _expiry(_read_validity(directory))) if last.expires else 0
     _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
 
 
@@ -509,17 +507,17 @@ def _write(directory: Path, roster: Roster) -> None:
     write(roster_file(directory), roster.to_bytes(), 0o644)
 
 
-def _holds(directory: Path) -> int:
+def _read_validity(directory: Path) -> int:
     """Seconds for which the kit's rosters hold; HOURS in kits that do not say so."""
     path = directory / "ca" / "holds.json"
     if not path.exists():
         return _seconds(HOURS)
-    with _parsing(path):
+    with _name_damage(path):
         return int(json.loads(read(path, "")))
 
 
 @contextmanager
-def _parsing(path: Path) -> Iterator[None]:
+def _name_damage(path: Path) -> Iterator[None]:
     """Turns what a file cannot hold into a KitError that names the file."""
     try:
         yield
@@ -531,7 +529,7 @@ def _seconds(hours: float) -> int:
     return int(3600 * hours)
 
 
-def _end(seconds: int) -> int:
+def _expiry(seconds: int) -> int:
     """When a roster that is signed now for so long expires: Unix seconds; 0: never."""
     return int(time.time()) + seconds if seconds else 0
 
@@ -561,22 +559,22 @@ def _all_digests(
     return *_digests(certificate), tls
 
 
-def _revoked(directory: Path) -> frozenset[bytes]:
+def _read_revoked(directory: Path) -> frozenset[bytes]:
     path = directory / "ca" / "revoked.json"
     if not path.exists():
         return frozenset()
-    with _parsing(path):
+    with _name_damage(path):
         return frozenset(bytes.fromhex(each) for each in json.loads(read(path, "")))
 
 
-def _refuse_from_now_on(directory: Path, digests: Iterable[bytes]) -> None:
-    known = sorted(digest.hex() for digest in _revoked(directory) | set(digests))
+def _add_revoked(directory: Path, digests: Iterable[bytes]) -> None:
+    known = sorted(digest.hex() for digest in _read_revoked(directory) | set(digests))
     text = json.dumps(known, indent=1) + "\n"
     write(directory / "ca" / "revoked.json", text.encode(), 0o600)
 
 
-def _parameters(directory: Path) -> CipherParameters:
+def _read_parameters(directory: Path) -> CipherParameters:
     path = directory / "ca" / "cipher.json"
-    with _parsing(path):
+    with _name_damage(path):
         text = read(path, f"; `{init_command(directory)}` makes it")
         return from_plain(CipherParameters, json.loads(text))

@@ -37,7 +37,7 @@ from secureps.messages.requests import JournalRow
 from secureps.roles.machine import Fold
 from secureps.store import durability, journal_rows
 from secureps.store.atomic_file import sync
-from secureps.store.durability import waiting
+from secureps.store.durability import count_wait
 from secureps.store.journal_rows import (
     RECORDS,
     SCHEMA,
@@ -46,18 +46,18 @@ from secureps.store.journal_rows import (
     Mark,
     Record,
     Row,
-    body_of,
-    full,
+    advise_restore,
+    chain_digest,
+    encode_record,
     height_path,
+    is_full,
     kind_of,
-    link,
-    lock,
+    lock_journal,
+    name_damage,
     read_height,
     read_only,
     read_row,
-    reading,
     refuse_behind,
-    restorable,
     restoring_path,
     rows_after,
 )
@@ -92,7 +92,7 @@ class Journal(Protocol):
         """What the records before those of `replay` came to; None if none is gone."""
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is to be compacted."""
 
     def pack(self) -> bool:
@@ -117,7 +117,7 @@ class Journal(Protocol):
 
     # What a standby asks, which copies the rows.
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after this one, about `most` bytes of them.
 
         Raises:
@@ -132,11 +132,11 @@ class Journal(Protocol):
             DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
         """
 
-    def copied(self) -> bytes:
+    def serialize(self) -> bytes:
         """The whole of it, as one file has it; from any thread. Refused if it is too large."""
 
     @property
-    def folded(self) -> Mark:
+    def fold_mark(self) -> Mark:
         """The last row in the fold: with the next one, rows up to it are gone."""
 
 
@@ -158,17 +158,21 @@ class MemoryJournal:
     def replay(self) -> Iterator[tuple[float, Record]]:
         return iter(tuple(self.rows))
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         if mark.seq > len(self.rows) or mark.chain not in (b"", self._link(mark.seq)):
             raise Conflict(f"row {mark.seq} of this journal is another one")
         rows = enumerate(self.rows[mark.seq :], mark.seq + 1)
-        return tuple(JournalRow(at, kind_of(r), body_of(r), self._link(k)) for k, (at, r) in rows)
+        return tuple(
+            JournalRow(at, kind_of(r), encode_record(r), self._link(k)) for k, (at, r) in rows
+        )
 
     def _link(self, seq: int) -> bytes:
         """The digest of the rows up to one: only a journal that is followed needs any."""
         for k in range(len(self._chain), seq + 1):
             at, record = self.rows[k - 1]
-            self._chain.append(link(self._chain[-1], k, at, kind_of(record), body_of(record)))
+            self._chain.append(
+                chain_digest(self._chain[-1], k, at, kind_of(record), encode_record(record))
+            )
         return self._chain[seq]
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
@@ -177,11 +181,11 @@ class MemoryJournal:
             self.append(row.at, [record])
         return taken
 
-    def copied(self) -> bytes:
+    def serialize(self) -> bytes:
         raise InternalError("a journal in memory has all rows")
 
     @property
-    def folded(self) -> Mark:
+    def fold_mark(self) -> Mark:
         return START
 
     @property
@@ -189,7 +193,7 @@ class MemoryJournal:
         return None
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return False
 
     def pack(self) -> bool:
@@ -234,14 +238,14 @@ class SqliteJournal:
         self._oldest, self._least, self._closed = oldest, least, False
         self._going: journal_rows.Segments | None = None
         with ExitStack() as stack:
-            stack.callback(os.close, lock(self._path))
+            stack.callback(os.close, lock_journal(self._path))
             self._refuse_behind()
             self._base = stack.enter_context(closing(self._connect()))
             self._prepare()
-            self._seq, self._chain, self._height = self._at_height()
-            with restorable(self._path):
-                self._kept = journal_rows.kept(self._path, self._base)
-            self._grown = journal_rows.grown(self._path, self._base, self.folded)
+            self._seq, self._chain, self._height = self._open_height()
+            with advise_restore(self._path):
+                self._kept = journal_rows.read_fold(self._path, self._base)
+            self._grown = journal_rows.bytes_since(self._path, self._base, self.fold_mark)
             stack.callback(self._height.close)
             self._open = stack.pop_all()
 
@@ -252,7 +256,7 @@ class SqliteJournal:
     @property
     def last(self) -> float:
         """The newest second on record; DamagedStore if what is there is no time."""
-        with reading(self._path):
+        with name_damage(self._path):
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
         if not isinstance(last, float | None):
             raise DamagedStore(f"{self._path}: a row's time is no number")
@@ -264,8 +268,8 @@ class SqliteJournal:
         rows = []
         seq, chain = self._seq, self._chain
         for record in records:
-            kind, body = kind_of(record), body_of(record)
-            seq, chain = seq + 1, link(chain, seq + 1, at, kind, body)
+            kind, body = kind_of(record), encode_record(record)
+            seq, chain = seq + 1, chain_digest(chain, seq + 1, at, kind, body)
             rows.append((seq, at, kind, body, chain))
         self._insert(rows)
 
@@ -284,15 +288,15 @@ class SqliteJournal:
             self.close()  # the rows are there, and nobody may hear of them
             raise
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        return journal_rows.after(self._path, self._base, mark, most)
+    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        return journal_rows.read_after(self._path, self._base, mark, most)
 
-    def copied(self) -> bytes:
+    def serialize(self) -> bytes:
         with read_only(self._path) as base:
-            return journal_rows.copied(self._path, base)
+            return journal_rows.serialize(self._path, base)
 
     @property
-    def folded(self) -> Mark:
+    def fold_mark(self) -> Mark:
         return START if self._kept is None else self._kept.mark
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
@@ -309,10 +313,10 @@ class SqliteJournal:
         """All records after the fold, or after a row that is known, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        return self._sound(since or self.folded)
+        return self._replay(since or self.fold_mark)
 
-    def _sound(self, since: Mark) -> Iterator[tuple[float, Record]]:
-        with restorable(self._path):
+    def _replay(self, since: Mark) -> Iterator[tuple[float, Record]]:
+        with advise_restore(self._path):
             for row in rows_after(self._path, self._base, since, self.mark):
                 yield row.at, row.record
 
@@ -321,32 +325,32 @@ class SqliteJournal:
         return None if self._kept is None else self._kept.fold
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether enough rows came after the fold, or after a failed try, and more than it has."""
         least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
-        self._going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
+        self._going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
         return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
-        if self.folded == self.mark:
+        if self.fold_mark == self.mark:
             return  # the last row has to stay: the head names it
-        going = self._going or journal_rows.Segments(self._path, self._base, self.folded)
+        going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
             size = journal_rows.compact(self._base, going, mark, last, fold)
-        self._kept, self._going = journal_rows.Kept(mark, last, fold, size), None
+        self._kept, self._going = journal_rows.StoredFold(mark, last, fold, size), None
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
         try:
-            with waiting():
+            with count_wait():
                 self._base.execute("BEGIN IMMEDIATE")
                 try:
                     yield
@@ -356,7 +360,7 @@ class SqliteJournal:
                         self._base.execute("ROLLBACK")
                     raise
         except sqlite3.Error as error:
-            raise self._refused(doing, error) from None
+            raise self._disk_error(doing, error) from None
 
     def close(self) -> None:
         self._closed = True
@@ -372,7 +376,7 @@ class SqliteJournal:
         if mark is None or mark == START:
             return
         empty = not self._path.is_file() or self._path.stat().st_size == 0
-        with restorable(self._path):
+        with advise_restore(self._path):
             own = START if empty else last_row(self._path, self._oldest)
         refuse_behind(self._path, own, mark)
 
@@ -386,29 +390,29 @@ class SqliteJournal:
             )  # its log is like it
             return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
-            raise self._refused("cannot open: ", error) from error
+            raise self._disk_error("cannot open: ", error) from error
 
     def _prepare(self) -> None:
-        with reading(self._path):
-            waits = SYNCHRONOUS if durability.waits() else "OFF"
+        with name_damage(self._path):
+            waits = SYNCHRONOUS if durability.must_wait() else "OFF"
             settings = ("journal_mode = WAL", f"synchronous = {waits}", "fullfsync = ON")
             for each in (*settings, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
                 self._base.execute(f"PRAGMA {each}")  # fullfsync: as `durability.sync`, on macOS
-            if not _tables(self._path, self._base, self._oldest):
+            if not _has_tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 version = f"PRAGMA user_version = {FORMAT};"
                 self._base.executescript(f"BEGIN;{SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
 
-    def _refused(self, doing: str, error: Exception) -> OperatorError:
-        kind = DiskFailed if full(self._path, error) else OperatorError
+    def _disk_error(self, doing: str, error: Exception) -> OperatorError:
+        kind = DiskFailed if is_full(self._path, error) else OperatorError
         return kind(f"{self._path}: {doing}{error}")
 
-    def _at_height(self) -> tuple[int, bytes, Height]:
+    def _open_height(self) -> tuple[int, bytes, Height]:
         """Finds where the journal ends, and the file that says so; checks that they agree."""
-        with reading(self._path):
-            with restorable(self._path):
-                own = _head(self._path, self._base)
+        with name_damage(self._path):
+            with advise_restore(self._path):
+                own = _read_head(self._path, self._base)
             beside = height_path(self._path)
             mark = read_height(beside)
             if mark is None and own != START:
@@ -439,11 +443,11 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
     From the start, of rows that are gone those that were archived, in their short form.
 
     Raises:
-        Conflict, Refused: as `Journal.after`, of a row that is not the start.
+        Conflict, Refused: as `Journal.read_after`, of a row that is not the start.
         ConfigError: it is of another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
-    with _reading(path) as (base, own):
+    with _open_snapshot(path) as (base, own):
         yield from journal_rows.rows_since(path, base, since, own)
 
 
@@ -453,20 +457,20 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
     From these a machine starts. Some process may be writing the journal; nothing of it changes.
     Raises as `read_rows`.
     """
-    with _reading(path) as (base, own):
-        known = journal_rows.kept(path, base)
+    with _open_snapshot(path) as (base, own):
+        known = journal_rows.read_fold(path, base)
         since = START if known is None else known.mark
         rows = tuple(rows_after(path, base, since, own))
         return None if known is None else known.fold, rows, own
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
+def _open_snapshot(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
     """Reads a journal as it is at one moment; yields its last row too."""
     height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
     with read_only(path) as base:
         base.execute("BEGIN")  # head and rows are of one moment
-        own = _head(path, base) if _tables(path, base, FORMAT) else START
+        own = _read_head(path, base) if _has_tables(path, base, FORMAT) else START
         refuse_behind(path, own, height or START)
         yield base, own
 
@@ -481,10 +485,10 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
         DamagedStore: it is no journal, or its end is missing.
     """
     with read_only(path) as base:
-        return _head(path, base) if _tables(path, base, oldest) else START
+        return _read_head(path, base) if _has_tables(path, base, oldest) else START
 
 
-def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
+def _has_tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
     """Whether there is a journal yet; ConfigError if there is one of another format."""
     (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (found,) = base.execute("PRAGMA user_version").fetchone()
@@ -495,8 +499,8 @@ def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
     return bool(tables)
 
 
-def _head(path: Path, base: sqlite3.Connection) -> Mark:
-    with reading(path):
+def _read_head(path: Path, base: sqlite3.Connection) -> Mark:
+    with name_damage(path):
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
     if len(head) != 1 or head != (rows or [(0, b"")]):
@@ -522,8 +526,8 @@ class WrappedJournal:
         return self._journal.fold
 
     @property
-    def due(self) -> bool:
-        return self._journal.due
+    def is_due(self) -> bool:
+        return self._journal.is_due
 
     def pack(self) -> bool:
         return self._journal.pack()
@@ -542,18 +546,18 @@ class WrappedJournal:
     def last(self) -> float:
         return self._journal.last
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        return self._journal.after(mark, most)
+    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        return self._journal.read_after(mark, most)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         return self._journal.take(rows)
 
-    def copied(self) -> bytes:
-        return self._journal.copied()
+    def serialize(self) -> bytes:
+        return self._journal.serialize()
 
     @property
-    def folded(self) -> Mark:
-        return self._journal.folded
+    def fold_mark(self) -> Mark:
+        return self._journal.fold_mark
 
 
 APART = 60.0
@@ -590,7 +594,7 @@ class DatedJournal(WrappedJournal):
         refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
     ) -> None:
         super().__init__(journal)
-        self._party, self._role, self._unix, self._refused = party, role, unix, refused
+        self._party, self._role, self._unix, self._disk_error = party, role, unix, refused
         self._began: float | None = None
         self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
         self._counts: tuple[RefusedRequests, ...] = ()
@@ -613,7 +617,7 @@ class DatedJournal(WrappedJournal):
             self._began = began
 
     def _refusals(self) -> list[Record]:
-        self._counts = self._counts or self._refused()
+        self._counts = self._counts or self._disk_error()
         return list(self._counts)
 
     def replay(self) -> Iterator[tuple[float, Record]]:

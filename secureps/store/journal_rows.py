@@ -114,7 +114,7 @@ class Row:
 
 
 @contextmanager
-def reading(path: Path, where: str = "") -> Iterator[None]:
+def name_damage(path: Path, where: str = "") -> Iterator[None]:
     """Turns SQLite's errors over a journal into DamagedStore, or DiskFailed if the disk is full.
 
     To read its log SQLite needs room, too.
@@ -122,7 +122,7 @@ def reading(path: Path, where: str = "") -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        if full(path, error):
+        if is_full(path, error):
             raise DiskFailed(f"{path}: no space is left on its disk ({error})") from None
         raise DamagedStore(f"{path}: {where}{error}") from None
 
@@ -132,7 +132,7 @@ def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) ->
     seq, chain = first.seq, first.chain
     query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     while seq < last.seq:
-        with reading(path, f"after row {seq}: "):
+        with name_damage(path, f"after row {seq}: "):
             page = base.execute(query, (seq, last.seq, _PAGE)).fetchall()
         if not page:
             raise DamagedStore(f"{path}: row {seq + 1} is missing")
@@ -153,7 +153,7 @@ def read_row(
     """A row of these columns, `before` being the chain up to it; DamagedStore if it is bad."""
     where = f"{path}: row {seq}"
     try:
-        sound = chain == link(before, seq, at, kind, body)
+        sound = chain == chain_digest(before, seq, at, kind, body)
     except (AttributeError, TypeError, struct.error):
         sound = False  # a column of another type
     if not sound:
@@ -174,13 +174,13 @@ def kind_of(record: Record) -> str:
     return name
 
 
-def link(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
+def chain_digest(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
     """The digest of a row and of all before it."""
     stamp = struct.pack("<qd", seq, at)
     return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
 
 
-def body_of(record: Record) -> str:
+def encode_record(record: Record) -> str:
     """A record as JSON; Malformed if a field has no plain form."""
     try:
         return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
@@ -192,7 +192,7 @@ def body_of(record: Record) -> str:
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
-    with reading(path), closing(sqlite3.connect(uri, uri=True)) as base:
+    with name_damage(path), closing(sqlite3.connect(uri, uri=True)) as base:
         yield base
 
 
@@ -254,7 +254,7 @@ opens nothing that the coordinator does not say.
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredFold:
     """The fold in a journal: the last row in it, the newest second by then, and its size."""
 
     mark: Mark
@@ -263,20 +263,20 @@ class Kept:
     size: int
 
 
-def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
+def read_fold(path: Path, base: sqlite3.Connection) -> StoredFold | None:
     """The fold in a journal; None if it was never compacted, DamagedStore unless it is sound."""
-    with reading(path):
-        if not _tables(base):
+    with name_damage(path):
+        if not _has_tables(base):
             return None
         found = base.execute("SELECT seq, chain, last, body, digest FROM fold").fetchall()
-        archived = _archived(base)
+        archived = _archive_digest(base)
     if not found:
         return None
     seq, chain, last, body, own = found[0]
     try:
         if own != _fold_digest(Mark(seq, chain), last, body, archived):
             raise DamagedStore(f"{path}: its fold does not match its digest")
-        return Kept(Mark(seq, chain), last, _fold(body), len(body))
+        return StoredFold(Mark(seq, chain), last, _parse_fold(body), len(body))
     except (*UNREADABLE, AttributeError, struct.error) as error:
         raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
 
@@ -289,7 +289,7 @@ class Segments:
 
     def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
         self._path, self._base, self._last = path, base, last
-        self._upto = START if last == START else gone(path, base)
+        self._upto = START if last == START else last_archived(path, base)
         self._rows = iter(()) if last == START else rows_after(path, base, self._upto, last)
         self._full: list[tuple[Mark, bytes]] = []
         self._newest = 0
@@ -312,7 +312,7 @@ class Segments:
             return True
         before, known, self._newest = self._upto, self._newest or newest, newest
         for row in itertools.islice(self._rows, max(ROWS_AT_ONCE, 2 * (newest - known))):
-            line = _packed(row).encode()
+            line = _pack_row(row).encode()
             if self._size and self._size + len(line) >= SEGMENT:
                 self._end()
             if line:
@@ -331,7 +331,7 @@ class Segments:
         while not self.pack(self._newest):
             pass
         for last, packed in self._full:
-            own = _segment_digest(_archived(self._base), last, packed)
+            own = _segment_digest(_archive_digest(self._base), last, packed)
             values = (last.seq, last.chain, packed, own)
             self._base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", values)
         self._base.execute("DELETE FROM journal WHERE seq <= ?", (self._last.seq,))
@@ -349,28 +349,30 @@ def compact(
     segments.write()
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
     body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
-    own = _fold_digest(mark, last, body, _archived(base))
+    own = _fold_digest(mark, last, body, _archive_digest(base))
     values = (1, mark.seq, mark.chain, last, body, own)
     base.execute("INSERT OR REPLACE INTO fold VALUES (?, ?, ?, ?, ?, ?)", values)
     return len(body)
 
 
-def grown(path: Path, base: sqlite3.Connection, since: Mark) -> int:
+def bytes_since(path: Path, base: sqlite3.Connection, since: Mark) -> int:
     """Bytes of the records after a row."""
-    with reading(path):
+    with name_damage(path):
         query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
         return int(base.execute(query, (since.seq,)).fetchone()[0])
 
 
-def gone(path: Path, base: sqlite3.Connection) -> Mark:
+def last_archived(path: Path, base: sqlite3.Connection) -> Mark:
     """The last of the rows that are in the archive alone; `START` if none is."""
-    with reading(path):
+    with name_damage(path):
         rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
-        found = base.execute(rows).fetchone() if _tables(base) else None
+        found = base.execute(rows).fetchone() if _has_tables(base) else None
     return START if found is None else Mark(*found)
 
 
-def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+def read_after(
+    path: Path, base: sqlite3.Connection, mark: Mark, most: int
+) -> tuple[JournalRow, ...]:
     """The rows after one of them, about `most` bytes of them, as they were written.
 
     Raises:
@@ -392,12 +394,12 @@ def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) ->
     """The rows after `since` up to `last`; from the start with those of the archive.
 
     Raises:
-        Conflict, Refused: as `after`, unless it is the start.
+        Conflict, Refused: as `read_after`, unless it is the start.
         DamagedStore: a segment or a row is bad.
     """
     if since == START:
-        yield from archive(path, base)
-        since = gone(path, base)
+        yield from read_archive(path, base)
+        since = last_archived(path, base)
     else:
         _demand_row(path, base, since)
     yield from rows_after(path, base, since, last)
@@ -405,7 +407,7 @@ def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) ->
 
 def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
     """Refused if rows after this one are gone, Conflict if there is no such row."""
-    last = gone(path, base)
+    last = last_archived(path, base)
     if 0 <= mark.seq < last.seq:
         raise Refused(
             f"rows up to {last.seq} of this journal are compacted, and whoever follows it ends at "
@@ -416,9 +418,9 @@ def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
         raise Conflict(f"row {mark.seq} of this journal is another one")
 
 
-def copied(path: Path, base: sqlite3.Connection) -> bytes:
+def serialize(path: Path, base: sqlite3.Connection) -> bytes:
     """The whole journal as one file; Refused if it is too large to be sent, or DamagedStore."""
-    with reading(path):
+    with name_damage(path):
         (pages,) = base.execute("PRAGMA page_count").fetchone()
         (page,) = base.execute("PRAGMA page_size").fetchone()
         if pages * page > MOST_COPY:
@@ -429,9 +431,9 @@ def copied(path: Path, base: sqlite3.Connection) -> bytes:
         return base.serialize()
 
 
-def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
+def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
     """What is kept of rows that are gone, oldest first; DamagedStore names a bad segment."""
-    if kept(path, base) is None:
+    if read_fold(path, base) is None:
         return
     before = b""
     for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last"):
@@ -442,29 +444,29 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
             raise DamagedStore(f"{where} does not match its digest")
         before = own
         try:
-            yield from map(_unpacked, _lines(packed))
+            yield from map(_unpack_row, _lines(packed))
         except (*UNREADABLE, zlib.error) as error:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
-def _packed(row: Row) -> str:
+def _pack_row(row: Row) -> str:
     """A line of the archive; empty if nothing of the row is kept."""
-    record = _summary(row.record)
+    record = _summarize(row.record)
     if record is None:
         return ""
     values = [row.seq, row.at, type(record).__name__, to_plain(record), row.chain.hex()]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 
-def _summary(record: Record) -> Record | None:
+def _summarize(record: Record) -> Record | None:
     """What is kept of a record; None if nothing is."""
     if isinstance(record, Submit | Sealed):
-        return _of(record.receipt, isinstance(record, Sealed))
+        return _summarize_receipt(record.receipt, isinstance(record, Sealed))
     silent = isinstance(record, Examined) and not record.flaw
     return None if silent or type(record) in UNTOLD else record
 
 
-def _of(receipt: Receipt, sealed: bool) -> ReceiptSummary:
+def _summarize_receipt(receipt: Receipt, sealed: bool) -> ReceiptSummary:
     return ReceiptSummary(
         id=receipt.id,
         purpose=receipt.purpose,
@@ -486,23 +488,23 @@ def _lines(packed: bytes) -> Iterable[str]:
     return filter(None, text.decode().split("\n"))
 
 
-def _unpacked(line: str) -> Row:
+def _unpack_row(line: str) -> Row:
     seq, at, kind, plain, chain = json.loads(line)
     return Row(seq, float(at), from_plain(RECORDS[kind], plain), bytes.fromhex(chain))
 
 
-def _fold(body: str) -> Fold:
+def _parse_fold(body: str) -> Fold:
     records, state = json.loads(body)
     return Fold(tuple(from_plain(RECORDS[kind], plain) for kind, plain in records), state)
 
 
-def _tables(base: sqlite3.Connection) -> bool:
+def _has_tables(base: sqlite3.Connection) -> bool:
     """Whether a journal has these tables: those of older formats have none."""
     query = "SELECT count(*) FROM sqlite_master WHERE name IN ('fold', 'archive')"
     return bool(base.execute(query).fetchone()[0] == 2)
 
 
-def _archived(base: sqlite3.Connection) -> bytes:
+def _archive_digest(base: sqlite3.Connection) -> bytes:
     query = "SELECT digest FROM archive ORDER BY last DESC LIMIT 1"
     found = base.execute(query).fetchone()
     return b"" if found is None else found[0]
@@ -582,7 +584,7 @@ class Height:
     def __init__(self, path: Path, mark: Mark) -> None:
         self._path = path
         try:
-            slot = _held(path, mark)
+            slot = _find_slot(path, mark)
             if slot is None:
                 write_height(path, mark)
             self._slot = slot or 0
@@ -590,7 +592,7 @@ class Height:
             if slot is not None:  # whoever wrote it may have been killed before it was durable
                 durability.sync_data(self._file)
         except OSError as error:
-            raise refused(path, "write", error) from error
+            raise disk_error(path, "write", error) from error
 
     def advance(self, mark: Mark) -> None:
         """Notes a commit, durably when it returns; OperatorError if the disk refuses."""
@@ -606,7 +608,7 @@ class Height:
         os.close(self._file)
 
 
-def _held(path: Path, mark: Mark) -> int | None:
+def _find_slot(path: Path, mark: Mark) -> int | None:
     """The slot of a file that is whole and says this mark; None where it is to be made anew.
 
     A party that lives for one wave opens its journal for each. At the start it is made anew: it may
@@ -625,13 +627,13 @@ def write_height(path: Path, mark: Mark) -> None:
     write_durably(path, [_slot(mark)] * _SLOTS)
 
 
-def refused(path: Path, doing: str, error: OSError) -> OperatorError:
+def disk_error(path: Path, doing: str, error: OSError) -> OperatorError:
     """The error of a disk that refuses: DiskFailed if it is full, and may work again."""
     kind = DiskFailed if error.errno in NO_SPACE else OperatorError
     return kind(f"{path}: cannot {doing}: {error.strerror}")
 
 
-def full(path: Path, error: Exception) -> bool:
+def is_full(path: Path, error: Exception) -> bool:
     """Whether a disk is full: where SQLite makes files it has other words for that."""
     if isinstance(error, OSError):
         return error.errno in NO_SPACE
@@ -654,7 +656,7 @@ def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
 
 
 @contextmanager
-def restorable(path: Path) -> Iterator[None]:
+def advise_restore(path: Path) -> Iterator[None]:
     """Has a DamagedStore in the `with` say which folder is to be brought back, and how."""
     try:
         yield
@@ -672,10 +674,10 @@ def _slot(mark: Mark) -> bytes:
 
 def _slots(content: bytes) -> list[Mark | None]:
     """What each slot says; None for one that is not whole."""
-    return [_parsed(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
+    return [_parse_slot(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
 
 
-def _parsed(slot: bytes) -> Mark | None:
+def _parse_slot(slot: bytes) -> Mark | None:
     body, check = slot[: _BODY.size], slot[_BODY.size : _BODY.size + DIGEST_BYTES]
     if len(body) < _BODY.size or check != digest("secureps-height", body):
         return None
@@ -683,7 +685,7 @@ def _parsed(slot: bytes) -> Mark | None:
     return Mark(seq, chain if seq else b"") if magic == _MAGIC else None
 
 
-def lock(path: Path) -> int:
+def lock_journal(path: Path) -> int:
     """Locks a file beside the journal: SQLite drops its own locks between commits.
 
     Raises:
@@ -694,20 +696,20 @@ def lock(path: Path) -> int:
     try:
         held = atomic_file.open_lock(beside)
     except OSError as error:
-        raise refused(beside, "open", error) from error
+        raise disk_error(beside, "open", error) from error
     try:
-        free = atomic_file.take(held)
+        free = atomic_file.lock_file(held)
     except OSError as error:  # of a file system that has no locks
         os.close(held)
-        raise refused(beside, "lock", error) from error
+        raise disk_error(beside, "lock", error) from error
     if not free:
-        who = atomic_file.noted(held)
+        who = atomic_file.read_holder(held)
         os.close(held)
         named = f" ({who})" if who else ""
         which = "this" if who == me else "another"
         raise OperatorError(f"{path}: in use by {which} process{named}")
     with suppress(OSError):  # a full disk: who holds it is told, not needed
-        atomic_file.note(held, f"{me}\n")
+        atomic_file.write_holder(held, f"{me}\n")
     return held
 
 

@@ -55,8 +55,8 @@ from secureps.crypto.tls import (
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty, Unsigned
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import is_on_loopback
-from secureps.store.atomic_file import own, sync
-from secureps.store.journal_rows import refused
+from secureps.store.atomic_file import secure_folder, sync
+from secureps.store.journal_rows import disk_error
 from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
 from secureps.wording import named
 
@@ -154,14 +154,14 @@ def roster_file(directory: Path) -> Path:
     return directory / "public" / "roster.json"
 
 
-def offered_keys(directory: Path) -> tuple[bytes, ...]:
+def read_offered_keys(directory: Path) -> tuple[bytes, ...]:
     """The keys in public/ under which updates are sealed for holders; KitError if one is none."""
     found = []
     for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
         try:
             found.append(ENVELOPE.public(read(path, "")))
         except ClientError as error:
-            raise _damaged(directory, error) from None
+            raise _damage_error(directory, error) from None
     return tuple(found)
 
 
@@ -206,7 +206,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
                 keys[holder.name] = kind.public(data)
                 kinds.add(kind.name)
     except ClientError as error:
-        raise _damaged(directory, error) from None
+        raise _damage_error(directory, error) from None
     if len(kinds) > 1:
         raise KitError(
             f"{directory} has holders' keys of two ciphers, {' and '.join(sorted(kinds))}: "
@@ -231,20 +231,20 @@ def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdent
                 f"{directory} is signed by another CA: its fingerprint is {ca.fingerprint} "
                 f"and the pinned one {pinned}"
             )
-        return ca, _verified(ca, data)
+        return ca, _verify_roster(ca, data)
     except ClientError as error:
-        raise _damaged(directory, error) from None
+        raise _damage_error(directory, error) from None
 
 
 @functools.lru_cache(4)
-def _verified(ca: PublicIdentity, data: bytes) -> Roster:
+def _verify_roster(ca: PublicIdentity, data: bytes) -> Roster:
     """The roster in these bytes: one process may play many nodes of a simulation, wave by wave."""
     roster = Roster.from_bytes(data)
     roster.verify(ca)
     return roster
 
 
-def _damaged(directory: Path, error: ClientError) -> KitError:
+def _damage_error(directory: Path, error: ClientError) -> KitError:
     return KitError(f"the kit in {directory} is damaged: {error}; fetch it anew")
 
 
@@ -351,18 +351,18 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
         )
 
 
-def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
+def choose_seed(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
     """The root of a party's randomness: its own secret in `state`, or a number that all may know.
 
     `server` is where it dials; `insecure` says that this is a test.
 
     Raises:
         ConfigError: an unsafe seed for a coordinator that is not on this machine, or no test.
-        KitError: as `own_seed`.
+        KitError: as `load_seed`.
     """
     if unsafe is None:
-        own(state)
-        return own_seed(state / "seed")
+        secure_folder(state)
+        return load_seed(state / "seed")
     refuse_unsafe(unsafe, insecure)
     if not is_on_loopback(server):
         raise ConfigError("an unsafe seed gives no privacy: it is for loopback alone")
@@ -370,7 +370,7 @@ def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> See
     return UnsafeSeed(unsafe)
 
 
-def own_seed(path: Path) -> SecretSeed:
+def load_seed(path: Path) -> SecretSeed:
     """A client's own seed, fresh from the operating system the first time (mode 0600).
 
     It must outlive the process: training again after a crash repeats the same noise.
@@ -384,7 +384,7 @@ def own_seed(path: Path) -> SecretSeed:
             write(path, os.urandom(SEED_BYTES), 0o600)
         sync(path.parent)  # a client that was killed may not have waited for its name
     except OSError as error:
-        raise refused(path, "write", error) from None
+        raise disk_error(path, "write", error) from None
     return read_secret(SecretSeed, path, "")
 
 

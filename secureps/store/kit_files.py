@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from secureps.crypto.secret import Secret
 from secureps.errors import ClientError, ConfigError, KitError, Malformed, Unsigned
 from secureps.file_access import open_to_others
-from secureps.store.atomic_file import make_directory, sync, write_durably, written
+from secureps.store.atomic_file import fresh_file, make_directory, sync, write_durably
 from secureps.store.durability import open_to_read
 
 
@@ -179,7 +179,7 @@ def write_new(path: Path, data: bytes) -> None:
     """Writes a private file (0600) whole where nothing is, else KitError; OSError of the disk."""
     fresh = path.with_name(path.name + ".new")
     try:
-        with written(fresh, [data], 0o600):
+        with fresh_file(fresh, [data], 0o600):
             os.link(fresh, path, follow_symlinks=False)  # unlike a renaming it replaces nothing
             fresh.unlink()
     except FileExistsError:

@@ -18,8 +18,8 @@ from typing import Protocol
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
 from secureps.messages.encoding import payload_digest, payload_hasher
-from secureps.store.atomic_file import hashing, make_directory, put_in_place, sync, written
-from secureps.store.durability import open_to_read, waiting
+from secureps.store.atomic_file import fresh_file, hash_pieces, make_directory, put_in_place, sync
+from secureps.store.durability import count_wait, open_to_read
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -146,13 +146,13 @@ class DiskSpool:
 
     def cache(self, key: str, payload: bytes | memoryview) -> None:
         path = self.path(key)
-        with self._written((payload,), durable=False) as fresh, waiting():
+        with self._written((payload,), durable=False) as fresh, count_wait():
             os.replace(fresh, path)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
         hasher = payload_hasher()
-        with self._written(hashing(pieces, hasher)) as fresh:
+        with self._written(hash_pieces(pieces, hasher)) as fresh:
             length = fresh.stat().st_size
             put_in_place(fresh, self.path(f"{name}/{hasher.digest().hex()}"))
         return length, hasher.digest()
@@ -164,7 +164,7 @@ class DiskSpool:
         # No key begins with "~", so a temporary file never looks like a payload.
         fresh = self._root / f"~{next(self._count)}.tmp"
         try:
-            with written(fresh, pieces, durable=durable):
+            with fresh_file(fresh, pieces, durable=durable):
                 yield fresh
         except OSError as error:
             raise DiskFailed(f"{self._root}: cannot write: {error.strerror}") from error
@@ -189,15 +189,15 @@ class DiskSpool:
         return room[:have].toreadonly()
 
     def has(self, key: str) -> bool:
-        with waiting():
+        with count_wait():
             return self.path(key).exists()
 
     def delete(self, key: str) -> None:
-        with waiting():
+        with count_wait():
             self.path(key).unlink(missing_ok=True)
 
     def keys(self, prefix: str = "") -> list[str]:
-        with waiting(), os.scandir(self._root) as entries:
+        with count_wait(), os.scandir(self._root) as entries:
             names = [entry.name for entry in entries if entry.name[0] != "~"]
         keys = [name.replace("~", "/").replace(_STAR, "*") for name in names]
         return sorted(key for key in keys if key.startswith(prefix))

@@ -34,7 +34,7 @@ def filled(path: Path) -> BudgetLedger:
     ledger = BudgetLedger(path, updates_per_hour=9, clock=lambda: 1e9 + 86400.0 * next(days))
     for run, version in FACTS:
         charge(ledger, run, fact(version))
-    ledger.begin(TWO)
+    ledger.begin_training(TWO)
     return BudgetLedger(path, clock=lambda: 2e9)
 
 

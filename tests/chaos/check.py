@@ -38,7 +38,7 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
 from secureps.run.export import newest_model
-from secureps.store.checkpoint import Manifest, checkpoint_directories, latest_good
+from secureps.store.checkpoint import Manifest, checkpoint_directories, load_newest
 from tests.chaos.ends import GROUP, ends
 from tests.chaos.evidence import Evidence
 from tests.chaos.schedule import CHEATS, Setting
@@ -187,7 +187,7 @@ def _ledgers(world: World) -> list[str]:
         heard = [r.fact for r in receipts if r.id.client == client and r.fact is not None]
         found += [f"the coordinator forgot {fact}" for fact in heard if fact not in known]
     try:
-        _, manifest, _ = latest_good(world.checkpoints)
+        _, manifest, _ = load_newest(world.checkpoints)
     except SecurepsError as error:
         return [*found, f"no checkpoint: {error}"]
     summed = {

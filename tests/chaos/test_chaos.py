@@ -368,7 +368,7 @@ def answers_first(executor: Executor, handled: list[tuple[Any, Step]]) -> None:
 def not_synced(
     fresh: Path, pieces: Iterable[bytes | memoryview], durable: bool = True
 ) -> Iterator[None]:
-    """As `atomic_file.written`, but the disk need not have any of it yet."""
+    """As `atomic_file.fresh_file`, but the disk need not have any of it yet."""
     fresh.write_bytes(b"".join(pieces))
     yield
 

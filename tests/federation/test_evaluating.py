@@ -167,13 +167,13 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 ) -> None:
     """So shards that hold the block, and are compared by its digest, say the same."""
 
-    make = ShardWorker._ready
+    make = ShardWorker._keep_version
 
     def lies(worker: ShardWorker, *given: Any) -> Prepared:
         ready = make(worker, *given)
         return replace(ready, total=tuple(value + 1e-6 for value in ready.total))
 
-    monkeypatch.setattr(ShardWorker, "_ready", lies)
+    monkeypatch.setattr(ShardWorker, "_keep_version", lies)
     with pytest.raises(Refused, match="its total is not the block that it made"):
         examined(evaluated_plan(), tmp_path).run()
 

@@ -111,7 +111,7 @@ def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
 ) -> None:
     """Taken at a time T; what is open then does open, so that this could fail."""
     made = dict[int, bytes]()
-    make = EnvelopeKeyFiles._made
+    make = EnvelopeKeyFiles._generate
 
     def kept(self: EnvelopeKeyFiles, number: int) -> EnvelopeKey:
         key = make(self, number)
@@ -119,7 +119,7 @@ def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
             made[number] = key.to_bytes()[-96:]
         return key
 
-    monkeypatch.setattr(EnvelopeKeyFiles, "_made", kept)
+    monkeypatch.setattr(EnvelopeKeyFiles, "_generate", kept)
     with on_files(rotating(), tmp_path, monkeypatch) as (simulation, kit):
         made[0] = keys_of(simulation, "holder-1").make(0).to_bytes()[-96:]
         group = simulation.coordinator.federation.groups["all"]

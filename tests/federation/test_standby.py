@@ -122,7 +122,7 @@ def test_nothing_is_acknowledged_before_all_shards_and_enough_holders_obey(tmp_p
 def test_both_compact_their_journals_and_the_end_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
+    monkeypatch.setattr(SqliteJournal, "is_due", property(lambda journal: journal._grown > 3_000))
     journals: dict[str, SqliteJournal] = {}
 
     def journal(name: str) -> SqliteJournal:
@@ -138,7 +138,7 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     reach(simulation, 2)
     one, two = journals[COORDINATOR], journals[STANDBY]
     for each in (one, two):
-        assert journal_rows.gone(each._path, each._base).seq > 10
+        assert journal_rows.last_archived(each._path, each._base).seq > 10
     assert two.fold is not None
     assert len(two.fold.records) == 1, "its run"
     simulation.kill(COORDINATOR)
@@ -151,7 +151,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
-    monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
+    monkeypatch.setattr(SqliteJournal, "is_due", property(lambda journal: journal._grown > 3_000))
     monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
     journals: dict[str, SqliteJournal] = {}
 
@@ -165,7 +165,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     one = journals[COORDINATOR]
-    assert journal_rows.gone(one._path, one._base).seq > 10
+    assert journal_rows.last_archived(one._path, one._base).seq > 10
     simulation.start(STANDBY)
     party = simulation.parties[STANDBY]
     simulation.run(party.halted.done)
@@ -178,7 +178,7 @@ def test_one_that_begins_late_is_sent_the_journal(
     simulation.run(lambda: follows(simulation))
     two = journals[STANDBY]
     assert two.fold is not None
-    assert two.mark == one.mark or one.after(two.mark, 1 << 20), "bit for bit its beginning"
+    assert two.mark == one.mark or one.read_after(two.mark, 1 << 20), "bit for bit its beginning"
     simulation.kill(COORDINATOR)
     take_over(simulation)
     ends_as_unharmed(simulation)

@@ -39,7 +39,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found = list[bool]()
 
     def noting(*given: object) -> tuple[bytes, str]:
-        found.append(durability.waits())
+        found.append(durability.must_wait())
         return b"", ""
 
     monkeypatch.setattr("secureps.flower.mod.play_as_client", noting)
@@ -58,7 +58,7 @@ def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     (reply,) = grid.send_and_receive([Message(content, 10, "train")])
     assert dict(reply.content[post.MARKER]) == {"wave": 1}
     assert waited == [waits]
-    assert durability.waits()
+    assert durability.must_wait()
 
 
 @pytest.mark.parametrize("simulated", [True, False])
@@ -88,7 +88,7 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
     served = list[tuple[str, Path, bool]]()
 
     def serve(role: str, config: Path) -> None:
-        served.append((role, config, durability.waits()))
+        served.append((role, config, durability.must_wait()))
         raise ConfigError("another party's file")
 
     monkeypatch.setattr(simulated_holder, "serve", serve)
@@ -97,4 +97,4 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
     assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
     assert ended.value.code == 78
     assert capsys.readouterr().err == "error: another party's file (this side's fault)\n"
-    assert durability.waits()
+    assert durability.must_wait()

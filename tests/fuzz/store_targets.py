@@ -39,15 +39,15 @@ from secureps.store.checkpoint import (
     read_tensors,
     write_state,
 )
-from secureps.store.envelope_keys import served_runs
+from secureps.store.envelope_keys import read_served_runs
 from secureps.store.issuing import create_kit
 from secureps.store.journal import DatedJournal, SqliteJournal, read_rows
 from secureps.store.journal_rows import (
     RECORDS,
     Mark,
-    body_of,
+    chain_digest,
+    encode_record,
     height_path,
-    link,
     read_height,
     read_row,
 )
@@ -129,7 +129,7 @@ def _journals(folder: Path) -> list[Target]:
         for make in (full, unset)
     )
     copies = ("store.backup:_find", "store.backup:_copy_journal")
-    writes = ("store.journal:SqliteJournal._connect", "store.journal_rows:_parsed")
+    writes = ("store.journal:SqliteJournal._connect", "store.journal_rows:_parse_slot")
     parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
@@ -137,7 +137,7 @@ def _journals(folder: Path) -> list[Target]:
         Target("journal", reads, (base,), read, cost=30),
         Target("journal-opened", writes, (base,), opened, cost=120),
         Target("backup", copies, (base,), restored, cost=300),
-        Target("height", ("store.journal_rows:_parsed",), (height,), high, cost=3),
+        Target("height", ("store.journal_rows:_parse_slot",), (height,), high, cost=3),
     ]
 
 
@@ -159,10 +159,10 @@ def _row(data: bytes) -> bytes:
         kind, _, body = data.decode().partition(":")
     except UnicodeDecodeError:
         raise Malformed("SQLite has no such text") from None
-    chain = link(b"", 1, 0.0, kind, body)
+    chain = chain_digest(b"", 1, 0.0, kind, body)
     read = read_row(Path("journal.db"), b"", 1, 0.0, kind, body, chain)
-    text = body_of(read.record)
-    chain = link(b"", 1, 0.0, kind, text)
+    text = encode_record(read.record)
+    chain = chain_digest(b"", 1, 0.0, kind, text)
     again = read_row(Path("journal.db"), b"", 1, 0.0, kind, text, chain)
     return data if again.record == read.record else text.encode()
 
@@ -190,12 +190,12 @@ def _checkpoints(folder: Path) -> list[Target]:
         unsafe=("c1",),
         tallies=(Tally(3, full(Charge)), Tally(1, release=full(Release))),
     )
-    text = checkpoint._text_of(to_plain(manifest))
+    text = checkpoint._encode_manifest(to_plain(manifest))
     changed = folder / "state.safetensors"
 
     def load(data: bytes) -> bytes:
         (there / MANIFEST).write_bytes(data)
-        return checkpoint._text_of(to_plain(load_checkpoint(there)))
+        return checkpoint._encode_manifest(to_plain(load_checkpoint(there)))
 
     def trusted(data: bytes) -> bytes:
         """As it is: nothing in it is larger than the file."""
@@ -279,30 +279,30 @@ def _lists(folder: Path) -> list[Target]:
     return [
         Target(
             "served-runs",
-            ("store.envelope_keys:served_runs",),
+            ("store.envelope_keys:read_served_runs",),
             (runs,),
-            in_file(folder / "served", served_runs),
+            in_file(folder / "served", read_served_runs),
             cost=3,
         ),
         Target(
             "revoked",
-            ("store.issuing:_revoked",),
+            ("store.issuing:_read_revoked",),
             (revoked,),
-            kept("revoked.json", issuing._revoked),
+            kept("revoked.json", issuing._read_revoked),
             cost=10,
         ),
         Target(
             "roster-seconds",
-            ("store.issuing:_holds",),
+            ("store.issuing:_read_validity",),
             (b"86400", b"0"),
-            kept("holds.json", issuing._holds),
+            kept("holds.json", issuing._read_validity),
             cost=10,
         ),
         Target(
             "cipher-parameters",
-            ("store.issuing:_parameters",),
+            ("store.issuing:_read_parameters",),
             (parameters,),
-            kept("cipher.json", issuing._parameters),
+            kept("cipher.json", issuing._read_parameters),
             cost=10,
         ),
         Target("spool-key", ("store.spool:check_key",), keys, key),

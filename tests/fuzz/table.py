@@ -76,7 +76,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
     FOLDER: (
         "dashboard.observation:read_report",
         "store.act_lines:read_acts",
-        "store.backup:folder_number",
+        "store.backup:load_folder_number",
         "run.api:RunResult.read",
         "run.study:_claim",
         "run.study:_read",

@@ -33,9 +33,9 @@ from secureps.messages.records import Incarnated
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.script.channel import Channel
 from secureps.run.script.cut_off import Calls
-from secureps.store.issuing import _parameters, _revoked, create_kit
+from secureps.store.issuing import _read_parameters, _read_revoked, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
-from secureps.store.journal_rows import link, read_row
+from secureps.store.journal_rows import chain_digest, read_row
 from tests.kits.nursery import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarning")
@@ -141,14 +141,14 @@ def test_a_damaged_journal_whose_bytes_sqlite_quotes(tmp_path: Path) -> None:
 
 
 def test_a_row_of_brackets_is_damaged() -> None:
-    chain = link(b"", 1, 0.0, "Incarnated", DEEP)
+    chain = chain_digest(b"", 1, 0.0, "Incarnated", DEEP)
     with pytest.raises(DamagedStore, match="cannot be read"):
         read_row(Path("journal.db"), b"", 1, 0.0, "Incarnated", DEEP, chain)
 
 
 def test_lists_of_an_issuer_that_are_brackets_are_damaged(tmp_path: Path) -> None:
     create_kit(kit := tmp_path / "kit", CipherParameters("plain", 8, 14))
-    for name, read in (("revoked.json", _revoked), ("cipher.json", _parameters)):
+    for name, read in (("revoked.json", _read_revoked), ("cipher.json", _read_parameters)):
         (kit / "ca" / name).write_text(DEEP)
         (kit / "ca" / name).chmod(0o600)
         with pytest.raises(KitError, match="is damaged"):

@@ -37,13 +37,13 @@ def targets() -> list[Target]:
     return [
         Target("message", ("wire.msgpack:decode",), envelopes, lambda d: encode(decode(d))),
         Target("bundle", ("wire.grpc.framing:unbundled",), bundles, _bundle),
-        Target("frame", ("wire.grpc.framing:open_frame",), frames, _frame),
+        Target("frame", ("wire.grpc.framing:open_frame",), frames, _read_frame),
         Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),
         Target("claim", ("wire.grpc.framing:claim_of",), (_CLAIM,), _claim),
         Target("record", ("messages.encoding:_read",), records, _record),
         Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
         Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),
-        Target("batch-framed", ("service.one_wave:_frame",), (_framed(0, _BATCH),), _unframed),
+        Target("batch-framed", ("service.one_wave:_read_frame",), (_framed(0, _BATCH),), _unframed),
     ]
 
 
@@ -52,7 +52,7 @@ def _bundle(data: bytes) -> bytes:
     return framing.bundle([encode(decode(each)) for each in envelopes])
 
 
-def _frame(data: bytes) -> bytes:
+def _read_frame(data: bytes) -> bytes:
     envelope, length, begin = framing.open_frame(data)
     collected = framing.Collected()
     collected._room = memoryview(bytearray(min(length, 1 << 16)))
@@ -104,7 +104,7 @@ def _framed(kind: int, data: bytes) -> bytes:
 def _unframed(data: bytes) -> bytes:
     line = io.BytesIO(data)
     try:
-        kind, found = one_wave._frame(line)
+        kind, found = one_wave._read_frame(line)
     except ConnectionError:
         raise Malformed("cut off") from None
     return _framed(kind, found) + line.read()

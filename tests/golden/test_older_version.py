@@ -15,7 +15,7 @@ from secureps.policy.plan import Plan
 from secureps.run.audit_log import verify
 from secureps.run.export import read_model
 from secureps.store.budget import BudgetLedger
-from secureps.store.checkpoint import latest_good, load_checkpoint
+from secureps.store.checkpoint import load_checkpoint, load_newest
 from secureps.store.envelope_keys import EnvelopeKeys, load_keys
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_private, load_public
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_is_read_to_the_same_bits(folder: Path) -> None:
-    directory, manifest, complaints = latest_good(folder / "state" / "checkpoints")
+    directory, manifest, complaints = load_newest(folder / "state" / "checkpoints")
     assert (manifest.format, manifest.number, complaints) == (4, 1, ())
     model = read_model(directory)
     assert model.versions == {"all": 1}
@@ -46,7 +46,7 @@ def test_a_checkpoint_is_read_to_the_same_bits(folder: Path) -> None:
 
 
 def test_a_changed_checkpoint_is_refused(folder: Path) -> None:
-    directory, manifest, _ = latest_good(folder / "state" / "checkpoints")
+    directory, manifest, _ = load_newest(folder / "state" / "checkpoints")
     path = directory / manifest.files[0].file
     path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(DamagedStore, match="its digest is another"):

@@ -17,7 +17,7 @@ from secureps.roles.machine import WORKER, KitRead
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Conditions, MemoryKit, make_memory_kit
 from secureps.run.up.folder import client_names
-from secureps.store.envelope_keys import in_memory
+from secureps.store.envelope_keys import wrap_secret
 from secureps.store.keyring import ENVELOPE, PublicKit
 from tests.kits.federations import small_federation
 
@@ -84,7 +84,7 @@ class Issuer:
             secret, public = ENVELOPE.generate()
         self._keys[new] = ENVELOPE.public(public)
         self._certify(new, "holder", file_digest(public))
-        secrets = {**self.kit.secrets, new: in_memory(ENVELOPE.secret(secret))}
+        secrets = {**self.kit.secrets, new: wrap_secret(ENVELOPE.secret(secret))}
         self.kit = replace(self.kit, secrets=secrets)
         self.certificates.pop(lost, None)
         self.sign()

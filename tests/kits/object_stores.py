@@ -64,5 +64,5 @@ def content(store: ObjectStore, name: str) -> bytes:
     """The bytes of an object, as a party brings it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "object"
-        store.bring(name, path, 1 << 30)
+        store.download(name, path, 1 << 30)
         return path.read_bytes()

@@ -20,7 +20,7 @@ from secureps.run.simulate.simulation import Conditions, MemoryKit
 from secureps.run.up.folder import client_names, holder_names, shard_names
 from secureps.store.envelope_keys import ServedJournal, load_keys
 from secureps.store.journal import DatedJournal, Journal, SqliteJournal
-from secureps.store.keyring import load_private, load_public, own_seed
+from secureps.store.keyring import load_private, load_public, load_seed
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Walker, small_federation
 from tests.kits.streams import seconds
@@ -64,7 +64,7 @@ class Stage:
         self.simulation = small_federation(*own, kind=lambda i: Walker(i, SHAPE), cost=_slow)
         self.simulation._kit = self._kit(shards)
         for name in (*shards, *self.clients):
-            self.simulation._seeds[name] = own_seed(self._state(name) / "seed")
+            self.simulation._seeds[name] = load_seed(self._state(name) / "seed")
         loop = self.simulation.loop
         loop.call_later(now, lambda: None)
         loop.run(lambda: loop.now() >= now)

@@ -11,7 +11,7 @@ import pytest
 from secureps.crypto.sampling import SecretSeed
 from secureps.errors import ConfigError
 from secureps.messages import requests
-from secureps.store.keyring import seed_of
+from secureps.store.keyring import choose_seed
 from tests.kits.command import INSECURE, typed
 from tests.kits.roles_kit import World, answers, make_plan
 
@@ -25,26 +25,26 @@ HERE = ("127.0.0.1:9000", "localhost:9000", "[::1]:9000")
 def test_a_seed_for_all_to_know_needs_a_word_also_on_loopback(server: str, tmp_path: Path) -> None:
     """A tunnel's end is on loopback too, and so is the coordinator of a shard beside it."""
     with pytest.raises(ConfigError, match="--insecure-for-tests") as caught:
-        seed_of(tmp_path, 5, server, False)
+        choose_seed(tmp_path, 5, server, False)
     assert "in Python insecure_for_tests=True, in a server's file insecure_for_tests = true" in str(
         caught.value
     )
-    assert not seed_of(tmp_path, 5, server, True).private
+    assert not choose_seed(tmp_path, 5, server, True).private
     assert not (tmp_path / "seed").exists()
 
 
 @pytest.mark.parametrize("server", AWAY)
 def test_nor_does_the_word_help_elsewhere(server: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it is for loopback alone"):
-        seed_of(tmp_path, 5, server, True)
+        choose_seed(tmp_path, 5, server, True)
 
 
 def test_a_secret_seed_is_kept_over_restarts(tmp_path: Path) -> None:
     """Training again after a crash repeats the same noise; another party's is another one's."""
-    first, again = (seed_of(tmp_path / "state", None, "far:1", False) for _ in range(2))
+    first, again = (choose_seed(tmp_path / "state", None, "far:1", False) for _ in range(2))
     assert isinstance(first, SecretSeed)
     assert first.derive("x").words(8).tolist() == again.derive("x").words(8).tolist()
-    other = seed_of(tmp_path / "other", None, "far:1", False)
+    other = choose_seed(tmp_path / "other", None, "far:1", False)
     assert first.derive("x").words(8).tolist() != other.derive("x").words(8).tolist()
     assert stat.S_IMODE((tmp_path / "state" / "seed").stat().st_mode) == 0o600
 

@@ -36,7 +36,7 @@ from secureps.service.one_wave import play_wave
 from secureps.service.process import Party, authenticator
 from secureps.store.act_lines import FILE, ActLines, read_acts
 from secureps.store.budget import BudgetLedger
-from secureps.store.keyring import _verified
+from secureps.store.keyring import _verify_roster
 from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN
 from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, sealed
 from tests.kits.nursery import ROOT
@@ -232,7 +232,9 @@ def followed_roster(folder: Path) -> Signed:
 
 def kits_roster(folder: Path) -> Signed:
     """It lies in public/ of a kit."""
-    return Signed(frozenset({ISSUER}), lambda *by: _verified(CA.public, issued(*by).to_bytes()))
+    return Signed(
+        frozenset({ISSUER}), lambda *by: _verify_roster(CA.public, issued(*by).to_bytes())
+    )
 
 
 def certificate(folder: Path) -> Signed:

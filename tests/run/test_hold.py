@@ -203,7 +203,7 @@ def test_who_is_left_of_an_earlier_start_is_waited_for_and_then_named(
     state = site.beside / "state"
     state.mkdir(parents=True)
     left = atomic_file.open_lock(state / "journal.db.lock")
-    assert atomic_file.take(left)
+    assert atomic_file.lock_file(left)
     with pytest.raises(OperatorError, match="hospital-1-holder still runs, although what started"):
         site.play(ENDS, WAITS)
     assert not (state.parent / "keyholder.toml").exists(), "one that runs keeps its own file"

@@ -25,7 +25,7 @@ from secureps.roles.shard.state import Limit
 from secureps.run import serve as module
 from secureps.run.serve import serve
 from secureps.service.environment import Environment, Stores
-from secureps.store.envelope_keys import RUNS, ledger_height, run_folder, served_runs
+from secureps.store.envelope_keys import RUNS, ledger_height, read_served_runs, run_folder
 from secureps.store.issuing import create_kit, issue, issue_all
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_rows import Record
@@ -269,7 +269,7 @@ def test_a_holder_serves_no_run_again_with_an_empty_ledger(server: Server) -> No
     private, run = server.kit / "private" / HOLDER, server.site.run.id
     try:
         server.built(HOLDER, RunPinned(server.site.run, server.site.placement, ()))
-        assert served_runs(private / RUNS) == {run}
+        assert read_served_runs(private / RUNS) == {run}
         assert "has served this run, and its ledger is not here" in server.refuses(minimum=2)
     finally:
         for path in (private / RUNS, ledger_height(run_folder(private, run))):

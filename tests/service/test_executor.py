@@ -496,7 +496,7 @@ class Compacted(MemoryJournal):
         return self.known
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return self.wanted
 
     def pack(self) -> bool:
@@ -575,9 +575,11 @@ def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
             journal.compact(FOLD)
             since.append(journal.mark.seq - first)
         journal.append(3.0, [Incarnated(n) for n in range(30)])
-        assert journal.due
+        assert journal.is_due
     assert since == [30, 50, 60, 60, 60]
-    assert not journal.due, "closed, it could not say what its rows are, and they are not damaged"
+    assert not journal.is_due, (
+        "closed, it could not say what its rows are, and they are not damaged"
+    )
 
 
 def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -44,11 +44,11 @@ class Compacting(MemoryJournal):
         self.compacted: list[int] = []
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return True
 
     @property
-    def folded(self) -> Mark:
+    def fold_mark(self) -> Mark:
         return Mark(self.compacted[-1], b"") if self.compacted else START
 
     def compact(self, fold: Fold) -> None:
@@ -229,12 +229,12 @@ class Gone(MemoryJournal):
 
     copies, first = 0, 1
 
-    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+    def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         if mark.seq < self.first:
             raise Refused("rows up to 1 are compacted")
-        return super().after(mark, most)
+        return super().read_after(mark, most)
 
-    def copied(self) -> bytes:
+    def serialize(self) -> bytes:
         self.copies += 1
         return bytes([self.copies]) * 10
 

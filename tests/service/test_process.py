@@ -25,7 +25,7 @@ from secureps.run.processes.supervisor import GRACE
 from secureps.service import process
 from secureps.service.loop import RealLoop
 from secureps.service.process import LAST_RESORT, Hangs, choose_address
-from secureps.store.durability import waiting
+from secureps.store.durability import count_wait
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.transport import Endpoint
@@ -354,7 +354,7 @@ def test_a_write_that_does_not_end_is_named_and_taken_back(monkeypatch: pytest.M
     looks, stage, reported, hung = looking(monkeypatch, RealLoop())
     looks.look()
     assert hung == []
-    write = Hung(waiting)
+    write = Hung(count_wait)
     write.begin()
     looks.look()
     looks.look()

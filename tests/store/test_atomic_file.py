@@ -64,13 +64,13 @@ def test_one_that_others_could_read_is_closed(others: int, tmp_path: Path) -> No
         (state / "spool/payload", 0o600 | others & 0o044),
     ):
         path.chmod(open_to)
-    atomic_file.own(state)
+    atomic_file.secure_folder(state)
     assert [mode(p) for p in (state, state / "spool", state / "spool/payload")] == [
         0o700,
         0o700,
         0o600,
     ]
-    atomic_file.own(state)
+    atomic_file.secure_folder(state)
 
 
 @pytest.mark.parametrize("others", [0o022, 0o020, 0o002], ids=oct)
@@ -83,24 +83,24 @@ def test_one_that_others_could_change_is_refused(what: str, others: int, tmp_pat
         path.chmod(0o700)
     (state / what).chmod(0o700 | others)
     with pytest.raises(ConfigError, match=f"can be written to by others.*chmod -R go-rwx {state}"):
-        atomic_file.own(state)
+        atomic_file.secure_folder(state)
     assert mode(state / what) == 0o700 | others
 
 
 def test_one_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    atomic_file.own(tmp_path / "state")
+    atomic_file.secure_folder(tmp_path / "state")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1000)
     with pytest.raises(ConfigError, match=rf"chown -R {os.getuid() + 1000} {tmp_path}/state"):
-        atomic_file.own(tmp_path / "state")
+        atomic_file.secure_folder(tmp_path / "state")
 
 
 def test_root_takes_a_volume_of_its_maker_and_nothing_of_third_parties(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state"
-    atomic_file.own(state)
+    atomic_file.secure_folder(state)
     (state / "file").write_bytes(b"")
-    found = list(atomic_file._all(state))
+    found = list(atomic_file._walk(state))
 
     def owned(folder: int, file: int) -> None:
         def known(path: Path) -> list[tuple[Path, os.stat_result]]:
@@ -111,12 +111,12 @@ def test_root_takes_a_volume_of_its_maker_and_nothing_of_third_parties(
 
         with monkeypatch.context() as other:
             other.setattr(os, "geteuid", lambda: 0)
-            other.setattr(atomic_file, "_all", known)
+            other.setattr(atomic_file, "_walk", known)
             real = Path.stat
             status = os.stat_result((*real(state)[:4], folder, *real(state)[5:]))
             other.setattr(Path, "stat", lambda self, **kw: status if self == state else real(self))
             other.setattr(Path, "mkdir", lambda *args, **kw: None)
-            atomic_file.own(state)
+            atomic_file.secure_folder(state)
 
     owned(folder=1000, file=1000)
     owned(folder=1000, file=0)
@@ -126,9 +126,9 @@ def test_root_takes_a_volume_of_its_maker_and_nothing_of_third_parties(
 
 def test_links_are_let_be(tmp_path: Path) -> None:
     state, other = tmp_path / "state", tmp_path / "other"
-    atomic_file.own(state)
+    atomic_file.secure_folder(state)
     other.write_bytes(b"")
     other.chmod(0o644)
     (state / "link").symlink_to(other)
-    atomic_file.own(state)
+    atomic_file.secure_folder(state)
     assert mode(other) == 0o644

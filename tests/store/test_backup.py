@@ -25,10 +25,10 @@ from secureps.store.backup import (
     _copy_journal,
     backup,
     begin_from_copy,
-    folder_number,
-    half_aside,
+    find_half_moved,
     has_copy,
     is_numbered,
+    load_folder_number,
     restore,
     set_aside,
 )
@@ -75,7 +75,7 @@ def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
     grow(state, 5)
     (state / "seed").write_bytes(b"secret")
     (state / "address").write_text("host:1")
-    number = folder_number(state)
+    number = load_folder_number(state)
     assert backup(state, copy) == 5
     whole = payloads(state)
     (state / "spool" / "payload~3").write_bytes(b"damaged!!!")
@@ -87,7 +87,7 @@ def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
     assert restore(copy, fresh, "coordinator", tmp_path) == 5
     assert (fresh / "seed").read_bytes() == b"secret"
     assert not (fresh / "address").exists()
-    assert folder_number(fresh) != number == folder_number(state)
+    assert load_folder_number(fresh) != number == load_folder_number(state)
     modes = {path.stat().st_mode & 0o77 for path in (copy, fresh, *fresh.rglob("*"))}
     assert modes == {0}
 
@@ -272,7 +272,7 @@ def test_nothing_is_restored_under_a_party_that_runs(tmp_path: Path) -> None:
 def check(state: Path, kept: Path, number: int = 7) -> None:
     assert [row.record for row in read_rows(kept / "journal.db")] == [Incarnated(number)]
     assert is_numbered(state)
-    assert not half_aside(state)
+    assert not find_half_moved(state)
     with closing(SqliteJournal(state / "journal.db")) as journal:
         assert journal.mark.seq == 0
 
@@ -284,12 +284,12 @@ def test_its_journal_is_kept_and_the_folder_is_empty(tmp_path: Path) -> None:
     kept = set_aside(state)
     assert kept == state / "superseded-1"
     check(state, kept)
-    number = folder_number(state)
+    number = load_folder_number(state)
     ruled(state, 8)
     again = set_aside(state)
     assert again == state / "superseded-2"
     check(state, again, 8)
-    assert folder_number(state) != number, "it is told apart from what it was"
+    assert load_folder_number(state) != number, "it is told apart from what it was"
 
 
 def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_journal_in_use_is_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "folder-number").write_text(content)
     with pytest.raises(OperatorError, match="damaged: start this standby with a new"):
-        folder_number(tmp_path)
+        load_folder_number(tmp_path)
 
 
 # --- a copy that comes in parts -------------------------------------------------------
@@ -327,7 +327,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             journal.append(float(number), [Incarnated(number)])
             if number in (10, 20):
                 journal.compact(Fold((), number))
-        return journal.copied()
+        return journal.serialize()
 
 
 def parts_of(whole: bytes) -> list[CopyPart]:
@@ -351,11 +351,11 @@ def test_a_folder_begins_from_a_copy(rows: tuple[int, ...], whole: bytes, tmp_pa
     assert begin_from_copy(tmp_path, tmp_path) == ROWS
     assert not (tmp_path / "copy").exists()
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
-        assert (journal.fold, journal.folded.seq, journal.mark.seq) == (Fold((), 20), 20, ROWS)
-        assert journal.after(
-            Mark(10, journal_rows.gone(journal._path, journal._base).chain), 1 << 20
+        assert (journal.fold, journal.fold_mark.seq, journal.mark.seq) == (Fold((), 20), 20, ROWS)
+        assert journal.read_after(
+            Mark(10, journal_rows.last_archived(journal._path, journal._base).chain), 1 << 20
         )
-        assert payload_digest(journal.copied()) == payload_digest(whole), "bit for bit"
+        assert payload_digest(journal.serialize()) == payload_digest(whole), "bit for bit"
         journal.append(99.0, [Incarnated(99)])
     records = [row.record for row in read_rows(tmp_path / "journal.db")]
     assert records == [Incarnated(number) for number in (*range(1, ROWS + 1), 99)]
@@ -422,4 +422,4 @@ def test_one_that_is_too_large_is_not_sent(tmp_path: Path, monkeypatch: pytest.M
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         monkeypatch.setattr(journal_rows, "MOST_COPY", 1000)
         with pytest.raises(Refused, match=r"too many to be sent: begin .* from secureps backup"):
-            journal.copied()
+            journal.serialize()

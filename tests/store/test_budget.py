@@ -78,17 +78,17 @@ def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
 
 def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "ledgers" / "own.db", cost(2) * 1.0001)
-    ledger.look(ONE, [spent(0), spent(1)])
+    ledger.refuse_spent(ONE, [spent(0), spent(1)])
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        ledger.look(ONE, [spent(version) for version in range(3)])
+        ledger.refuse_spent(ONE, [spent(version) for version in range(3)])
     assert not ledger.path.parent.exists()
     for version in range(2):
         charge(ledger, ONE, spent(version))
-    ledger.look(ONE, [spent(1)])
+    ledger.refuse_spent(ONE, [spent(1)])
     for run, version in ((ONE, 2), (TWO, 1)):
         with pytest.raises(PlanRefused, match="nothing more is sealed"):
-            ledger.look(run, [spent(version)])
-    BudgetLedger(ledger.path).look(TWO, [spent(1)])
+            ledger.refuse_spent(run, [spent(version)])
+    BudgetLedger(ledger.path).refuse_spent(TWO, [spent(1)])
     assert len(ledger.facts()) == 2
 
 
@@ -234,7 +234,7 @@ def test_a_clock_that_was_wrong_keeps_nobody_resting_for_long(tmp_path: Path) ->
         *((1e9 + 3605, 5.0), (1e9 + 3000, 600.0 + 10.0), (1e9 - 86_400, 0.0)),
     ):
         now[0] = at
-        assert ledger.begin(bytes(32)) == waits, at
+        assert ledger.begin_training(bytes(32)) == waits, at
     assert len(ledger.rows()) == 4
 
 
@@ -429,8 +429,8 @@ def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:
         f"budget of {cost(3):g} bounds what is spent besides"
     )
     charge(with_one, TWO, spent(0))
-    assert with_one.standing(1e-5) == f"{cost(1):.3f} of {cost(3):g} over all runs"
-    assert BudgetLedger(path).standing(1e-5) == ""
+    assert with_one.describe_spent(1e-5) == f"{cost(1):.3f} of {cost(3):g} over all runs"
+    assert BudgetLedger(path).describe_spent(1e-5) == ""
     assert BudgetLedger(tmp_path / "none.db", 1.0).warning() == ""
 
 
@@ -439,13 +439,13 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
     expose(ledger, ONE, range(18))
-    ledger.look_exact()
+    ledger.refuse_unprotected()
     BudgetLedger(path).lower(2.5)
     assert exact(path) == [(ONE, 0, 18)]
     with pytest.raises(
         BudgetSpent, match=r"plan trains without privacy, and .* has a budget of 2.5"
     ):
-        ledger.look_exact()
+        ledger.refuse_unprotected()
     with pytest.raises(BudgetSpent):
         expose(ledger, ONE, [17])  # one that is on record
 
@@ -496,8 +496,12 @@ def test_one_model_is_trained_from_and_judged_under_one_version(
         "export); if updates are smaller than a step of the grid, plan more bits or a smaller range"
     )
     again = BudgetLedger(ledger.path)
-    assert (again.repeats(one), again.repeats(later), again.release([later])) == ("", same, [same])
-    assert again.repeats(step) == (same if one.group == EVALUATION else "")
+    assert (again.explain_repeat(one), again.explain_repeat(later), again.release([later])) == (
+        "",
+        same,
+        [same],
+    )
+    assert again.explain_repeat(step) == (same if one.group == EVALUATION else "")
     assert again.release([dataclasses.replace(later, model=b"moved")]) == [""]
     assert again.release([dataclasses.replace(later, group="other")]) == [""]
 
@@ -543,7 +547,7 @@ def test_a_budget_is_lowered_for_all_who_charge_and_never_raised(tmp_path: Path)
         with pytest.raises(BudgetSpent):
             charge(each, TWO, spent(1))
         with pytest.raises(BudgetSpent):
-            each.look(TWO, [spent(1)])
+            each.refuse_spent(TWO, [spent(1)])
     assert len(ledger.facts()) == 2
     assert BudgetLedger(path, 1e-9).limit == 1e-9, "of two limits the smaller one"
 
@@ -552,5 +556,5 @@ def test_a_lowered_budget_is_no_update_and_no_training(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "client-00.db", None, 1, lambda: 5000.0)
     ledger.lower(3.0)
     assert (ledger.spent(), ledger.facts()) == ((), [])
-    assert ledger.begin(ONE) == 0.0, "the hour has room for one"
-    assert ledger.begin(ONE) > 0.0
+    assert ledger.begin_training(ONE) == 0.0, "the hour has room for one"
+    assert ledger.begin_training(ONE) > 0.0

@@ -39,10 +39,10 @@ from secureps.store.checkpoint import (
     Tally,
     checkpoint_directories,
     checkpoint_path,
-    filed_tensors,
+    find_tensors,
     header_end,
-    latest_good,
     load_checkpoint,
+    load_newest,
     map_state,
     map_tensor,
     prune,
@@ -229,26 +229,26 @@ def test_any_damage_to_any_file_falls_back_to_the_previous(tmp_path: Path) -> No
             damaged[index] ^= 1 << (index % 8)
             for content in (bytes(damaged), whole[:index])[: 1 if index % 8 else 2]:
                 path.write_bytes(content)
-                found, manifest, complaints = latest_good(tmp_path)
+                found, manifest, complaints = load_newest(tmp_path)
                 assert (found, manifest) == (tmp_path / "000001", older)
                 assert len(complaints) == 1
                 assert str(path) in complaints[0]
         path.write_bytes(whole + b" ")
-        assert latest_good(tmp_path)[1] == older
+        assert load_newest(tmp_path)[1] == older
         path.unlink()
-        assert latest_good(tmp_path)[1] == older
+        assert load_newest(tmp_path)[1] == older
         path.write_bytes(whole)
-    assert latest_good(tmp_path)[1].number == 2
+    assert load_newest(tmp_path)[1].number == 2
 
 
 def test_none_at_all_differs_from_none_whole(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "absent"):
         with pytest.raises(OperatorError, match="no checkpoint here") as caught:
-            latest_good(root)
+            load_newest(root)
         assert not isinstance(caught.value, DamagedStore)
     (tmp_path / "000001").mkdir()
     with pytest.raises(DamagedStore, match="no checkpoint is whole"):
-        latest_good(tmp_path)
+        load_newest(tmp_path)
 
 
 def test_a_renamed_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_file_names_stay_in_the_directory(
     bad = dataclasses.replace(manifest, files=(ShardFile("shard-0", name, bytes(32), 0),))
     with pytest.raises(Malformed):
         write_manifest(tmp_path / "000001", bad)
-    (tmp_path / "000001" / "manifest.json").write_bytes(checkpoint._text_of(to_plain(bad)))
+    (tmp_path / "000001" / "manifest.json").write_bytes(checkpoint._encode_manifest(to_plain(bad)))
     with pytest.raises(DamagedStore, match="not a file name"):
         load_checkpoint(tmp_path / "000001")
 
@@ -275,8 +275,8 @@ def test_of_a_manifest_there_is_one_form_alone(tmp_path: Path) -> None:
     """Its digest is over sorted fields: the same ones in another order have it, too."""
     plain = to_plain(write_checkpoint(tmp_path, 1))
     path = tmp_path / "000001" / "manifest.json"
-    assert path.read_bytes() == checkpoint._text_of(plain)
-    path.write_bytes(checkpoint._text_of(dict(reversed(plain.items()))))
+    assert path.read_bytes() == checkpoint._encode_manifest(plain)
+    path.write_bytes(checkpoint._encode_manifest(dict(reversed(plain.items()))))
     with pytest.raises(DamagedStore, match="does not match its own digest"):
         load_checkpoint(tmp_path / "000001")
 
@@ -301,7 +301,7 @@ def test_formats_that_are_not_read_are_refused_by_name(
     path = tmp_path / "000002" / "manifest.json"
     plain = json.loads(path.read_text()) | {"format": format, "more": 3}
     path.write_text(json.dumps(plain))
-    for read in (load_checkpoint, lambda path: latest_good(path.parent)):
+    for read in (load_checkpoint, lambda path: load_newest(path.parent)):
         with pytest.raises(ConfigError, match=rf"format {format}, .* {why}"):
             read(tmp_path / "000002")
 
@@ -334,7 +334,7 @@ def test_the_newest_checkpoints_stay_and_the_first_and_what_is_wanted(tmp_path: 
     assert prune(tmp_path, keep=2, wanted=(3, 99)) == (8, 7, 6, 3, 0)
     assert [int(each.name) for each in checkpoint_directories(tmp_path)] == [8, 7, 6, 3, 0]
     assert load_checkpoint(checkpoint_path(tmp_path, 3)).number == 3
-    assert latest_good(tmp_path)[0].name == "000008"
+    assert load_newest(tmp_path)[0].name == "000008"
 
 
 def test_a_checkpoint_stays_until_it_is_copied(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_a_file_that_is_copied_from_files_is_the_one_that_is_written_from_memory
 ) -> None:
     whole = tmp_path / "whole"
     digest = write_state(whole, TENSORS, {})
-    filed = filed_tensors(whole, digest)
+    filed = find_tensors(whole, digest)
     assert write_state(tmp_path / "again", filed, {}) == digest
     mixed = filed | {"all/0000": TENSORS["all/0000"]}
     assert write_state(tmp_path / "mixed", mixed, {}) == digest
@@ -461,7 +461,7 @@ def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> Non
             read(path)
     for digest in (None, bytes(32)):
         with pytest.raises(DamagedStore):
-            filed_tensors(path, digest)
+            find_tensors(path, digest)
         with pytest.raises(DamagedStore):
             map_state(path, digest)
     with pytest.raises(DamagedStore):
@@ -474,7 +474,7 @@ def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -
     end = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # else whoever opened it would wait for this
     os.write(end, bytes(64))
     for read in (
-        lambda: filed_tensors(path, None),
+        lambda: find_tensors(path, None),
         lambda: map_state(path, bytes(32)),
         lambda: read_tensors(path, bytes(32)),
         lambda: map_tensor(path, "all/0000", bytes(32)),

@@ -28,7 +28,7 @@ from secureps.messages.records import Dated, ReceiptSummary, RunPinned
 from secureps.messages.requests import Examined, Submit
 from secureps.roles.machine import Fold
 from secureps.store import journal_rows
-from secureps.store.backup import backup, demand_owner, restore, run_of
+from secureps.store.backup import backup, demand_owner, read_run, restore
 from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_rows import START, Mark
 from tests.golden.values import full
@@ -99,7 +99,7 @@ def test_numbers_and_digests_go_on_and_what_is_told_stays(twins: Twins, seed: in
     assert [r for r in here if type(r.record) is not MemberAsked] == [
         r for r in all_rows if type(r.record) is not MemberAsked
     ]
-    first = journal_rows.gone(twins.path, twins.compacted._base)
+    first = journal_rows.last_archived(twins.path, twins.compacted._base)
     assert [r for r in here if r.seq > first.seq] == all_rows[first.seq :]
 
 
@@ -180,7 +180,7 @@ def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
     twins.append(1.0, [told(1)])
     for _ in range(3):
         twins.compacted.compact(fold(3))
-    assert journal_rows.gone(twins.path, twins.compacted._base).seq == 0
+    assert journal_rows.last_archived(twins.path, twins.compacted._base).seq == 0
     twins.compacted.close()
     with closing(SqliteJournal(twins.path)) as again:
         assert (again.mark, again.fold) == (twins.whole.mark, fold(3))
@@ -222,11 +222,11 @@ def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
         full.setattr(journal_rows, "compact", refuse)
         with pytest.raises(OperatorError, match="cannot compact"):
             twins.compacted.compact(fold(62))
-    assert not twins.compacted.due, "a full disk is not asked at every commit"
+    assert not twins.compacted.is_due, "a full disk is not asked at every commit"
     assert twins.compacted.fold is None
     twins.append(2.0, [untold(n) for n in range(120)])
     assert list(twins.compacted.replay()) == list(twins.whole.replay())
-    assert twins.compacted.due
+    assert twins.compacted.is_due
     twins.compacted.compact(fold(182))
     assert twins.compacted.fold == fold(182)
 
@@ -246,13 +246,13 @@ def test_rows_are_packed_between_other_things_and_once(
     assert twins.compacted.pack()
     assert list(read_rows(twins.path)) == rows_of(twins.whole), "nothing is written yet"
 
-    monkeypatch.setattr(journal_rows, "_packed", None)
+    monkeypatch.setattr(journal_rows, "_pack_row", None)
     with monkeypatch.context() as full:
         full.setattr(journal_rows, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
         with pytest.raises(OperatorError, match="cannot compact"):
             twins.compacted.compact(fold(47))
     twins.compacted.compact(fold(47))
-    assert journal_rows.gone(twins.path, twins.compacted._base).seq == 42
+    assert journal_rows.last_archived(twins.path, twins.compacted._base).seq == 42
     (segments,) = twins.compacted._base.execute("SELECT count(*) FROM archive").fetchone()
     assert segments > 2
     kept = [row for row in rows_of(twins.whole) if type(row.record) is not MemberAsked]
@@ -313,7 +313,7 @@ def test_a_copy_has_the_fold_and_the_archive(twins: Twins, tmp_path: Path) -> No
     twice_compacted(twins)
     copy, again = tmp_path / "copy", tmp_path / "again"
     assert backup(twins.path.parent, copy) == 9
-    assert run_of(copy / "journal.db") == RUN.run.id, "its row is in the archive"
+    assert read_run(copy / "journal.db") == RUN.run.id, "its row is in the archive"
     restore(copy, again, "shard", tmp_path)
     assert list(read_rows(again / "journal.db")) == rows_of(twins.compacted)
     with closing(SqliteJournal(again / "journal.db")) as journal:
@@ -324,15 +324,15 @@ def test_the_run_of_a_journal_that_is_compacted_meanwhile_is_known(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twice_compacted(twins)
-    real = journal_rows._archived
+    real = journal_rows._archive_digest
 
     def meanwhile(base: sqlite3.Connection) -> bytes:
         if base is not twins.compacted._base and twins.compacted.fold != fold(9):
             twins.compacted.compact(fold(9))
         return real(base)
 
-    monkeypatch.setattr(journal_rows, "_archived", meanwhile)
-    assert run_of(twins.path) == RUN.run.id
+    monkeypatch.setattr(journal_rows, "_archive_digest", meanwhile)
+    assert read_run(twins.path) == RUN.run.id
     assert twins.compacted.fold == fold(9)
 
 
@@ -344,7 +344,7 @@ def test_the_writer_of_a_compacted_journal_is_known_by_the_archive(twins: Twins)
         demand_owner(folder, "holder", "holder-0")
     twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
     demand_owner(folder, "coordinator", "coordinator")
-    assert run_of(twins.path) == RUN.run.id, "the party goes on with a damaged archive"
+    assert read_run(twins.path) == RUN.run.id, "the party goes on with a damaged archive"
 
 
 @pytest.mark.parametrize("damage", ["rows = x'00'", "rows = 'text'", "chain = 7", "digest = 'x'"])
@@ -362,7 +362,7 @@ def test_a_journal_does_not_grow_by_what_nobody_asks(
     sizes = []
     for number in range(400):
         twins.compacted.append(float(number), [untold(each) for each in range(20)])
-        if twins.compacted.due:
+        if twins.compacted.is_due:
             twins.compacted.compact(fold(twins.compacted.mark.seq))
             sizes.append(twins.path.stat().st_size)
     assert len(sizes) > 10
@@ -373,27 +373,27 @@ def test_a_journal_does_not_grow_by_what_nobody_asks(
 
 def test_it_is_due_by_what_was_written_since(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_rows, "LEAST", 3_000)
-    assert not twins.compacted.due
+    assert not twins.compacted.is_due
     twins.compacted.append(1.0, [untold(n) for n in range(60)])
-    assert twins.compacted.due
+    assert twins.compacted.is_due
     twins.compacted.compact(Fold((), "x" * 20_000))
-    assert not twins.compacted.due
+    assert not twins.compacted.is_due
     twins.compacted.append(2.0, [untold(n) for n in range(60)])
-    assert not twins.compacted.due, "less than the fold itself: it would be written in vain"
+    assert not twins.compacted.is_due, "less than the fold itself: it would be written in vain"
     twins.compacted.close()
     with closing(SqliteJournal(twins.path)) as again:
         again.append(3.0, [untold(n) for n in range(400)])
-        assert again.due
+        assert again.is_due
 
 
 def test_who_reads_all_of_it_often_has_it_due_sooner(tmp_path: Path) -> None:
     with closing(SqliteJournal(tmp_path / "journal.db", least=3_000)) as journal:
         journal.append(1.0, [untold(0)])
-        assert not journal.due
+        assert not journal.is_due
         journal.append(2.0, [untold(n) for n in range(60)])
-        assert journal.due
+        assert journal.is_due
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
-        assert not journal.due
+        assert not journal.is_due
 
 
 def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
@@ -412,16 +412,16 @@ def test_of_two_of_which_one_follows_each_compacts_by_itself(seed: int, tmp_path
         for step in range(60):
             one.append(float(step), [rng.choice((told, untold))(step)])
             while two.mark.seq < one.mark.seq and rng.random() < 0.8:
-                two.take(one.after(two.mark, rng.choice((1, 1 << 20))))
+                two.take(one.read_after(two.mark, rng.choice((1, 1 << 20))))
             for journal in (one, two):
                 behind = journal is one and two.mark.seq < one.folded.seq  # as `Lead` has it
                 if rng.random() < 0.15 and not behind:
                     journal.compact(fold(journal.mark.seq))
         while two.mark != one.mark:
-            two.take(one.after(two.mark, 1 << 20))
-        assert one.after(two.mark, 1) == two.after(one.mark, 1) == ()
+            two.take(one.read_after(two.mark, 1 << 20))
+        assert one.read_after(two.mark, 1) == two.read_after(one.mark, 1) == ()
         for journal in (one, two):
-            assert journal_rows.gone(journal._path, journal._base).seq > 10
+            assert journal_rows.last_archived(journal._path, journal._base).seq > 10
     again = [SqliteJournal(tmp_path / f"{name}.db").mark for name in ("leads", "follows")]
     assert again[0] == again[1] == last_row(tmp_path / "leads.db")
 
@@ -430,17 +430,17 @@ def test_who_is_behind_the_rows_that_are_gone_begins_from_a_copy(
     twins: Twins, tmp_path: Path
 ) -> None:
     twice_compacted(twins)
-    last = journal_rows.gone(twins.path, twins.compacted._base)
+    last = journal_rows.last_archived(twins.path, twins.compacted._base)
     for mark in (START, Mark(1, bytes(32)), Mark(last.seq - 1, bytes(32))):
         with pytest.raises(Refused, match=f"up to {last.seq} of this journal are compacted"):
-            twins.compacted.after(mark, 1 << 20)
+            twins.compacted.read_after(mark, 1 << 20)
     for mark in (Mark(last.seq, bytes(32)), Mark(-1, b""), Mark(99, bytes(32))):
         with pytest.raises(Conflict, match="is another one"):
-            twins.compacted.after(mark, 1 << 20)
-    assert len(twins.compacted.after(last, 1 << 20)) == twins.compacted.mark.seq - last.seq
+            twins.compacted.read_after(mark, 1 << 20)
+    assert len(twins.compacted.read_after(last, 1 << 20)) == twins.compacted.mark.seq - last.seq
     backup(twins.path.parent, tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "again", "coordinator", tmp_path)
     twins.append(9.0, [told(9)])
     with closing(SqliteJournal(tmp_path / "again" / "journal.db")) as copy:
-        copy.take(twins.compacted.after(copy.mark, 1 << 20))
+        copy.take(twins.compacted.read_after(copy.mark, 1 << 20))
         assert copy.mark == twins.whole.mark

@@ -54,7 +54,7 @@ def test_on_macos_a_file_goes_through_the_drive(
     monkeypatch.delattr(os, "fdatasync")
     durability.sync(5)
     durability.sync_data(6)
-    with durability.simulated():
+    with durability.skip_waits():
         durability.sync_data(7)
     assert asked == [(5, 51), (6, 51)]
 
@@ -113,8 +113,8 @@ def test_on_windows_no_file_of_bytes_is_opened_as_a_text(
 
 
 def test_in_a_simulation_nobody_waits_and_all_is_there(tmp_path: Path, waits: list[int]) -> None:
-    with durability.simulated():
-        assert not durability.waits()
+    with durability.skip_waits():
+        assert not durability.must_wait()
         assert write(tmp_path, 1) == OFF
         replace_text(tmp_path / "text", "said")
     assert waits == []
@@ -127,17 +127,17 @@ def test_in_a_simulation_nobody_waits_and_all_is_there(tmp_path: Path, waits: li
 
 
 def test_what_is_no_simulation_waits(tmp_path: Path, waits: list[int]) -> None:
-    with durability.simulated(False):
-        assert durability.waits()
+    with durability.skip_waits(False):
+        assert durability.must_wait()
         assert write(tmp_path, 1) == FULL
-    assert durability.waits()
+    assert durability.must_wait()
     assert len(waits) >= 4  # a file and its folder, the journal's folder and its height
 
 
 def test_one_that_fails_ends_too() -> None:
-    with pytest.raises(ValueError, match="of its own"), durability.simulated():
+    with pytest.raises(ValueError, match="of its own"), durability.skip_waits():
         raise ValueError("of its own")
-    assert durability.waits()
+    assert durability.must_wait()
 
 
 def test_the_last_of_several_that_overlap_ends_it() -> None:
@@ -145,15 +145,15 @@ def test_the_last_of_several_that_overlap_ends_it() -> None:
     leaves = threading.Event()
 
     def node() -> None:
-        with durability.simulated():
+        with durability.skip_waits():
             inside.set()
             assert leaves.wait(30)
 
     inside, thread = threading.Event(), threading.Thread(target=node)
-    with durability.simulated():
+    with durability.skip_waits():
         thread.start()
         assert inside.wait(30)
-    assert not durability.waits()
+    assert not durability.must_wait()
     leaves.set()
     thread.join()
-    assert durability.waits()
+    assert durability.must_wait()

@@ -26,8 +26,8 @@ from secureps.store.envelope_keys import (
     ServedJournal,
     ledger_height,
     load_keys,
+    read_served_runs,
     run_folder,
-    served_runs,
 )
 from secureps.store.issuing import approve, create_kit, issue, make_keys
 from secureps.store.journal import MemoryJournal
@@ -55,7 +55,7 @@ def folder(kit: Path, run: bytes = RUN) -> Path:
 def keys_of(kit: Path, run: bytes = RUN) -> EnvelopeKeys:
     keys = load_keys(kit, "keys-0")
     assert isinstance(keys, EnvelopeKeys)
-    return keys.of(run)
+    return keys.for_run(run)
 
 
 def has_served(kit: Path, *runs: bytes) -> None:
@@ -184,10 +184,11 @@ def test_under_a_passphrase_the_next_keys_are_too(tmp_path: Path) -> None:
     kit, words = tmp_path / "kit", phrase("six words")
     create_kit(kit, CipherParameters("rlwe", 32, 65_534))
     approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words)])
-    made = EnvelopeKeyFiles(kit, "keys-0", words).of(RUN).make(1)
+    made = EnvelopeKeyFiles(kit, "keys-0", words).for_run(RUN).make(1)
     assert made.to_bytes()[-96:] not in (folder(kit) / "envelope-1.key").read_bytes()
     assert (
-        EnvelopeKeyFiles(kit, "keys-0", phrase("six words")).of(RUN).make(1).public == made.public
+        EnvelopeKeyFiles(kit, "keys-0", phrase("six words")).for_run(RUN).make(1).public
+        == made.public
     )
 
 
@@ -204,9 +205,9 @@ def test_a_run_that_is_journalled_is_noted_and_nothing_else(tmp_path: Path) -> N
     journal = ServedJournal(inner, path)
     journal.append(0.0, [Incarnated(1)])
     assert not path.exists()
-    assert served_runs(path) == frozenset()
+    assert read_served_runs(path) == frozenset()
     journal.append(0.0, [Incarnated(2), pinned(bench)])
-    assert served_runs(path) == {bench.run.id}
+    assert read_served_runs(path) == {bench.run.id}
     assert list(journal.replay()) == inner.rows
     journal.close()
     with pytest.raises(Exception, match="closed"):
@@ -219,7 +220,7 @@ def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: 
     inner = MemoryJournal()
     inner.append(0.0, [pinned(bench)])
     ServedJournal(inner, path)
-    assert served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
+    assert read_served_runs(path) == {bench.run.id, bytes([0xAB]) * 32}
 
 
 def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
 
     def started(rows: MemoryJournal) -> tuple[CommitteeHolder, ServedJournal]:
         journal = ServedJournal(rows, path)
-        rules = HolderRules(2, served_runs(path))
+        rules = HolderRules(2, read_served_runs(path))
         machine = CommitteeHolder(bench.names[0], public.roster, rules)
         for at, record in journal.replay():
             machine.apply(at, record)
@@ -306,12 +307,12 @@ def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
     path = tmp_path / "runs"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(KitError, match="damaged"):
-        served_runs(path)
+        read_served_runs(path)
 
 
 def test_a_file_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(KitError, match="cannot read"):
-        served_runs(tmp_path)
+        read_served_runs(tmp_path)
     journal = ServedJournal(MemoryJournal(), tmp_path / "nowhere" / "runs")
     with pytest.raises(KitError, match="cannot write"):
         journal.append(0.0, [pinned(Bench())])

@@ -63,12 +63,12 @@ def test_one_holds_it_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     first, second = atomic_file.open_lock(path), atomic_file.open_lock(path)
     assert not atomic_file.is_held(second)
-    assert atomic_file.take(first)
-    assert not atomic_file.take(second)
+    assert atomic_file.lock_file(first)
+    assert not atomic_file.lock_file(second)
     assert atomic_file.is_held(second)
     os.close(first)
     assert not atomic_file.is_held(second)
-    assert atomic_file.take(second)
+    assert atomic_file.lock_file(second)
     os.close(second)
 
 
@@ -76,18 +76,18 @@ def test_whoever_looks_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     first, second = atomic_file.open_lock(path), atomic_file.open_lock(path)
     assert not atomic_file.is_held(first)
-    assert atomic_file.take(second)
+    assert atomic_file.lock_file(second)
     os.close(first)
     os.close(second)
 
 
 def test_who_holds_it_is_noted_and_replaced(tmp_path: Path) -> None:
     held = atomic_file.open_lock(tmp_path / "lock")
-    assert atomic_file.take(held)
+    assert atomic_file.lock_file(held)
     for text in ("somebody with a long name\n", "me\n"):
-        atomic_file.note(held, text)
+        atomic_file.write_holder(held, text)
     other = atomic_file.open_lock(tmp_path / "lock")
-    assert atomic_file.noted(other) == "me"
+    assert atomic_file.read_holder(other) == "me"
     os.close(held)
     os.close(other)
 
@@ -109,11 +109,11 @@ def test_who_waits_has_it_next(tmp_path: Path) -> None:
 
 
 def test_a_journal_has_one_process(tmp_path: Path) -> None:
-    held = journal_rows.lock(tmp_path / "journal.db")
+    held = journal_rows.lock_journal(tmp_path / "journal.db")
     with pytest.raises(OperatorError, match=rf"in use by this process \(pid {os.getpid()} on "):
-        journal_rows.lock(tmp_path / "journal.db")
+        journal_rows.lock_journal(tmp_path / "journal.db")
     os.close(held)
-    os.close(journal_rows.lock(tmp_path / "journal.db"))
+    os.close(journal_rows.lock_journal(tmp_path / "journal.db"))
 
 
 @pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])
@@ -128,7 +128,7 @@ def test_a_file_system_of_a_network_says_that_another_has_it(
 
     monkeypatch.setattr(atomic_file, "fcntl", fcntl)
     monkeypatch.setattr(fcntl, "flock", refused)
-    assert not atomic_file.take(held)
+    assert not atomic_file.lock_file(held)
     assert atomic_file.is_held(held)
     os.close(held)
 
@@ -137,6 +137,6 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     def refused(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(atomic_file, "take", refused)
+    monkeypatch.setattr(atomic_file, "lock_file", refused)
     with pytest.raises(OperatorError, match="cannot lock: No locks available"):
-        journal_rows.lock(tmp_path / "journal.db")
+        journal_rows.lock_journal(tmp_path / "journal.db")

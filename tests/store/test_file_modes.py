@@ -20,7 +20,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
 from secureps.store.envelope_keys import ServedJournal
 from secureps.store.journal import MemoryJournal, SqliteJournal
-from secureps.store.keyring import own_seed
+from secureps.store.keyring import load_seed
 from secureps.store.spool import DiskSpool
 from tests.kits.ledgers import charge
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
@@ -65,7 +65,7 @@ def ledger(folder: Path) -> None:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "journal": journal,
     "spool": spool,
-    "seed": lambda folder: own_seed(folder / "seed"),
+    "seed": lambda folder: load_seed(folder / "seed"),
     "state": lambda folder: write_state(folder / "states" / "all-0", {"x": np.ones(3)}, {}),
     "runs": runs,
     "ledger": ledger,

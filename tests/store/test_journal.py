@@ -124,10 +124,13 @@ class JournalContract:
         journal.append(0.0, SOME[:2])
         mark = journal.mark
         journal.append(1.0, SOME[2:])
-        assert [row.kind for row in journal.after(mark, 1 << 20)] == ["CheckpointOrdered", "Charge"]
+        assert [row.kind for row in journal.read_after(mark, 1 << 20)] == [
+            "CheckpointOrdered",
+            "Charge",
+        ]
         for other in (Mark(mark.seq, bytes(32)), Mark(5, mark.chain)):
             with pytest.raises(Conflict, match=f"row {other.seq} of this journal"):
-                journal.after(other, 1 << 20)
+                journal.read_after(other, 1 << 20)
 
     def test_another_thread_may_use_it(self, journal: Journal) -> None:
         thread = threading.Thread(target=lambda: journal.append(0.0, SOME))
@@ -377,7 +380,7 @@ def test_head_and_rows_are_read_of_one_moment(
     path = tmp_path / "journal"
     journal = SqliteJournal(path)
     journal.append(1.0, [Incarnated(1)])
-    real = store._head
+    real = store._read_head
 
     class Meddled:
         """A row is written after each question."""
@@ -392,7 +395,7 @@ def test_head_and_rows_are_read_of_one_moment(
             return self._base.execute(f"VALUES {', '.join(_values(row) for row in rows)}")
 
     meddled: Callable[..., Any] = Meddled
-    monkeypatch.setattr(store, "_head", lambda path, base: real(path, meddled(base)))
+    monkeypatch.setattr(store, "_read_head", lambda path, base: real(path, meddled(base)))
     assert [row.record for row in read_rows(path)] == [Incarnated(1)]
     journal.close()
 
@@ -405,21 +408,21 @@ def test_a_copy_of_all_rows_is_the_same_journal(tmp_path: Path) -> None:
     one, two = (SqliteJournal(tmp_path / name) for name in ("one.db", "two.db"))
     one.append(1.0, [Incarnated(1), Incarnated(2)])
     one.append(2.5, [Incarnated(3)])
-    assert len(one.after(START, 1)) == 1, "so few bytes at a time"
-    rows = one.after(START, 1 << 20)
+    assert len(one.read_after(START, 1)) == 1, "so few bytes at a time"
+    rows = one.read_after(START, 1 << 20)
     assert two.take(rows[:2]) == [Incarnated(1), Incarnated(2)]
     assert two.mark == Mark(2, rows[1].chain)
-    assert one.after(two.mark, 1 << 20) == rows[2:]
+    assert one.read_after(two.mark, 1 << 20) == rows[2:]
     two.take(rows[2:])
     assert two.mark == one.mark
     assert list(two.replay()) == list(one.replay())
     assert two.last == 2.5
     two.append(3.0, [Incarnated(4)])
     with pytest.raises(Conflict, match="row 4 of this journal is another one"):
-        one.after(two.mark, 1 << 20)
+        one.read_after(two.mark, 1 << 20)
     one.append(3.5, [Incarnated(4)])
     with pytest.raises(Conflict, match="row 4 of this journal is another one"):
-        one.after(two.mark, 1 << 20)
+        one.read_after(two.mark, 1 << 20)
     one.close()
     two.close()
     again = SqliteJournal(tmp_path / "two.db")
@@ -439,7 +442,7 @@ def test_a_copy_of_all_rows_is_the_same_journal(tmp_path: Path) -> None:
 def test_rows_that_do_not_follow_are_not_taken(change: dict[str, Any], tmp_path: Path) -> None:
     with closing(SqliteJournal(tmp_path / "one.db")) as one:
         one.append(1.0, [Incarnated(1), Incarnated(2)])
-        rows = one.after(START, 1 << 20)
+        rows = one.read_after(START, 1 << 20)
     with closing(SqliteJournal(tmp_path / "two.db")) as two:
         for wrong in ((rows[0], dataclasses.replace(rows[1], **change)), rows[1:], rows[::-1]):
             with pytest.raises(DamagedStore, match="does not match its digest"):
@@ -492,7 +495,7 @@ def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
         5000.0, [RoundOpened("main", 1, 0, ("c",), "")]
     )
     standby = DatedJournal(own, *OWNER, lambda: 6100.0)
-    standby.take(led.after(START, 1))
+    standby.take(led.read_after(START, 1))
     standby.append(30.0, [Incarnated(7), StandbyFollows(b"")])
     assert [at for at, _ in own.rows] == [5000.0] * 5
     later = DatedJournal(MemoryJournal(own.rows), *OWNER, lambda: 6103.0)

@@ -17,7 +17,7 @@ from secureps.errors import ConfigError, DiskFailed, KitError
 from secureps.messages.encoding import file_digest
 from secureps.store import keyring
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
+from secureps.store.keyring import load_holder_secret, load_private, load_public, load_seed
 from tests.crypto.test_identity import SMALL_ORDER
 
 BFV = CipherParameters("bfv", 32, 100)
@@ -263,6 +263,6 @@ def test_a_seed_on_a_disk_that_is_full_is_said_and_made_later(
     with monkeypatch.context() as context:
         context.setattr(keyring, "write", full)
         with pytest.raises(DiskFailed, match=r"seed: cannot write: No space left on device"):
-            own_seed(tmp_path / "seed")
-    made, again = (own_seed(tmp_path / "seed").derive("x").integer(63) for _ in range(2))
+            load_seed(tmp_path / "seed")
+    made, again = (load_seed(tmp_path / "seed").derive("x").integer(63) for _ in range(2))
     assert made == again

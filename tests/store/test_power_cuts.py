@@ -27,21 +27,21 @@ from secureps.store.backup import (
     CopyParts,
     backup,
     begin_from_copy,
-    folder_number,
-    half_aside,
+    find_half_moved,
     has_copy,
     is_numbered,
+    load_folder_number,
     restore,
     set_aside,
 )
 from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import (
     checkpoint_directories,
-    latest_good,
+    load_newest,
     read_state,
     write_state,
 )
-from secureps.store.envelope_keys import RUNS, EnvelopeKeyFiles, ServedJournal, served_runs
+from secureps.store.envelope_keys import RUNS, EnvelopeKeyFiles, ServedJournal, read_served_runs
 from secureps.store.issuing import approve, create_kit, make_keys, rotate
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_rows import height_path, read_height
@@ -51,7 +51,7 @@ from secureps.store.keyring import (
     load_holder_secret,
     load_private,
     load_public,
-    own_seed,
+    load_seed,
 )
 from secureps.store.spool import DiskSpool
 from tests.kits.ledgers import charge
@@ -164,7 +164,7 @@ def test_a_run_that_a_holder_has_served_is_on_record_beside_its_key(tmp_path: Pa
             disk.say("pinned")
 
     def check(cut: Cut) -> None:
-        known = served_runs(cut.folder / "private" / RUNS)
+        known = read_served_runs(cut.folder / "private" / RUNS)
         assert not cut.said or known == {RUN}
         with closing(SqliteJournal(cut.folder / "state" / "journal.db")) as inner:
             ServedJournal(inner, cut.folder / "private" / RUNS)
@@ -228,10 +228,10 @@ def test_a_checkpoint_with_a_manifest_is_whole(tmp_path: Path) -> None:
     def check(cut: Cut) -> None:
         root = cut.folder / "checkpoints"
         if cut.said:
-            assert latest_good(root)[1].number >= cut.said[-1]
+            assert load_newest(root)[1].number >= cut.said[-1]
         for directory in checkpoint_directories(root):
             if (directory / "manifest.json").exists():
-                assert latest_good([directory])[0] == directory
+                assert load_newest([directory])[0] == directory
 
     hold(recorded(tmp_path), write, check, tmp_path, private=False)
 
@@ -293,12 +293,12 @@ def test_keys_that_replace_others_are_on_the_disk_and_the_old_ones_go_last(tmp_p
 @pytest.mark.slow
 def test_an_envelope_key_is_on_the_disk_before_it_is_announced(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        keys = EnvelopeKeyFiles(disk.root / "kit", "me").of(RUN)
+        keys = EnvelopeKeyFiles(disk.root / "kit", "me").for_run(RUN)
         for number in (1, 2):
             disk.say((number, keys.make(number).public))
 
     def check(cut: Cut) -> None:
-        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").of(RUN)
+        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").for_run(RUN)
         for number, public in cut.said:
             assert keys.make(number).public == public
 
@@ -307,7 +307,7 @@ def test_an_envelope_key_is_on_the_disk_before_it_is_announced(tmp_path: Path) -
 
 def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        keys = EnvelopeKeyFiles(disk.root / "kit", "me").of(RUN)
+        keys = EnvelopeKeyFiles(disk.root / "kit", "me").for_run(RUN)
         keys.erase(2)
         disk.say("erased")
 
@@ -315,7 +315,7 @@ def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> N
         left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
         assert not secrets & cut.nameless, "bytes without a name are never written over"
         assert not cut.said or not secrets & left
-        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").of(RUN)
+        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").for_run(RUN)
         assert keys.get(2) is not None
         left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
         known = {key.to_bytes() for key in map(keys.get, (0, 1)) if key is not None}
@@ -323,7 +323,7 @@ def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> N
 
     def before(disk: RecordedDisk) -> None:
         _private_kit(disk)
-        keys = EnvelopeKeyFiles(disk.root / "kit", "me").of(RUN)
+        keys = EnvelopeKeyFiles(disk.root / "kit", "me").for_run(RUN)
         for number in (1, 2):
             keys.make(number)
         secrets.update(each.to_bytes() for each in map(keys.get, (0, 1)) if each is not None)
@@ -338,11 +338,11 @@ def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> N
 
 def test_a_seed_that_noise_came_from_is_the_seed_after_a_cut(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        own_seed(disk.root / "seed")
+        load_seed(disk.root / "seed")
         disk.say((disk.root / "seed").read_bytes())
 
     def check(cut: Cut) -> None:
-        own_seed(cut.folder / "seed")
+        load_seed(cut.folder / "seed")
         assert (cut.folder / "seed").read_bytes() in (
             cut.said or {(cut.folder / "seed").read_bytes()}
         )
@@ -460,7 +460,7 @@ def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(
 ) -> None:
     with closing(SqliteJournal(tmp_path / "leader.db")) as leader:
         leader.append(0.0, [Incarnated(1)])
-        whole = leader.copied()
+        whole = leader.serialize()
     part = CopyPart(payload_digest(whole), len(whole), 0, whole)
 
     def write(disk: RecordedDisk) -> None:
@@ -489,22 +489,22 @@ def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(
 @pytest.mark.slow
 def test_a_journal_that_is_set_aside_is_never_lost(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        if half_aside(disk.root / "state") or not is_numbered(disk.root / "state"):
+        if find_half_moved(disk.root / "state") or not is_numbered(disk.root / "state"):
             set_aside(disk.root / "state")
         SqliteJournal(disk.root / "state" / "journal.db").close()  # as a standby begins
         disk.say("set aside")
 
     def check(cut: Cut) -> None:
         state = cut.folder / "state"
-        if not half_aside(state) and not (state / "journal.db").exists():
+        if not find_half_moved(state) and not (state / "journal.db").exists():
             assert is_numbered(state), "without a number it would begin as a coordinator"
-        if half_aside(state) or not is_numbered(state):
+        if find_half_moved(state) or not is_numbered(state):
             assert not cut.said
             set_aside(state)
         assert [row.record for row in read_rows(state / "superseded-1" / "journal.db")] == [
             Incarnated(7)
         ]
-        folder_number(state)
+        load_folder_number(state)
 
     def before(disk: RecordedDisk) -> None:
         (disk.root / "state").mkdir(0o700)

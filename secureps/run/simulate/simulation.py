@@ -68,7 +68,7 @@ from secureps.service.loop import VirtualLoop
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.budget import BudgetLedger, MemoryLedger
-from secureps.store.envelope_keys import in_memory
+from secureps.store.envelope_keys import wrap_secret
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
@@ -110,7 +110,7 @@ def make_memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> Me
         for holder in holders:
             secret, public = kind.generate()
             own_key, keys[holder] = kind.secret(secret), kind.public(public)
-            secrets[holder], own[holder] = in_memory(own_key), file_digest(public)
+            secrets[holder], own[holder] = wrap_secret(own_key), file_digest(public)
     roster = sign_roster(
         ca,
         [

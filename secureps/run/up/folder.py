@@ -86,11 +86,11 @@ def lock_folder(root: Path, taken: str) -> Iterator[None]:
     handle = atomic_file.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
-        while not _ask_lock(root, atomic_file.take, handle):
+        while not _ask_lock(root, atomic_file.lock_file, handle):
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: {taken}")
             time.sleep(0.02)
-        atomic_file.note(handle, str(os.getpid()))
+        atomic_file.write_holder(handle, str(os.getpid()))
         yield
     finally:
         os.close(handle)

@@ -40,12 +40,12 @@ from secureps.roles.shard.state import (
     StepState,
 )
 from secureps.store.checkpoint import (
-    Filed,
+    FiledTensor,
     Scratch,
     Tensors,
     checkpoint_directories,
     checkpoint_path,
-    filed_tensors,
+    find_tensors,
     map_state,
     map_tensor,
     read_metadata,
@@ -219,7 +219,7 @@ class States:
             held = self._held.get(self._blocks(group), {}).get(version)
             if held is not None:
                 return held.codes[block].data
-            lie = filed_tensors(self._file(group, version), None)
+            lie = find_tensors(self._file(group, version), None)
             return b"".join(lie[tensor_name(group, block, "codes")].pieces())
 
     def _hold(self, group: str, made: GroupValues) -> None:
@@ -357,7 +357,7 @@ class States:
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
         """Writes this shard's part of a checkpoint; its metadata say which versions it holds."""
-        tensors: dict[str, NDArray[np.generic] | Filed] = {}
+        tensors: dict[str, NDArray[np.generic] | FiledTensor] = {}
         metadata = {"shard": self._name}
         for at in versions:
             coming = self._state.group(at.group).coming
@@ -371,9 +371,9 @@ class States:
         digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
 
-    def _filed_coming(self, made: Prepared) -> Mapping[str, Filed]:
+    def _filed_coming(self, made: Prepared) -> Mapping[str, FiledTensor]:
         path = self._folders.state(made.group, made.version, made.epoch)
-        return filed_tensors(path, made.state)
+        return find_tensors(path, made.state)
 
     def damaged_coming(self) -> tuple[str, ...]:
         """The groups whose files for the coming placement are gone or damaged."""
@@ -393,13 +393,13 @@ class States:
             if int(directory.name) < number and int(directory.name) not in kept:
                 remove_files(directory, self._part(directory).name)
 
-    def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
+    def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | FiledTensor]:
         """The tensors of a version for another file, or their places in its own file."""
         made = self._held.get(self._blocks(group), {}).get(version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
-                return filed_tensors(self._file(group, version), record.state)
+                return find_tensors(self._file(group, version), record.state)
         return to_tensors(group, made or self.values(group, version))
 
     def forget(self, group: str, version: int, keep: int) -> None:

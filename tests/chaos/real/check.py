@@ -25,7 +25,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.run.export import newest_model
-from secureps.store.checkpoint import checkpoint_directories, latest_good
+from secureps.store.checkpoint import checkpoint_directories, load_newest
 from secureps.store.journal import DatedJournal, SqliteJournal
 from tests.chaos.check import by_receipts, committed_cohorts, lacking, of_kind, once
 from tests.chaos.ends import GROUP
@@ -235,7 +235,7 @@ class Check:
         if self.played.stood or not checkpoint_directories(self._checkpoints):
             return
         try:
-            _, manifest, _ = latest_good(self._checkpoints)
+            _, manifest, _ = load_newest(self._checkpoints)
         except SecurepsError as error:
             yield f"no checkpoint: {error}"
             return

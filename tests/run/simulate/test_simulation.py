@@ -14,7 +14,7 @@ from secureps.errors import InternalError
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.store.checkpoint import latest_good
+from secureps.store.checkpoint import load_newest
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import (
     Tensors,
@@ -49,7 +49,7 @@ def test_every_client_contributes_once_to_every_version(tmp_path: Path) -> None:
     updates = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
     assert len(updates) == len(set(updates)) == 6 * 4
     assert {fate.outcome for fate in fates.values()} == {"durable"}
-    marked = latest_good(simulation.checkpoints)[1].unsafe
+    marked = load_newest(simulation.checkpoints)[1].unsafe
     assert marked == tuple(sorted(f"client-{i:02d}" for i in range(6))), "their seed is known"
 
 
@@ -130,7 +130,7 @@ def test_a_secret_seed_is_not_marked(tmp_path: Path) -> None:
     simulation.run()
     assert simulation.versions() == {"all": 1}
     assert simulation.coordinator.federation.unsafe == set()
-    assert latest_good(simulation.checkpoints)[1].unsafe == ()
+    assert load_newest(simulation.checkpoints)[1].unsafe == ()
 
 
 @pytest.mark.slow

@@ -101,13 +101,13 @@ def test_it_is_drawn_once_for_a_cohort() -> None:
     noise = kept()
     noise.draw(COHORT, (0, 2), 1)
     assert noise.spool.keys() == sorted(key(noise, block=block) for block in (0, 2))
-    first = noise.of(COHORT)(0)
+    first = noise.reader(COHORT)(0)
     assert first is not None
     assert bytes(first) == drawn()
     later = dataclasses.replace(noise, seed=SecretSeed(bytes(32)))
     later.draw(COHORT, (0, 2), 2)
-    assert later.of(COHORT)(0) == first, "another seed draws nothing that is there"
-    assert kept(plan=make_plan()).of(COHORT)(0) is None, "where the plan wants none"
+    assert later.reader(COHORT)(0) == first, "another seed draws nothing that is there"
+    assert kept(plan=make_plan()).reader(COHORT)(0) is None, "where the plan wants none"
 
 
 def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> None:
@@ -117,9 +117,9 @@ def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> No
     whole = noise.spool.get(key(noise))
     for harm in (whole[:-1], bytes([whole[0] ^ 1]) + whole[1:], b""):
         noise.spool.put(key(noise), harm)
-        assert noise.served(key(noise)) is None
+        assert noise.read(key(noise)) is None
         with pytest.raises(NoiseDamaged, match="the noise of block 0 of cohort 0 of all is gone"):
-            noise.of(COHORT)(0)
+            noise.reader(COHORT)(0)
         noise.draw(COHORT, (0,), 1)
         assert noise.spool.get(key(noise)) == whole
 
@@ -127,15 +127,15 @@ def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> No
 def test_what_another_shard_drew_is_taken_as_it_is() -> None:
     ours, theirs = kept(), kept(SecretSeed(bytes(32)))
     theirs.draw(COHORT, (0,), 1)
-    served = theirs.served(key(theirs))
+    served = theirs.read(key(theirs))
     assert served is not None
     with pytest.raises(Malformed, match="noise came without its digest, or with another"):
         ours.take(key(ours), served[:-1])
     ours.take(key(ours), served)
-    assert ours.of(COHORT)(0) == theirs.of(COHORT)(0)
+    assert ours.reader(COHORT)(0) == theirs.reader(COHORT)(0)
     late = drawn()
     ours.take(key(ours), late + payload_digest(late))
-    assert ours.served(key(ours)) == served, "what came first may be in a sum already"
+    assert ours.read(key(ours)) == served, "what came first may be in a sum already"
 
 
 def test_what_belongs_to_no_cohort_any_more_goes() -> None:

@@ -16,7 +16,7 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import Limit
 from secureps.service.shard import states
 from secureps.service.shard.states import SHORT, ShardFolders, in_memory, nowhere, published_bytes
-from secureps.store.checkpoint import digest_of_file, filed_tensors, read_state
+from secureps.store.checkpoint import digest_of_file, find_tensors, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
 
@@ -167,7 +167,7 @@ def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
     disk.checkpoint(1, a=0)
     whole = disk.file("a", 0).read_bytes()
     data = bytearray(whole)
-    data[filed_tensors(disk.file("a", 0), None)["a/0000/m"].offset] ^= 1
+    data[find_tensors(disk.file("a", 0), None)["a/0000/m"].offset] ^= 1
     disk.file("a", 0).write_bytes(data)
     wanted = published_bytes(version("a", 0).values[0])
     for _ in range(2):
