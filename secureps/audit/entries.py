@@ -181,7 +181,6 @@ _CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in KINDS.va
 
 
 def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
-    """Yields the entries that the rows of a journal make, in their order."""
     began: float | None = None
     for row in rows:
         if isinstance(row.record, records.Dated):
@@ -195,7 +194,6 @@ def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
 
 
 def date_of(unix: float) -> str:
-    """Formats Unix seconds by ISO 8601."""
     return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -556,7 +554,6 @@ def _logs_of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
 
 
 def _demand_opener(log: AuditLog, holder: AuditLog) -> None:
-    """Raises DamagedStore unless the holder gave its share wherever the coordinator says so."""
     closed = {_name(entry): entry for entry in log.entries if entry.what == "cohort closed"}
     given = _digests(holder, "share given")
     for entry in (entry for entry in log.entries if entry.what == "cohort opened"):

@@ -33,7 +33,6 @@ _STYLE = (
 
 
 def build_page(log: AuditLog, digest: str) -> str:
-    """Builds the page of a log; `digest` is that of its file."""
     begin, end = log.begin, log.end
     plan = Plan.from_text(begin.run.plan)
     title = f"Audit log of {begin.party} ({begin.role})"

@@ -536,10 +536,10 @@ PrivacySection = Annotated[
 class FederationSection(Table):
     """The script, clients and settings when one machine plays all parties (`up`).
 
-    With `baselines` the run is compared with training alone and centrally. `site` is the policy of
-    all data holders' sites, a file beside the plan. `checkpoint_copies` is a URL below which each
-    run has a folder of its name. `memory` is each shard's, as in its own file. `records` has one
-    public number per client, by which it counts instead of `privacy.records`.
+    With `baselines` the run is compared with training alone and centrally. `site` is the policy
+    of all data holders' sites, a file beside the plan. `memory` is each shard's, as in its own
+    file. `records` has one public number per client, by which it counts instead of
+    `privacy.records`.
     """
 
     script: str
@@ -548,7 +548,6 @@ class FederationSection(Table):
     records: tuple[Annotated[int, Field(ge=1, le=1 << 40)], ...] = ()
     baselines: bool = True
     site: str | None = None
-    checkpoint_copies: str | None = None
     memory: str | None = Field(default=None, pattern=MEMORY)
 
 

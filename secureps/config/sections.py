@@ -205,6 +205,7 @@ def _say_fault(section: type[Section], error: ErrorDetails, listed: set[type[Sec
 
 
 GONE = {
+    ("FederationSection", "checkpoint_copies"): "take `secureps up PLAN --copies URL` instead",
     ("FederationSection", "drop"): "leave it out; a ServerApp that needed it has code of its own, "
     "which runs inside Flower's engine alone (docs/flower.md)",
     ("ServeSection", "sealing"): "leave it out; servers open and step on the processor",

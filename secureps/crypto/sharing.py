@@ -198,7 +198,6 @@ class Committee:
         return SEED_BYTES * len(self.held_by(0))
 
     def check_holder(self, holder: int) -> None:
-        """Raises InternalError unless there is a holder of this index."""
         if not 0 <= holder < len(self.holders):
             raise InternalError(f"no holder {holder} among {len(self.holders)}")
 

@@ -77,7 +77,6 @@ class TlsKey(Secret):
 
     @property
     def public(self) -> bytes:
-        """The public key, DER."""
         return _spki(self._key.public_key())
 
     def sign(self, message: bytes) -> bytes:
@@ -122,7 +121,6 @@ AUTHORITY_USAGE = x509.KeyUsage(
 
 
 def make_authority(ca: Identity) -> bytes:
-    """Makes the CA's own certificate, self-signed: PEM."""
     key, name = Ed25519PrivateKey.from_private_bytes(ca.to_bytes()), _name("secureps CA")
     return (
         _builder(name, name, AUTHORITY_LIFETIME)
@@ -180,7 +178,6 @@ def expiry_of(certificate: bytes) -> datetime:
 
 
 def check_time(certificate: bytes) -> None:
-    """Raises Unsigned unless a certificate in PEM is valid now; Malformed if it is none."""
     _check_time(_read_certificate(certificate))
 
 

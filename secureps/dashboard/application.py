@@ -247,7 +247,6 @@ class Connection(H11Protocol):
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes; a request that is incomplete at its deadline is dropped."""
         super().data_received(data)
         self._expect()
 
@@ -281,7 +280,6 @@ def _common_name(certificate: dict[str, tuple[tuple[tuple[str, str], ...], ...]]
 
 
 def bind(listen: str) -> socket.socket:
-    """Listens on HOST:PORT, on a free port for 0; OperatorError if it cannot."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -293,7 +291,6 @@ def bind(listen: str) -> socket.socket:
 
 @contextmanager
 def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> Iterator[None]:
-    """Serves on a bound socket while the `with` lasts."""
     logging.getLogger("uvicorn.error").disabled = True  # else strangers could fill the log
     config = uvicorn.Config(
         app,

@@ -102,7 +102,6 @@ def show_run() -> Callable[[Path], AbstractContextManager[None]]:
 
 
 def show_own_page(joining: Joining, shown: bool) -> AbstractContextManager[None]:
-    """Shows a client its own page while it takes part, if that was asked for."""
     if not shown:
         return nullcontext()
     with from_extras():

@@ -51,7 +51,6 @@ class OwnLedger:
 
     @property
     def told(self) -> dict[str, str]:
-        """By run, what it spent, in words."""
         return {run.run.hex()[:16]: run.text for run in self.runs}
 
 

@@ -166,7 +166,6 @@ class Observation:
 
 
 def build_cost(group: str, version: int, sums: Mapping[str, float], epsilon: float | None) -> Cost:
-    """Builds a version's cost from figures summed over the parties."""
     seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
     return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), epsilon)
 
@@ -248,7 +247,6 @@ class CourseFold:
         )
 
     def _tell(self, row: Row) -> None:
-        """Keeps an entry about a refusal."""
         if isinstance(row.record, Dated):
             self._dated = row
         told = KINDS.get(type(row.record))
@@ -305,7 +303,6 @@ def read_report(text: str) -> Report:
 
 
 def merge_costs(seen: Seen, report: Report | None) -> tuple[Cost, ...]:
-    """Merges the report's costs with those seen that it does not have."""
     if report is None:
         return seen.costs
     known = {(cost.group, cost.version): cost for cost in (*seen.costs, *report.costs)}

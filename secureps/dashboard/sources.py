@@ -209,8 +209,6 @@ def plan_source(path: Path) -> Source:
 
 
 def report_source(path: Path) -> Source:
-    """The metrics.jsonl of a run of `up`."""
-
     def read() -> Report | None:
         return read_report(path.read_text()) if path.is_file() else None
 
@@ -218,8 +216,6 @@ def report_source(path: Path) -> Source:
 
 
 def logs_source(files: Sequence[Path], kit: Path) -> Source:
-    """Audit logs, verified against a kit."""
-
     return FileSource(
         *("audit logs", files, lambda: tuple(verify_logs(files, kit))),
         lambda facts, logs: replace(facts, logs=logs),
@@ -366,7 +362,6 @@ class LedgersSource(Source):
 
 
 def verify_logs(files: Sequence[Path], kit: Path) -> Iterator[Json]:
-    """Verifies each file, and all together if each is sound."""
     checks = [_check(path.name, [path], kit) for path in files]
     yield from checks
     if len(files) > 1 and all(each["sound"] for each in checks):

@@ -140,7 +140,6 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def _required(kind: type) -> frozenset[str]:
-    """Returns the fields that `to_plain` always writes."""
     return frozenset(name for name, kept in _fields(kind) or () if kept)
 
 
@@ -317,23 +316,19 @@ def canonical(record: Any) -> bytes:
 
 
 def canonical_plain(kind: type, plain: Any) -> bytes:
-    """Returns `canonical` of a record of class `kind`, from its plain form."""
     return f"{kind.__name__}:{_JSON.encode(plain)}".encode()
 
 
 def field_texts(record: Any) -> dict[str, str]:
-    """Returns the pieces of `canonical`: the text of each field that is written."""
     return {name: _JSON.encode(plain) for name, plain in to_plain(record).items()}
 
 
 def join_fields(kind: type, texts: Mapping[str, str]) -> bytes:
-    """Returns `canonical` of a record of class `kind` with these texts of fields."""
     fields = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
     return f"{kind.__name__}:{{{fields}}}".encode()
 
 
 def to_file(record: Any) -> bytes:
-    """Writes a record for people: JSON text, one line per field."""
     return (json.dumps(to_plain(record), indent=1, sort_keys=True) + "\n").encode()
 
 

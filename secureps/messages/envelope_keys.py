@@ -35,5 +35,4 @@ class EnvelopeKeyAnnounced:
 
 
 def announcement_bytes(announced: EnvelopeKeyAnnounced) -> tuple[bytes, bytes]:
-    """Returns the domain and the bytes that the holder signs."""
     return b"secureps-envelope-key", signed_part(announced)

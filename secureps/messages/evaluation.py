@@ -109,5 +109,4 @@ class Evaluated:
 
 
 def evaluated_bytes(record: Evaluated) -> tuple[bytes, bytes]:
-    """Returns the domain and the bytes that the evaluator signs."""
     return b"secureps-evaluated", signed_part(record)

@@ -188,7 +188,6 @@ class KeyCommittee:
     since: tuple[GroupVersion, ...] = ()
 
     def begins(self, group: str) -> int:
-        """Returns the first base version of a group that is sealed for this committee."""
         return next((at.version for at in self.since if at.group == group), 0)
 
 

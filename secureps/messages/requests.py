@@ -544,7 +544,6 @@ class CopyPart:
 
     @property
     def end(self) -> int:
-        """The offset of the end of this part."""
         return self.offset + len(self.part)
 
 

@@ -25,7 +25,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def split_addresses(address: str) -> tuple[str, ...]:
-    """Splits a server's addresses: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
     return tuple(address.split(","))
 
 
@@ -145,7 +144,6 @@ class Placement:
     def by_block(
         cls, epoch: int, shards: Iterable[str], held: Mapping[str, Sequence[tuple[str, ...]]]
     ) -> Placement:
-        """Builds a placement from the holders of every group's blocks, the primary first."""
         ranks: list[list[GroupPlacement]] = [[]]
         for group, blocks in held.items():
             for rank in range(max(map(len, blocks), default=1)):
@@ -211,7 +209,6 @@ def all_shards(placement: Placement, coming: Placement | None) -> tuple[str, ...
 
 
 def wrong_run(party: str, run: bytes, ours: bytes) -> str:
-    """Says that a party has another run than the coordinator."""
     return (
         f"{party} takes part in run {run.hex()[:16]}, and the other side in {ours.hex()[:16]}: "
         "one of the two has another run's state folder. Start it with the folder of this run, or "

@@ -276,14 +276,12 @@ RECEIPT_DOMAIN = b"secureps-receipt"
 
 
 def signing_bytes(record: BlockHeader | Receipt) -> tuple[bytes, bytes]:
-    """Returns the domain and the bytes that the author signs."""
     if isinstance(record, BlockHeader):
         return BLOCK_DOMAIN, signed_part(record)
     return RECEIPT_DOMAIN, record.form(signature='""')
 
 
 def model_digest(group: str, version: int, blocks: tuple[bytes, ...]) -> bytes:
-    """Digests one published version of a group, from its blocks' digests."""
     return digest("secureps-model", group.encode(), version.to_bytes(8, "little"), *blocks)
 
 

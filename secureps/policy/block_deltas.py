@@ -86,7 +86,6 @@ class BlockDelta:
 
     @property
     def length(self) -> int:
-        """Bytes of one difference."""
         coded = count_sent(self.values - self.scaled, self.one_in)
         return delta.length(coded, self.bits) + FLOAT_BYTES * self.scaled
 
@@ -141,7 +140,6 @@ class BlockDelta:
         values[values.size - self.scaled :] = codes[end:].view("<f4")
 
     def _places(self, code: BlockCode | None) -> slice | NDArray[np.int64]:
-        """Returns where in the block the values of a difference lie."""
         if self.one_in == 1:
             return slice(0, self.values - self.scaled)
         assert code is not None

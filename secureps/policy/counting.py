@@ -28,7 +28,6 @@ FEW_BITS = 8
 
 
 def refuse_unbounded(section: GroupSection) -> None:
-    """Refuses weighting by examples without a bound (PlanRefused)."""
     if section.weighting == "examples" and section.most_examples is None:
         raise PlanRefused(
             'weighting = "examples" needs most_examples: about how many examples the largest '
@@ -100,7 +99,6 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
 
 
 def publishes_counts(section: PlanSection) -> bool:
-    """Tells whether receipts have the number that a client counts by."""
     groups = (*section.group, evaluation_group(section))
     return any(group is not None and group.weighting == "examples" for group in groups)
 
@@ -155,7 +153,6 @@ def is_few(left: float, bits: int) -> bool:
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:
-    """Returns the shares of clients with these numbers, each 1 or more."""
     most = bound(section)
     return [min(number, most) / most for number in numbers]
 

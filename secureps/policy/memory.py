@@ -242,7 +242,6 @@ def sealing_memory(plan: Plan, group: GroupLayout) -> int:
 
 
 def version_bytes(plan: Plan, group: GroupLayout, blocks: Iterable[int]) -> int:
-    """Counts the bytes of these blocks in one version: values, optimizer state and differences."""
     slots = len(plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots)
     found = 0
     for block in blocks:

@@ -338,14 +338,12 @@ class Plan:
         )
 
     def adaptive(self, group: str) -> AdaptiveClip | None:
-        """Returns how the group's clip moves; None if it is fixed."""
         section = self.group(group)
         if section.adaptive is None:
             return None
         return AdaptiveClip(clip=section.clip, **section.adaptive.model_dump())
 
     def honest(self, group: str) -> int:
-        """Returns how many members of a cohort are trusted to add noise; 1 if none need be."""
         privacy = self.section.privacy
         if not isinstance(privacy, ClientPrivacySection) or privacy.placement != "distributed":
             return 1
@@ -507,7 +505,6 @@ class Plan:
         return self._rules[group]
 
     def make_rules(self) -> None:
-        """Builds every group's rule before the run starts; PlanRefused if one cannot be built."""
         for name in self.groups:
             with naming(_part(self, name)):
                 self.rule(name)
@@ -730,7 +727,6 @@ _ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 3, 5, 2
 
 
 def one_envelope(committee: Committee) -> int:
-    """Returns the bytes of a submission's envelope for one holder."""
     return committee.seed_bytes + envelope.OVERHEAD
 
 
@@ -744,12 +740,10 @@ def order_bytes(committee: Committee, members: int, group: str) -> int:
 
 
 def value_bytes(parameters: CipherParameters) -> float:
-    """Returns the bytes per value of a full block."""
     return choose(parameters).block_bytes(parameters.slots) / parameters.slots
 
 
 def envelope_bytes(committee: Committee, degree: int) -> int:
-    """Returns the bytes of a submission's envelopes, commitments and correction."""
     return (
         len(committee.holders) * one_envelope(committee)
         + len(committee.subsets) * DIGEST_BYTES

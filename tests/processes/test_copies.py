@@ -72,8 +72,7 @@ def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
     """Its checkpoints have a place of their own there, and a lost disk comes back from it."""
     plan, work, store = stage(tmp_path, versions=1), tmp_path / "work", f"file://{tmp_path}/store"
     ObjectStore(store).create("v0.safetensors", save(Walker(0).parameters(7)))
-    text = plan.read_text().replace("[federation]", f'[federation]\ncheckpoint_copies = "{store}"')
-    plan.write_text(f'initial = "{store}/v0.safetensors"\n{text}')
+    plan.write_text(f'initial = "{store}/v0.safetensors"\n{plan.read_text()}')
     read = load_plan(plan)
     trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
     cast = Cast(trainers, UnsafeSeed(5))

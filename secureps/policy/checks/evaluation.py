@@ -60,7 +60,6 @@ class Schedule:
         return version % self.every == 0 or version == self.last
 
     def count(self, newest: int) -> int:
-        """Counts the versions on the schedule up to this one."""
         return newest // self.every if newest < self.last else -(-self.last // self.every)
 
     def base(self, version: int, at: int) -> Base:
@@ -101,7 +100,6 @@ def evaluation_group(section: PlanSection) -> GroupSection | None:
 
 
 def evaluation_layout(own: EvaluationSection) -> GroupLayout:
-    """Lays out the group of the metrics: one float32 tensor each."""
     specs = tuple(TensorSpec(name, (), "float32") for name in own.contributed)
     return GroupLayout(EVALUATION, specs, len(specs), len(specs))
 
@@ -113,7 +111,6 @@ def _stated(section: PlanSection) -> int | None:
 
 
 def refuse_unsound_evaluation(section: PlanSection) -> None:
-    """Raises PlanRefused for an [evaluation] table that cannot work."""
     if any(group.name == EVALUATION for group in section.group):
         raise PlanRefused(f'no group is called "{EVALUATION}": that name is the metrics\'')
     own = section.evaluation

@@ -74,7 +74,6 @@ def refuse_narrow(layout: GroupLayout, exact: bool) -> None:
 
 
 def whole_grid(section: GroupSection) -> Grid:
-    """Returns the grid of an exact sum, whose step is 1."""
     return Grid(section.bits, float(levels(section.bits) // 2))
 
 

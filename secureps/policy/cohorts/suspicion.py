@@ -163,7 +163,6 @@ class Suspicion:
         return dataclasses.replace(self, chosen=clients)
 
     def give_up_round(self) -> Suspicion:
-        """Notes that the open round ended without a cohort."""
         passed = (*self.passed, self.chosen) if self.burnt else ()
         return dataclasses.replace(self, passed=passed, chosen=frozenset())
 
@@ -184,7 +183,6 @@ class Suspicion:
         )
 
     def note_opened(self, clients: Clients) -> Suspicion:
-        """Notes that a version was made from these clients' updates."""
         suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
         cleared = self.cleared | clients if suspect_sets else frozenset()
         return Suspicion(suspect_sets, cleared, self.flawed)
@@ -306,14 +304,12 @@ def close_with(
 
 
 def _parts(whole: Clients, cut: Cut, least: int) -> Iterator[Clients]:
-    """Yields all sets that a set is cut into, without the set itself."""
     for half in cut(whole, least):
         yield half
         yield from _parts(half, cut, least)
 
 
 def _spoils(state: Suspicion, clients: Clients) -> bool:
-    """Tells whether one of these clients certainly spoils cohorts."""
     return any(suspects <= clients for suspects in state.suspect_sets)
 
 
@@ -387,7 +383,6 @@ def uneven(weights: Sequence[int], least: int) -> str:
 
 
 def places(cohort: Cohort) -> dict[str, Place]:
-    """Returns each client's part in the sum, by name."""
     return {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
 
 

@@ -85,7 +85,6 @@ class CommitteeCost:
 
 
 def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
-    """Computes what a plan's committee costs; None without a committee."""
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
@@ -116,7 +115,6 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
 
 
 def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
-    """Suggests other bits, or another capacity, that would save bytes."""
     if plan.opening is not Opening.COMMITTEE:
         return
     own, part = plan.fit_cipher(group), group.sent / group.size

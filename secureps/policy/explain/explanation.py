@@ -182,7 +182,6 @@ LOUD = 0.5
 
 
 def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
-    """Describes a group's codec and feedback; each line begins with `head`."""
     section = plan.group(group.name)
     if section.codec:
         grid = plan.grid(group.name, group.sent)
@@ -647,7 +646,6 @@ def _against(plan: Plan) -> str:
 
 
 def _following(plan: Plan, name: str, values: int) -> str:
-    """Describes what an adaptive clip does and costs."""
     section, adaptive = plan.group(name), plan.adaptive(name)
     assert adaptive is not None
     error = plan.deviation(name, values) / (2 * adaptive.indicator)
@@ -729,7 +727,6 @@ def _unprotected(plan: Plan) -> Iterator[str]:
 
 
 def _stuck(plan: Plan) -> Iterator[str]:
-    """Warns of what would make a run wait."""
     for name in _one_of_each(plan):
         minimum = plan.bounds(name).minimum
         if plan.holders and minimum < OPENED:
@@ -807,7 +804,6 @@ def _of_noise(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int
 
 
 def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
-    """Says what would cost less, and what could be lost."""
     section, full = plan.section, False
     blocks = sum(laid[name].blocks for name in plan.groups) if laid else None
     if section.checkpoint_every > 1 and section.replicas == 1:
@@ -911,7 +907,6 @@ def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
 
 
 def row_block_words(plan: Plan, few: Collection[str]) -> Iterator[str]:
-    """Says how many row-blocks of each table are among `few`."""
     for table, blocks in plan.section.tables.items():
         if number := len(set(few).intersection(blocks)):
             yield (

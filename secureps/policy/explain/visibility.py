@@ -22,7 +22,6 @@ class Sight:
 
 
 def name_published(plan: Plan) -> str:
-    """Names what the versions of a plan are: models, totals, or both."""
     if not plan.has_model:
         return "totals"
     return "models and totals" if any(map(plan.is_sum, plan.groups)) else "models"
@@ -118,7 +117,6 @@ def _issuers(plan: Plan) -> str:
 
 
 def describe_opened(plan: Plan) -> str:
-    """Says what a party that opens a single update learns."""
     privacy = plan.section.privacy
     if privacy is None:
         return "the whole update: nothing protects it but the cipher"

@@ -123,7 +123,6 @@ def apply_factors(section: RuleSection, deadline: float, buffer: float) -> RuleS
 
 
 def staleness_power(section: RuleSection) -> float:
-    """Returns the p of a rule's weights (1 + tau)^-p; 0 for a rule without them."""
     return section.power if isinstance(section, BufferedSection | PrioritySection) else 0.0
 
 
@@ -496,7 +495,6 @@ class Buffered:
         return self.wait(now, ready, most, state)
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
-        """Waits for missing updates, or closes at the deadline with those that are here."""
         count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
         again = renewed(len(ready), wanted)
         if len(ready) < least:
@@ -585,7 +583,6 @@ class Priority(Buffered):
 
 
 def drop_older(arrivals: tuple[Arrival, ...]) -> Drop | None:
-    """Drops older updates of clients that have sent newer ones."""
     newest = {arrival.id.client: arrival for arrival in arrivals}
     ids = tuple(a.id for a in arrivals if newest[a.id.client] is not a)
     return Drop(ids, "a newer update of the same client is here") if ids else None

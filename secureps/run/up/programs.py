@@ -70,7 +70,7 @@ class Order:
     Args:
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
         extras: where else its figures are written.
-        copies: the URL below which its checkpoints are copied; default: the plan's.
+        copies: the URL below which its checkpoints are copied.
         beside: what goes on beside a run in this folder, from before its processes start.
         standby: the coordinator has one, which follows it.
     """
@@ -124,8 +124,7 @@ class Programs:
 
     @property
     def copies(self) -> str | None:
-        below = self.order.copies or self.federation.checkpoint_copies
-        if below is None:
+        if (below := self.order.copies) is None:
             return None
         return f"{below.rstrip('/')}/{self.folder.root.name}/checkpoints"
 

@@ -89,9 +89,9 @@ def up(order: Order, console: Console) -> Path:
     """
     plan, federation = _read_plan(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
-    if (copies := order.copies or federation.checkpoint_copies) is not None:
-        with naming("checkpoint_copies", ConfigError):
-            ObjectStore(copies)  # refused now, and not by every server
+    if order.copies is not None:
+        with naming("--copies", ConfigError):
+            ObjectStore(order.copies)  # refused now, and not by every server
     refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
     now = time.strftime("%Y%m%d-%H%M%S")

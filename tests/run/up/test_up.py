@@ -419,7 +419,7 @@ ENV = dict(os.environ)
         (("[federation]", "[federatoin]"), "federatoin"),
         (("budget = 50.0", "budget = 0.5"), r"privacy\.budget: 0\.5 allows no version"),
         (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
-        (("[federation]", '[federation]\ncheckpoint_copies = "x"'), "x: no URL of an object store"),
+        (("[federation]", '[federation]\ncheckpoint_copies = "x"'), "key is gone: .* --copies URL"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_starts(
@@ -437,6 +437,8 @@ def test_a_plan_without_a_federation_and_a_folder_in_use(tmp_path: Path) -> None
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(ConfigError, match="is not empty"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
+    with pytest.raises(ConfigError, match="--copies: x: no URL of an object store"):
+        up(Order(plan, tmp_path / "run", None, ENV, copies="x"), Console(file=io.StringIO()))
     (tmp_path / "metrics.jsonl").write_text("{}")
     with pytest.raises(ConfigError, match="holds a report of `secureps simulate` already"):
         up(Order(plan, tmp_path, None, ENV), Console(file=io.StringIO()))
