@@ -211,7 +211,6 @@ def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommitte
 
 
 def _seal_for_newest(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
-    """Has this group's newest version sealed for the newest holders."""
     sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"

@@ -835,7 +835,6 @@ class Departure:
         self.tell(step)
 
     def tell(self, step: Step) -> None:
-        """Tells the coordinator not to wait for this client."""
         if self.away:
             self.told = True
             step.tell(Retire(self.client, self.reason, self.halt is None))

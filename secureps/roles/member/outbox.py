@@ -68,7 +68,6 @@ class Transfer:
     refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
-        """Makes the figures of a submission whose blocks have all arrived."""
         made, figures = (
             receipt.version + 1,
             (*self.work, Figure("network_seconds", now - self.since)),
