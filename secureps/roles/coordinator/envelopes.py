@@ -22,12 +22,7 @@ from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import (
-    EraseKeys,
-    Examine,
-    GroupVersion,
-    KeyCommittee,
-)
+from secureps.messages.orders import EraseKeys, Examine, GroupVersion, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
 from secureps.policy.cohorts.suspicion import BELIEVED, believed, missable, told, unsupported

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open, Task
-from secureps.messages.requests import (
-    Figure,
-    GetSum,
-    Opened,
-    Payload,
-    PutBlock,
-    Request,
-    Telemetry,
-)
+from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
 from secureps.messages.submission import BlockHeader
 from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
 from secureps.roles.machine import (

@@ -86,13 +86,7 @@ from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.outbox import FOUNDED, GATHER_SECONDS, Desk, Invitations, Outbox, Timing
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.tasks import (
-    Aim,
-    Contribute,
-    Contributed,
-    Offer,
-    SealOn,
-)
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, demand_founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
