@@ -1,6 +1,6 @@
-"""Who may say what to whom: one table, by the server that hears it and the role that says it.
+"""The table of which role may send which message to which server.
 
-It is asked before anything is looked up for a message.
+It is checked before anything is looked up for a message.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from secureps.messages.submission import Held
 Allowed = Mapping[Role, frozenset[type]]
 
 _ASKS = frozenset({requests.AskRun, requests.AskStatus})
-"""Anybody on the roster may look: at the run, and at published models."""
+"""Every party on the roster may look at the run, and at published models."""
 _READS = frozenset({requests.GetBlock})
 
 _PRESENT = {requests.Subscribe, requests.Heartbeat, requests.Trouble, requests.Telemetry}
 _TAKES_PART = _ASKS | _PRESENT
-"""Clients, shards and holders say that they are there, and what it costs and troubles them."""
+"""Clients, shards and holders report that they are there, their costs, and their troubles."""
 
 TO_COORDINATOR: Allowed = {
     "client": _TAKES_PART
@@ -43,8 +43,8 @@ TO_COORDINATOR: Allowed = {
     "observer": _ASKS,
     "coordinator": _ASKS | {Act, requests.Register, Follow, TakeOver},
 }
-"""An act is the coordinator's own: an observer's key is for looking, and whoever has the
-coordinator's decides on rounds and cohorts anyway."""
+"""Acts need the coordinator's key, which decides on rounds and cohorts anyway. An observer's key is
+only for looking."""
 TO_SHARD: Allowed = {
     "client": _READS | {requests.AskBlock, requests.PutBlock},
     "shard": _READS | {requests.AskBlock, requests.PutBlock, requests.Missing, requests.GetSum},
@@ -55,7 +55,7 @@ TO_SHARD: Allowed = {
 """The coordinator's orders come over the stream that the shard has opened."""
 
 MESSAGES: frozenset[type] = frozenset(get_args(requests.Request | AnyOrder))
-"""Everything that a party may say to another, but for answers."""
+"""Every message between parties except answers."""
 
 _ANSWERS: Mapping[type, tuple[type, ...]] = {
     requests.Join: (requests.Welcome, requests.Proposal),
@@ -70,11 +70,11 @@ _ANSWERS: Mapping[type, tuple[type, ...]] = {
 
 
 SAID = MESSAGES.union(get_args(requests.Reply), (requests.Refusal,))
-"""Everything that comes from another party: answers too, which no role may say of itself."""
+"""Every message between parties, with answers, which no role may send by itself."""
 
 
 def check_answer(server: str, request: object, reply: object) -> None:
-    """Malformed if this server answers the request with what is no answer to it."""
+    """Malformed if a server's reply is of a type that does not answer the request."""
     kinds = _ANSWERS.get(type(request), (requests.Noted,))
     if type(reply) not in kinds:
         wanted = " or ".join(kind.__name__ for kind in kinds)
@@ -85,7 +85,7 @@ def check_answer(server: str, request: object, reply: object) -> None:
 
 
 def check(server: str, table: Allowed, roster: Roster, sender: str, message: object) -> None:
-    """UnknownParty if nobody in the sender's role says such a message to this server."""
+    """UnknownParty unless the sender's role may send such a message to this server."""
     role: Role = "coordinator" if sender == COORDINATOR else roster.find(sender).role
     kind = type(message)
     if kind not in table[role]:

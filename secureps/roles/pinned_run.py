@@ -1,7 +1,7 @@
-"""What a run is founded on, and how every party checks that it is the run of its own kit.
+"""The run that a party is pinned to, and the checks that it is the run of the party's own kit.
 
-Clients take the holders' keys, and holders the roster, from the kit and never from the
-coordinator: a run id that binds anything else is refused before a byte is sealed.
+Parties take the roster and the holders' keys from their kit, and never from the coordinator. A run
+that is bound to others is refused before any update is sealed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from secureps.policy.plan import Plan
 from secureps.roles.machine import CallOff, Locate, Say
 
 LATER = 1.0
-"""Seconds after which a party that cannot be served yet asks again, at first."""
+"""Seconds after which a party that cannot be served yet first asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedRun:
-    """What the coordinator founds a run on.
+    """The settings with which the coordinator founds a run.
 
     Args:
         plan, roster: from the operator and from the kit.
-        initial: schema of the plan's file of version 0, or None if the first client's.
+        initial: schema of the plan's file of version 0; None if the first client gives the model.
         nonce: 32 random bytes; only a run's first start uses them.
-        keys: what is sealed under for the key holders, as the kit has it.
-        examined: no cohort closes before holders of a committee have found its envelopes in order;
-            else they look while they open it, and who spoils one burns it.
-        elsewhere: the address of another coordinator of this run, a standby, is known.
+        keys: the key holders' envelope keys of the kit.
+        examined: whether holders examine envelopes before a cohort closes. If not, they examine
+            them while they open it, and a flawed one burns the cohort.
+        elsewhere: whether the address of a standby is known.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class PinnedRun:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The run that a party takes part in for good, as it is on record, with its plan and layout."""
+    """The run that a party is bound to for good, with its plan and layout."""
 
     record: RunPinned
     run: RunInfo
@@ -58,7 +58,7 @@ class Pinned:
 
     @classmethod
     def of(cls, record: RunPinned, threshold: int | None = None) -> Pinned:
-        """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
+        """Makes the run from its record; raises as `Plan.from_text` and `check_threshold`."""
         plan, run, placement = Plan.from_text(record.run.plan), record.run, record.placement
         check_threshold(plan, threshold)
         return cls(record, run, placement, plan, plan.layout(run.schema), record.coming)
@@ -70,11 +70,11 @@ class Pinned:
 
     @property
     def epoch(self) -> int:
-        """The newest placement's, whether it is in force or coming."""
+        """The epoch of the newest placement, in force or coming."""
         return (self.coming or self.placement).epoch
 
     def takers(self, group: str, block: int) -> tuple[str, ...]:
-        """The shards that hold a block, its primary first, then those that it moves to."""
+        """Returns the shards that hold a block, its primary first, then those that it moves to."""
         held = self.placement.holders(group, block)
         gains = () if self.coming is None else self.coming.holders(group, block)
         return (*held, *(shard for shard in gains if shard not in held))
@@ -82,7 +82,7 @@ class Pinned:
     def follow_placement(
         self, placement: Placement, roster: Roster, coming: Placement | None = None
     ) -> Pinned:
-        """The same run by newer placements, unless these have to wait.
+        """Returns the run with newer placements, unless these must wait.
 
         Raises WrongRun as `check_placement`.
         """
@@ -95,10 +95,7 @@ class Pinned:
     def must_wait(
         self, placement: Placement, roster: Roster, coming: Placement | None = None
     ) -> bool:
-        """Whether newer placements have shards that are not on this party's roster.
-
-        A party that was away has yet to hear of the roster that they are on.
-        """
+        """Whether newer placements have shards that are not on this party's roster yet."""
         newer, shards = self._is_newer(placement, coming), roster.names("shard")
         return newer and not shards.issuperset(all_shards(placement, coming))
 
@@ -107,7 +104,7 @@ class Pinned:
         return (placement.epoch, 0 if coming is None else coming.epoch) > known
 
     def call_off_left(self, before: Pinned) -> list[CallOff]:
-        """Calls off what was asked of shards that were placed before, and are not now."""
+        """Ends calls to shards that held blocks before, and do not now."""
         return [CallOff(shard) for shard in before.shards if shard not in self.shards]
 
     def locate_shards(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
@@ -126,7 +123,7 @@ def demand_founded(pinned: Pinned | None, party: str) -> Pinned:
 
 
 def describe_behind(party: str, placement: Placement) -> Say:
-    """The line that a party says of a placement that waits (`Pinned.must_wait`)."""
+    """Makes the log line about a placement that must wait for a roster."""
     return Say(
         f"{party} goes by an older roster than placement {placement.epoch} of the run's blocks, "
         "and keeps to the one before until it hears of that roster"
@@ -134,7 +131,7 @@ def describe_behind(party: str, placement: Placement) -> Say:
 
 
 def check_threshold(plan: Plan, threshold: int | None) -> None:
-    """TermsRefused if fewer key holders open a sum than a party insists on (None: on nothing)."""
+    """TermsRefused if fewer key holders open a sum than a party insists on (None: any number)."""
     if threshold is not None and plan.threshold < threshold:
         raise TermsRefused(
             f"by the plan {plan.threshold} of {plan.holders} key holders open a sum together, and "
@@ -144,10 +141,9 @@ def check_threshold(plan: Plan, threshold: int | None) -> None:
 
 
 def check_minimum(plan: Plan, minimum: int) -> None:
-    """TermsRefused if by the plan a cohort may be smaller than a holder opens.
+    """TermsRefused if the plan's cohorts may be smaller than a holder opens.
 
-    The coordinator closes cohorts by the plan's minimum: a holder that asks for more would refuse
-    some of them, and burn them.
+    Such a holder would refuse some cohorts that the coordinator closes, and burn them.
     """
     for group in plan.all_groups:
         least = plan.bounds(group).minimum
@@ -161,9 +157,9 @@ def check_minimum(plan: Plan, minimum: int) -> None:
 
 
 def check_placement(layout: Layout, placement: Placement, roster: Roster, copies: int) -> None:
-    """WrongRun unless shards of the roster hold each block of the run's model, and no other.
+    """WrongRun unless shards of the roster hold each block of the run's model, and no other block.
 
-    It is on record for good: with any other, whoever looks for a block's shard fails at each start.
+    The placement goes on record, and a wrong one would make the party fail at each start.
     """
     shards = roster.names("shard")
     blocks = {group.name: group.blocks for group in layout.all_groups}
@@ -187,14 +183,14 @@ def check_run(
     roster: Roster,
     threshold: int | None = None,
 ) -> Plan:
-    """The plan of a run, if the run is bound to this kit and to its own plan and schema.
+    """Checks that a run is bound to this kit, and to its own plan and schema; returns its plan.
 
     `threshold` is how many key holders this party insists on (`check_threshold`).
 
     Raises:
-        WrongRun: it is bound to a roster that is neither this kit's nor one that came before it,
-            to other holders' keys or another layout, or it would send in the clear what the kit
-            has a key for; and as `check_placement`.
+        WrongRun: the run is bound to a roster that is neither this kit's nor an earlier one, to
+            other holders' keys, or to another layout; or its updates would be in the clear although
+            the kit has keys; and as `check_placement`.
         PlanRefused, ConfigError: its plan is unsound, or fewer key holders open a sum.
     """
     if roster.number_of(run.roster) is None:

@@ -1,9 +1,8 @@
-"""What a party goes by while its run trains: the CA's newest roster, holders' newest envelope keys.
+"""The newest roster of the CA, and the holders' newest envelope keys, as one party follows them.
 
-The CA signs another roster whenever somebody comes or goes, and the same anew before it expires. A
-party takes it from whoever brings it, by that signature alone; and a holder's envelope key by the
-holder's own. It never goes back to an older key: whoever serves a key that was stolen in the
-meantime is not followed.
+The CA signs a new roster whenever a party comes or goes, and signs the current one anew before it
+expires. A party accepts a roster from any sender, by the CA's signature, and an envelope key by the
+holder's signature. It never goes back to an older key, because an old key may have been stolen.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 
 SOON = 6 * 3600.0
-"""Seconds before a roster expires in which operators are told of it."""
+"""Seconds before a roster expires in which operators are warned."""
 
 PATIENCE = 60.0
-"""Seconds after which a newcomer asks again, at most."""
+"""Most seconds after which a newcomer asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCommittee:
-    """Key holders that the CA has signed for together.
+    """Key holders that the CA has put on one roster together.
 
     Args:
-        number: of the first roster with them that is known here.
-        roster: the newest of these.
-        expires: Unix seconds after which nobody seals for them or opens with them, by the last
-            such roster; 0: never.
+        number: of the first known roster with these holders.
+        roster: the newest roster with them.
+        expires: Unix seconds after which updates are neither sealed for them nor opened by them;
+            0: never.
     """
 
     number: int
@@ -60,7 +59,7 @@ class KnownCommittee:
 
 
 class RosterFollower:
-    """A party's roster, from its kit at first; `unix` is what the calendar last said, if ever."""
+    """A party's roster, at first its kit's; `unix` is the last known time of the calendar."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
@@ -87,10 +86,10 @@ class RosterFollower:
             ) from None
 
     def follow(self, step: Step, text: str) -> bool:
-        """Follows the roster in a text, and journals it, if it is newer; returns whether it is.
+        """Follows the roster in a text and journals it, if it is newer; returns whether it is.
 
-        An older one is journalled too if it has key holders that are not known here: a party that
-        was away meanwhile may still be asked to seal for them, or to open with them.
+        An older roster is journalled too if its key holders are not known here, because this party
+        may still be asked to seal for them, or to open with them.
 
         Raises:
             Malformed, Oversized, Unsigned, Refused: as `Roster.follow`.
@@ -114,10 +113,10 @@ class RosterFollower:
             step.records.append(RosterFollowed(self.roster.text))
 
     def read(self, step: Step, event: KitRead) -> bool:
-        """Notes the calendar, and follows the roster in the party's own kit (`follow`).
+        """Notes the calendar's time, and follows the roster in the party's own kit.
 
         Raises:
-            KitError: it is no roster, or not to be followed.
+            KitError: the kit's roster cannot be followed.
         """
         self.unix = event.unix
         try:
@@ -129,14 +128,14 @@ class RosterFollower:
             ) from None
 
     def holds_back(self, step: Step, what: str) -> bool:
-        """Whether the roster has expired, so that `what` waits; says so once."""
+        """Whether `what` must wait because the roster has expired; says so once."""
         known, self._said = self._said, self.expired
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
 
     def take_recovery(self) -> bool:
-        """Whether something waited for a calendar that has been set right; true once."""
+        """Returns, once, that the roster holds again after `holds_back` had something wait."""
         if not self._said or self.expired:
             return False
         self._said = ""
@@ -150,7 +149,7 @@ class RosterFollower:
         return tuple(RosterFollowed(each.text) for each in rosters)
 
     def _keep(self, roster: Roster) -> None:
-        """Keeps of each committee its first roster, its newest, and the last to expire."""
+        """Keeps, of each committee, its first roster, its newest, and the last to expire."""
         known = dict.fromkeys((*self._kept.get(roster.committee, ()), roster))
         self._kept[roster.committee] = tuple(
             {
@@ -170,7 +169,7 @@ class RosterFollower:
         self._committees[roster.committee] = KnownCommittee(number, roster, expires)
 
     def committee(self, digest: bytes | None) -> KnownCommittee:
-        """The key holders with this digest; Refused if no roster had them."""
+        """Returns the key holders with this digest; Refused if no known roster has them."""
         known = self._committees.get(digest or b"")
         if known is None:
             raise Refused(
@@ -180,7 +179,7 @@ class RosterFollower:
         return known
 
     def number_of(self, digest: bytes | None) -> int:
-        """The number of the first roster with these key holders; -1 if not known."""
+        """Returns the number of the first roster with these key holders; -1 if there is none."""
         known = self._committees.get(digest or b"")
         return -1 if known is None else known.number
 
@@ -194,7 +193,7 @@ class RosterFollower:
 
     @property
     def expired(self) -> str:
-        """Why nobody seals or opens anything now; empty while the roster holds."""
+        """Why updates are neither sealed nor opened now; empty while the roster is valid."""
         end = self.roster.expires
         if not end or self.unix is None or self.unix <= end:
             return ""
@@ -205,7 +204,7 @@ class RosterFollower:
 
     @property
     def notice(self) -> str:
-        """What an operator has to know of the roster, SOON before it expires; or empty."""
+        """A warning for the operator if the roster has expired, or will soon; or empty."""
         if self.expired:
             return f"goes by an old roster: {self.expired}"
         end = self.roster.expires
@@ -221,12 +220,12 @@ class RosterFollower:
     def demand_known(self, client: str, founded: bytes, wait: float) -> None:
         """NotReady while a client is too new on the roster to be in a cohort.
 
-        Without this wait, somebody who has names put on the roster could fill a cohort with them
+        Without this wait, an attacker who has names put on the roster could fill a cohort with them
         around one client.
 
         Args:
             founded: digest of the roster that the run was founded on.
-            wait: seconds that a newcomer is on the roster before it takes part.
+            wait: seconds that a newcomer must be on the roster before it takes part.
         """
         if wait <= 0 or not self.is_new(client, founded):
             return
@@ -251,7 +250,7 @@ def _date(unix: float) -> str:
 
 @dataclass(slots=True)
 class AnnouncedKeys:
-    """The newest envelope key of each holder that announced any, by holder."""
+    """The newest envelope key of each holder that announced one."""
 
     newest: Mapping[str, EnvelopeKeyAnnounced] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
@@ -265,23 +264,23 @@ class AnnouncedKeys:
         return self._counts[holder]
 
     def number(self, holder: str) -> int:
-        """The number of a holder's newest key; 0 is the kit's."""
+        """Returns the number of a holder's newest key; 0 is the kit's."""
         known = self.newest.get(holder)
         return 0 if known is None else known.number
 
     def least(self, holder: str) -> int:
-        """The lowest number of a holder's keys that is not erased."""
+        """Returns the lowest number of a holder's keys that is not erased."""
         known = self.newest.get(holder)
         return 0 if known is None else known.least
 
     def is_news(self, told: EnvelopeKeyAnnounced, run: bytes, roster: Roster) -> bool:
-        """Verifies an announcement; returns whether it says more than is known.
+        """Verifies an announcement; returns whether it is newer than what is known.
 
         Raises:
             UnknownParty, Unsigned: no holder of the roster signed it.
             WrongRun: it is another run's.
-            Malformed: no number or key that can be.
-            Refused: an older key than is known, or another under the same number.
+            Malformed: its number or key is none.
+            Refused: its key is older than the known one, or another one of the same number.
         """
         known = self.newest.get(told.holder)
         if told == known:
@@ -290,7 +289,7 @@ class AnnouncedKeys:
         if holder.role != "holder" or not holder.cipher_key_digest:
             raise UnknownParty(f"{told.holder} is no key holder, and has no envelope key")
         _verify(told, holder.public_key)
-        # A key that a holder announced for another run is erased by that one's rules.
+        # A key of another run is erased by that run's rules.
         if told.run != run:
             raise WrongRun(f"key {told.number} of {told.holder} was announced for another run")
         if not 0 < told.number < MOST_KEYS or not 0 <= told.least <= told.number:
@@ -310,5 +309,5 @@ class AnnouncedKeys:
 
 @lru_cache(64)
 def _verify(told: EnvelopeKeyAnnounced, key: bytes) -> None:
-    """Unsigned unless the holder with this key signed it; once for all clients of a process."""
+    """Unsigned unless the holder with this key signed it; cached for all clients of a process."""
     PublicIdentity(key).verify(*announcement_bytes(told), told.signature)

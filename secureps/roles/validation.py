@@ -1,7 +1,7 @@
-"""What may come in: the plan's conditions on blocks' headers and on what shards report.
+"""The plan's conditions on blocks' headers, and on the reports of shards.
 
-Pure functions of the plan, the layout and what came; signatures, rounds and what is known
-already are checked by the machines.
+These are pure functions of the plan, the layout and the message. The machines check signatures,
+rounds, and whether a message is known already.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from secureps.policy.plan import Plan
 from secureps.privacy.client_level import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
-"""What a role may send blocks for."""
+"""The purposes for which each role may send blocks."""
 
 LAST_SEQUENCE = (1 << 62) - 1
-"""Of a submission; the one after it still has room on the wire."""
+"""Highest sequence of a submission; the one after it still fits into a message."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> int:
-    """How long the payload of a block must be; Malformed if no block is for this purpose."""
+    """Returns how long a block's payload must be; Malformed if no block is for this purpose."""
     slots = layout.slots(block)
     if purpose == UPDATE:
         return plan.cipher_of(layout).block_bytes(slots)
@@ -42,13 +42,13 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
 
 
 def check_sequence(id: SubmissionId) -> None:
-    """Malformed: a sequence that no client counts to, and after which none could be told."""
+    """Malformed if no client can have come to this sequence."""
     if not 0 <= id.sequence <= LAST_SEQUENCE:
         raise Malformed(f"{id}: a sequence is at least 0, and at most {LAST_SEQUENCE}")
 
 
 def check_scale(plan: Plan, group: str, scale: float | None) -> None:
-    """Malformed unless it is a scale that the group may have; None if clip and range stay."""
+    """Malformed unless the group may have this scale; None is the scale of a fixed clip."""
     mover = scale_mover(plan, group)
     if mover is not None:
         mover.check(scale)
@@ -57,9 +57,9 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
 
 
 def check_divisor(plan: Plan, cohort: Cohort) -> None:
-    """Malformed unless a cohort has a scale, and members count, as the plan allows.
+    """Malformed unless the plan allows a cohort's scale, and its members' numbers of examples.
 
-    Else a coordinator alone could choose what the sum is divided by.
+    Otherwise a coordinator alone could choose the divisor of the sum.
     """
     check_scale(plan, cohort.group, cohort.scale)
     section = plan.group(cohort.group)
@@ -68,7 +68,7 @@ def check_divisor(plan: Plan, cohort: Cohort) -> None:
 
 
 def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> bytes:
-    """The key itself; Malformed unless it is as long as a sum of one-time keys, int32."""
+    """Returns the key; Malformed unless it is as long as a sum of one-time keys, int32."""
     due = 4 * plan.key_length(layout)
     if key is None or len(key) != due:
         raise Malformed(
@@ -78,7 +78,7 @@ def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | 
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> None:
-    """Malformed if the scale of a group is none of the plan's, or comes from another shard.
+    """Malformed if a scale is none of the plan's, or comes from a shard that has none.
 
     `owners` hold the group's last block, and the scale with it.
     """

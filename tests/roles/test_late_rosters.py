@@ -14,14 +14,7 @@ from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR, GroupPlacement, ShardAddress
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.holder import HolderRules
-from secureps.roles.machine import (
-    WORKER,
-    Answered,
-    Call,
-    KitRead,
-    Watch,
-    WatchLost,
-)
+from secureps.roles.machine import WORKER, Answered, Call, KitRead, Watch, WatchLost
 from secureps.roles.member.terms import MemberSettings
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.shard.shard import Shard

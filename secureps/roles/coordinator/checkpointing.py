@@ -81,7 +81,6 @@ def _next_placement(tx: Transaction) -> Placement:
 
 
 def write_manifest_if_whole(tx: Transaction) -> None:
-    """Has the manifest written when all parts of a checkpoint have arrived."""
     last = tx.federation.checkpoint_in_making
     if last is not None and not parts_due(tx):
         parts = tuple(last.parts[shard] for shard in sorted(_next_placement(tx).shards))

@@ -22,12 +22,7 @@ from secureps.errors import Conflict, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import (
-    EraseKeys,
-    Examine,
-    GroupVersion,
-    KeyCommittee,
-)
+from secureps.messages.orders import EraseKeys, Examine, GroupVersion, KeyCommittee
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, shorten
 from secureps.policy.cohorts.suspicion import (
@@ -217,7 +212,6 @@ def _drop_lost(tx: Transaction, group: GroupState, lost: dict[bytes, KeyCommitte
 
 
 def _seal_for_newest(tx: Transaction, group: GroupState, newest: KeyCommittee) -> None:
-    """Has this group's newest version sealed for the newest holders."""
     sent = group.members.sent.items()
     for client in sorted(client for client, base in sent if base.version >= group.version):
         reason = "it has sealed the newest version for other key holders"

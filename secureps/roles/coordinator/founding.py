@@ -123,7 +123,6 @@ def tell_moved(tx: Transaction) -> None:
 
 
 def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
-    """Founds the run from the plan's file, as soon as all servers are up."""
     if settings.initial is None or tx.federation.pinned is not None:
         return
     with suppress(NotReady):  # the next server that registers tries again

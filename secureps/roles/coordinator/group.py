@@ -120,7 +120,6 @@ class Members:
         return Base(version, last.step + 1)
 
     def ask(self, client: str, base: Base, at: float) -> None:
-        """Asks a client to train from this base, or a newer one."""
         self.training[client] = base
         if client in self.moved:
             self.moved[client] = at
@@ -149,7 +148,6 @@ class Members:
             self.enter(id.client, self.clocks[id.client] + 1, at)
 
     def remove(self, ids: Iterable[SubmissionId]) -> None:
-        """Removes submissions that are summed, or given up."""
         for id in ids:
             self.arrived.pop(id, None)
             self.returning.pop(id, None)
@@ -595,7 +593,6 @@ class GroupState:
 
     @property
     def weights(self) -> dict[str, int]:
-        """The clients of the cohort in progress, and their weights."""
         members = self.cohort.members if self.cohort is not None else ()
         return {member.id.client: member.weight for member in members}
 

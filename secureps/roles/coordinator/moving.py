@@ -118,6 +118,5 @@ class Moving:
             self.removed.add(shard)
 
     def _settle(self) -> None:
-        """Ends the move."""
         self.what = self.shard = ""
         self.assigned = ()

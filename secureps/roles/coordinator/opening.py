@@ -238,7 +238,6 @@ def is_examined_first(group: GroupState, client: str) -> bool:
 
 
 def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt, ...]:
-    """Returns the receipts that a holder has yet to examine."""
     answered = group.open_receipts.answered
     return tuple(
         receipt
@@ -261,7 +260,6 @@ def describe_missing(tx: Transaction, holders: Collection[str], answered: Collec
 
 
 def asked_holders(tx: Transaction, group: GroupState) -> tuple[str, ...]:
-    """Returns the holders that open the closed cohort."""
     if not has_committee(tx.plan):
         return tx.holders
     return holders_of(tx, group.closed_cohort.cohort.committee)

@@ -149,7 +149,6 @@ def objection(group: GroupState, receipt: Receipt) -> str:
 
 
 def round_base(tx: Transaction, group: GroupState) -> Base:
-    """Returns the base of updates of the open round."""
     subject = tx.federation.trail.subject
     if group.trails and subject:
         return tx.plan.schedule.base(group.version, subject)

@@ -166,7 +166,6 @@ def advance(tx: Transaction) -> None:
 
 
 def _tell_coming(tx: Transaction) -> None:
-    """Tells shards of the coming placement, and of their blocks by it."""
     configure = tx.make_configure()
     for shard in tx.federation.placed:
         tx.order(shard, configure)

@@ -122,7 +122,6 @@ class Load:
                 self.memory[report.party] = figure.value
 
     def measure(self, tx: Transaction) -> None:
-        """Takes up the records of a transaction."""
         for record in tx.step.records:
             if tx.plan.trails(getattr(record, "group", "")):
                 continue

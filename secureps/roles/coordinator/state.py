@@ -37,12 +37,7 @@ from secureps.messages.scaling import ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
-from secureps.roles.coordinator.group import (
-    CheckpointState,
-    GroupState,
-    Phase,
-    Trail,
-)
+from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase, Trail
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import Record, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys

@@ -28,14 +28,7 @@ from secureps.messages.coordinator_records import CoordinatorRecord, Submissions
 from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import (
-    AnyOrder,
-    ClientOrder,
-    Configure,
-    Discard,
-    Settled,
-    ShardOrder,
-)
+from secureps.messages.orders import AnyOrder, ClientOrder, Configure, Discard, Settled, ShardOrder
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Held, SubmissionId

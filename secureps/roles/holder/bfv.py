@@ -1,4 +1,4 @@
-"""A bfv key holder: fetches a cohort's sums, decrypts them, and gives the numbers to shards."""
+"""A bfv key holder, which fetches a cohort's sums, decrypts them, and sends them to the shards."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open, Task
-from secureps.messages.requests import (
-    Figure,
-    GetSum,
-    Opened,
-    Payload,
-    PutBlock,
-    Request,
-    Telemetry,
-)
+from secureps.messages.requests import Figure, GetSum, Opened, Payload, PutBlock, Request, Telemetry
 from secureps.messages.submission import BlockHeader
 from secureps.roles.holder.holder import Holder, HolderLedger, HolderRules, Name, name_of
 from secureps.roles.machine import (
@@ -44,7 +36,7 @@ class OpenSum(Task):
 
 @dataclass(frozen=True, slots=True)
 class SumOpened(TaskResult):
-    """The opened sum lies in the store under the header's key."""
+    """Reports that an opened sum lies in the store under the header's key."""
 
     header: BlockHeader
     seconds: float
@@ -52,7 +44,7 @@ class SumOpened(TaskResult):
 
 @dataclass(slots=True)
 class Opening:
-    """A cohort that is being opened: which shard has each block, and what is done."""
+    """A cohort that is being opened: which shard has each block, and the progress."""
 
     blocks: dict[int, str]
     expected: dict[int, bytes]
@@ -100,7 +92,7 @@ class BfvHolder(Holder):
         return [Call(shard, GetSum(run, *name, block)) for block, shard in blocks.items()]
 
     def _under_way(self, name: Name) -> Opening | None:
-        """What is done of a cohort; None if it is opened or given up."""
+        """Returns the progress of a cohort; None if it is opened or given up."""
         return self._progress[name] if name in self._openings else None
 
     def cohort_of(self, task: Task) -> Name | None:
@@ -164,5 +156,5 @@ class BfvHolder(Holder):
 
 
 def received_key(group: str, cohort: int, block: int) -> str:
-    """Where the executor's worker puts the answer to a `GetSum`."""
+    """Returns the key under which the executor stores the payload of a `GetSum`'s answer."""
     return f"received/{group}/{cohort}/{block}"

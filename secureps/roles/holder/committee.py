@@ -1,11 +1,11 @@
-"""A key holder of a committee: gives shares of sums of one-time keys, by its own ledger.
+"""A key holder of a committee, which gives shares of sums of one-time keys.
 
-    Examine   does the envelope of a submission open, and hold what was committed to?
-    Open      a cohort: its share of the sum of the members' keys, the same whenever asked
-    EraseKeys no submission that can still be opened is sealed for its older keys
+    Examine     checks that a submission's envelope opens, and holds what was committed to
+    Open        answers with its share of the sum of a cohort's keys, the same share each time
+    EraseKeys   erases older keys, for which no submission is sealed that can still be opened
 
-It sees neither ciphertexts nor models; its answers open one cohort's sums, together with those of
-other holders.
+A holder sees neither ciphertexts nor models. Its share opens one cohort's sums, and only with the
+shares of other holders.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from secureps.roles.machine import WORKER, Answered, Call, Done, Effect, Event, 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceKey(Task):
-    """Signs that a key of this number is the newest, which is made if it is not there.
+    """Makes the key of this number if there is none, and signs that it is the newest.
 
-    When the announcement is made, the key is on the disk, and nobody has heard of it.
+    The key is on the disk before anybody hears of it.
     """
 
     number: int
@@ -38,12 +38,12 @@ class AnnounceKey(Task):
 
 
 TOLD_AT_ONCE = 16
-"""Findings that wait for no others."""
+"""Findings that are sent together, without waiting for more."""
 
 
 @dataclass(slots=True)
 class Refusal:
-    """What is said of a cohort that is given up, once the envelopes `due` are looked into."""
+    """The effects (`told`) that refuse a cohort, once its envelopes in `due` are examined."""
 
     due: set[SubmissionId]
     told: list[Effect]
@@ -66,14 +66,14 @@ class CommitteeHolder(Holder):
         return step
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
-        """Then looks whether another key is due, or an old one to be erased."""
+        """Handles one event, then announces a new key and erases old ones if it is time."""
         step = super().handle(now, sender, event)
         if isinstance(event, Configure) and self._ledger.known.keys.announced is not None:
             step.tell(self._ledger.known.keys.announced)  # the coordinator may not have heard
         if self.is_configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._ledger.known.keys.overdue_below(unix))
-            if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
+            if isinstance(event, Finish) and sender == COORDINATOR:  # all, also one in the making
                 self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
             due = self._ledger.known.keys.number_to_announce(section, unix)
             if due is not None and not self._announcing:
@@ -115,10 +115,9 @@ class CommitteeHolder(Holder):
         return name_of(task.cohort) if isinstance(task, Open) else None
 
     def give_up(self, name: Name, reason: str) -> Step:
-        """Looks into all envelopes of the cohort, says what it finds, and then that it refuses.
+        """Examines all envelopes of the cohort, reports flaws, and then refuses the cohort.
 
-        Where nobody asked it to look before, it tells of no flaw otherwise. It waits for these
-        envelopes alone: where many are asked about, others are always being looked into.
+        If envelopes are not examined in advance, this is the only report of a flaw.
         """
         order = self._openings[name]
         due = {receipt.id for receipt in order.receipts}
@@ -126,7 +125,7 @@ class CommitteeHolder(Holder):
         return Step(effects=[Work(Examine(order.incarnation, each)) for each in order.receipts])
 
     def _open(self, order: Open) -> Step:
-        if name_of(order.cohort) in self._refusals:  # it says so soon
+        if name_of(order.cohort) in self._refusals:  # the refusal follows soon
             return self._ledger.obey(order.incarnation)
         return super()._open(order)
 
@@ -145,10 +144,10 @@ class CommitteeHolder(Holder):
         return step
 
     def _report_finding(self, receipt: Receipt, found: Examined | None) -> Step:
-        """Says what it found, in one call with findings that came together with it.
+        """Reports what it found in an envelope, together with other findings of the moment.
 
-        Of an envelope whose key is erased it says nothing: that is no fault of its client's. Nor of
-        a sound one in a cohort that it gives up, if nobody asked about it.
+        An envelope whose key is erased (None) is not reported, because its client is not at fault.
+        A sound envelope is reported only if the coordinator asked about it.
         """
         asked, refusals = self._asked.pop(receipt.id, 0), self._refusals
         if asked > 1:

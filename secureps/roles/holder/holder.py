@@ -1,20 +1,16 @@
-"""The machine of a key holder of either kind: it obeys one coordinator, and its own ledger.
+"""The machine of a key holder of either kind (`roles.holder.bfv`, `roles.holder.committee`).
 
-It checks an order to open a cohort against the ledger, and journals it before anything is done for
-it (`roles.holder.bfv`, `roles.holder.committee`).
+A holder checks each order to open a cohort against its own ledger, and does not trust the
+coordinator. Receipts must be signed by clients of the holder's own roster, and the cohort must be
+large enough by a plan that keeps to the holder's own minimum. The cohort counts as opened from the
+record that is written before anything is done for it. No other cohort is opened that could be
+subtracted from it (`policy.cohorts.suspicion`). The ledger's memory grows with the number of
+clients, not of updates, because from each client only newer submissions are opened.
 
-The ledger has the holder's own conditions for opening a cohort. It trusts nobody's word: receipts
-must be signed by clients of its own roster, and the cohort must be large enough by a plan that
-keeps to the holder's own minimum. A cohort counts as opened from the
-record that is written before anything is done for it, and no cohort is opened beside it from which
-it could be subtracted (`policy.cohorts.suspicion`). In memory the ledger grows with clients and not
-with what they send: a client with a submission in an opened cohort sends no earlier one, and a
-client with an opened update sends none from an earlier version.
-
-A key serves so many released cohorts and so many seconds as the plan says, by the holder's own
-ledger and calendar. One that was replaced is erased as soon as the coordinator needs it no more,
-and KEPT seconds later whatever it says; all are when the run is over. The kit's own key, which may
-be of any age, is replaced when the run begins.
+An envelope key serves as many cohorts and seconds as the plan says, by the holder's own ledger and
+calendar. A replaced key is erased as soon as the coordinator does not need it any more, and at the
+latest KEPT seconds later. All keys are erased when the run is over. The kit's own key, which may be
+of any age, is replaced when the run begins.
 """
 
 from __future__ import annotations
@@ -93,14 +89,13 @@ from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
 Name = tuple[str, int]
-"""Of a cohort: its group and number."""
-
+"""A cohort's group and number."""
 
 OVER = "the run is over"
-"""How the line begins by which a key holder says that the run has finished."""
+"""Begins the line with which a key holder reports that the run has finished."""
 
 LAST_WORD = 5.0
-"""Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
+"""Seconds that a holder which takes no part waits for the coordinator to hear of it."""
 
 
 def name_of(cohort: Cohort) -> Name:
@@ -108,7 +103,7 @@ def name_of(cohort: Cohort) -> Name:
 
 
 class Holder(ABC):
-    """The machine of a key holder; it keeps the order of each cohort that is being opened."""
+    """The machine of a key holder."""
 
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
@@ -155,7 +150,7 @@ class Holder(ABC):
             self._ledger.known.incarnation = before  # nothing of it is on record
             raise
         if any(isinstance(record, Incarnated) for record in step.records):
-            # whoever gave it waits to be obeyed, whatever came first
+            # the coordinator waits to hear that its incarnation is obeyed
             step.effects.append(Call(COORDINATOR, self._ledger.register()))
         return step
 
@@ -171,7 +166,7 @@ class Holder(ABC):
                 watches, self._watches = self._watches, True
                 return Step(effects=[] if watches else [Watch()])
             case Failed(Register() as said) if said != self._ledger.register():
-                # It was on its way while a cohort was opened, and looked like an older ledger.
+                # It was sent before a cohort was opened, so it looked like an older ledger.
                 return Step(effects=[Call(COORDINATOR, self._ledger.register())])
             case Failed(Register() | Subscribe(), error):
                 text = f"the coordinator refuses this holder: {error}"
@@ -201,7 +196,7 @@ class Holder(ABC):
                     configured = self._ledger.configure(event)
                 except (WrongRun, PlanRefused, ConfigError) as error:
                     return self._refuse(now, error)
-                if before != self._ledger.placement:  # what it asked of a shard that left comes not
+                if before != self._ledger.placement:  # a shard that left does not answer any more
                     self._openings.clear()
                 return configured
             case Open() if sender == COORDINATOR:
@@ -216,20 +211,20 @@ class Holder(ABC):
     def pinned(self) -> Pinned:
         return self._ledger.pinned
 
-    # --- what kinds of holders differ in --------------------------------------------
+    # --- for subclasses -------------------------------------------------------------
 
     @abstractmethod
     def handle_own(self, sender: str, event: Event) -> Step:
-        """What follows from an event that only this kind of holder takes."""
+        """Handles an event that only this kind of holder takes."""
         raise Malformed(f"a key holder has no answer to a {type(event).__name__}")
 
     @abstractmethod
     def begin(self, order: Open) -> list[Effect]:
-        """The effects with which opening begins; raises SecurepsError if the cohort cannot be."""
+        """Returns the effects that begin to open a cohort; SecurepsError if it cannot be opened."""
 
     @abstractmethod
     def cohort_of(self, task: Task) -> Name | None:
-        """The cohort that a task is part of opening; None for any other task."""
+        """Returns the cohort that a task helps to open; None for any other task."""
 
     def give_up(self, name: Name, reason: str) -> Step:
         """Tells the coordinator why this holder does not open a cohort."""
@@ -245,7 +240,7 @@ class Holder(ABC):
         return Step(effects=[Call(COORDINATOR, said)])
 
     def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew, to be told all that waited for another roster or calendar."""
+        """Subscribes anew after a newer roster or calendar: orders that waited come again."""
         if newer:
             step.effects.append(Watch())
         return step
@@ -255,7 +250,7 @@ class Holder(ABC):
         if not self.is_configured or name_of(cohort) in self._openings:
             return step
         if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
-            return step  # by another roster, or with its calendar set right, it is asked again
+            return step  # asked again after a newer roster, or once its calendar is set right
         try:
             self._ledger.check(order)
             effects = self.begin(order)
@@ -268,7 +263,7 @@ class Holder(ABC):
         return step
 
     def _take_failed_work(self, task: Task, error: SecurepsError) -> Step:
-        """Gives up a cohort for what a client sent; any other error ends this holder."""
+        """Gives up a cohort if a client is to blame; any other error ends this holder."""
         name = self.cohort_of(task)
         if name is not None and isinstance(error, ClientError | Refused):
             return self.give_up(name, str(error)) if name in self._openings else Step()
@@ -278,7 +273,7 @@ class Holder(ABC):
 # --- ledger ------------------------------------------------------------------------
 
 KEPT = 24 * 3600.0
-"""Seconds after which a key that was replaced is erased at the latest."""
+"""Seconds after which a replaced key is erased at the latest."""
 
 
 @dataclass(slots=True)
@@ -286,7 +281,8 @@ class KeyRotation:
     """The envelope keys of one holder, by its journal.
 
     Args:
-        announced: its newest key, None while that is the kit's; least: those below are erased.
+        announced: its newest key; None while that is the kit's.
+        least: the lowest number that is not erased.
     """
 
     announced: EnvelopeKeyAnnounced | None = None
@@ -294,7 +290,7 @@ class KeyRotation:
     _served: int = 0
     _began: float = 0.0
     _replaced: dict[int, float] = field(default_factory=dict)
-    """By number: when those below it were replaced."""
+    """By number, when the keys below it were replaced."""
 
     def apply(self, record: KeyReplaced | KeysErased) -> None:
         match record:
@@ -316,10 +312,10 @@ class KeyRotation:
         return 0 if self.announced is None else self.announced.number
 
     def number_to_announce(self, section: CipherSection, unix: float | None) -> int | None:
-        """The number of the key to announce now; None for nothing to announce.
+        """Returns the number of the key to announce now; None for nothing to announce.
 
         Args:
-            unix: what the calendar says; None where nobody looks at any.
+            unix: the calendar's time; None for a holder without a calendar.
         """
         if self.least > self.number:
             return None  # the run is over
@@ -332,7 +328,7 @@ class KeyRotation:
         return self.number if self.announced.least < self.least else None
 
     def overdue_below(self, unix: float | None) -> int:
-        """The keys below this number are erased now, whoever may still want them."""
+        """Returns the number below which keys must be erased now, even if they are still needed."""
         old = [n for n, at in self._replaced.items() if unix is not None and unix - at >= KEPT]
         return max(old, default=self.least)
 
@@ -343,11 +339,12 @@ NONE = Base(-1, 0)
 
 @dataclass(slots=True)
 class Standing:
-    """What holds for a client in a group for the whole run.
+    """A client's opened submissions in a group.
 
     Args:
-        bound: its newest submission in an opened cohort, and cohort: that one's number.
-        base: the newest base of an opened update of it, NONE if there is none.
+        bound: its newest submission in an opened cohort.
+        cohort: the number of that cohort.
+        base: the newest base of its opened updates; NONE if there are none.
         released: all opened cohorts with an update of it from that base, by `opening_digest`.
     """
 
@@ -363,10 +360,10 @@ class HolderFold:
 
     Args:
         standings: by client and group.
-        bases: the digest of the model that was a version of a group.
-        opened: the digest of the shards' sums (`CohortReleased`) of the newest opened cohorts, by
-            group and `opening_digest`.
-        reached: the highest number of an opened cohort, by group.
+        bases: by group and version, the digest of the model.
+        opened: by group and `opening_digest`, the digest of the shards' sums (`CohortReleased`) of
+            the newest opened cohorts.
+        reached: by group, the highest number of an opened cohort.
         spans: by group and committee, the oldest and the newest base version that were opened.
     """
 
@@ -389,7 +386,7 @@ class HolderFold:
         """Refused unless the base versions of committees follow each other as their rosters do.
 
         Args:
-            number_of: of the first roster with a committee.
+            number_of: returns the number of the first roster with a committee.
         """
         own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
         for other, (first, last) in self.spans.get(cohort.group, {}).items():
@@ -404,13 +401,13 @@ class HolderFold:
 
 
 REMEMBERED = 64
-"""Cohorts of a group that are answered for again when they are asked for again: the newest."""
+"""Newest opened cohorts of a group for which the holder answers again."""
 
 VERIFIED = 1 << 14
-"""Receipts whose signatures were found good: they come again, with their cohort."""
+"""Most receipts that are kept as verified, because they come again with their cohort."""
 
 CLOCKS = 300.0
-"""Seconds by which the clock of who admitted a newcomer may be ahead of a holder's own."""
+"""Seconds by which the CA's clock may be ahead of a holder's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,10 +415,9 @@ class HolderRules:
     """A holder's own settings; the plan cannot weaken them.
 
     Args:
-        minimum: it takes no part in a run by whose plan a cohort may be smaller.
-        served: ids of the runs that its key has served, whatever became of their ledgers.
-        threshold: how many key holders must agree by any plan that it takes part in; None: as
-            many as the plan says.
+        minimum: the smallest cohort; a plan with smaller ones is refused.
+        served: ids of the runs that its key has served, even if their ledgers are lost.
+        threshold: how many key holders must agree; a plan with fewer is refused. None: any number.
     """
 
     minimum: int
@@ -430,9 +426,9 @@ class HolderRules:
 
 
 class HolderLedger:
-    """Everything of a key holder that survives a restart, and what it allows.
+    """The state of a key holder that survives a restart, and its conditions for opening.
 
-    `blind` holders do not see whether what they release opens anything.
+    A `blind` holder, one of a committee, does not see what its shares open.
     """
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
@@ -467,7 +463,6 @@ class HolderLedger:
         return Fold((*run, *self.follower.records), to_plain(self.known))
 
     def unfold(self, fold: Fold) -> None:
-        """Takes up the state of a compacted journal; Malformed if it is no such state."""
         for record in fold.records:
             self.apply(record)
         self.known = from_plain(HolderFold, fold.state)
@@ -496,7 +491,7 @@ class HolderLedger:
             self.known.bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
     def _opened_beside(self, cohort: Cohort) -> dict[bytes, Cohort]:
-        """Opened cohorts in which a client stands with the base that it has in this one."""
+        """Returns opened cohorts that share a client, with the same base, with this one."""
         found: dict[bytes, Cohort] = {}
         for member in cohort.members:
             standing = self.known.standings.get((member.id.client, cohort.group))
@@ -523,13 +518,13 @@ class HolderLedger:
         return demand_founded(self._pinned, self.name)
 
     def register(self) -> Register:
-        """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
+        """Makes the registration, with the newest cohort of each group that this holder opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(GroupVersion(*each) for each in self.known.reached.items())
         return Register(self.name, "", 1.0, self.known.incarnation, run, reached)
 
     def obey(self, incarnation: int) -> Step:
-        """The step that an order begins; Fenced if the order is old."""
+        """Begins an order's step, and journals a newer incarnation; Fenced for an older one."""
         step = Step()
         if incarnation < self.known.incarnation:
             raise Fenced(f"an order of incarnation {incarnation}, {self.known.incarnation} rules")
@@ -538,13 +533,13 @@ class HolderLedger:
         return step
 
     def configure(self, order: Configure) -> Step:
-        """Pins the run, for good: it is in the ledger from then on.
+        """Pins the run for good.
 
         Raises:
-            WrongRun: it is not the one on record, or not of this holder's kit; or it was served
-                before, and what was opened then is not on record.
-            PlanRefused, ConfigError: its plan is unsound, or by it fewer holders open a sum, or one
-                of fewer members, than this one insists on.
+            WrongRun: the run is not the one on record, or not of this holder's kit; or it was
+                served before, and the ledger of that time is not here.
+            PlanRefused, ConfigError: the plan is unsound, or has fewer holders or members open a
+                sum than this holder insists on.
         """
         if self._pinned is None:
             rules, roster = self._rules, self.follower.roster
@@ -560,10 +555,10 @@ class HolderLedger:
         step = self.obey(order.incarnation)
         if self._pinned is None:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
-            if self._blind:  # by a later kit it opens with these holders still
+            if self._blind:  # with a later kit, it still opens for this kit's committee
                 self.follower.resume(step)
         before, roster = self.pinned, self.follower.roster
-        if before.must_wait(order.placement, roster):  # by another roster it is told again
+        if before.must_wait(order.placement, roster):  # told again once it has the newer roster
             step.effects.append(describe_behind(self.name, order.placement))
         self._pinned = before.follow_placement(order.placement, roster)
         step.effects += self._pinned.call_off_left(before)
@@ -573,21 +568,21 @@ class HolderLedger:
     # --- conditions ---------------------------------------------------------------
 
     def about(self, order: Open) -> bytes:
-        """The digest of what is opened: this holder's answers are for it alone."""
+        """Returns the digest of what is opened, which this holder's answers name."""
         return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
 
     def check(self, order: Open) -> None:
-        """Checks the holder's own conditions, whatever the coordinator says.
+        """Checks this holder's own conditions for opening a cohort.
 
         Raises:
-            Refused: too small, weights it does not allow, a submission that is in another opened
-                cohort, a cohort from which an opened one could be subtracted, another model than
-                was trained on before, or receipts that do not belong to the cohort.
-            Unsigned, UnknownParty: a receipt that no client of the roster signed.
+            Refused: the cohort is too small or its weights are not allowed; a submission is in
+                another opened cohort; an opened cohort could be subtracted from this one; the base
+                is another model than before; or the receipts do not belong to the cohort.
+            Unsigned, UnknownParty: no client of the roster signed a receipt.
         """
         cohort, receipts = order.cohort, order.receipts
         if (opened := self._opened_sums(order)) is not None:
-            if opened != _digest(order.held):  # else it would open whatever is put there
+            if opened != _digest(order.held):  # shards could have it open other sums
                 raise Refused(f"cohort {cohort.number} of {cohort.group} had other sums before")
             return
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
@@ -609,7 +604,7 @@ class HolderLedger:
         return self.known.opened.get(order.cohort.group, {}).get(self.about(order))
 
     def _check_apart(self, cohort: Cohort) -> None:
-        """Refuses a sum that can be subtracted from an opened one (`policy.cohorts.suspicion`)."""
+        """Refuses a sum whose difference from an opened one tells too much."""
         for member in cohort.members:
             standing = self.known.standings.get((member.id.client, cohort.group))
             if standing is not None and member.base < standing.base:
@@ -645,10 +640,10 @@ class HolderLedger:
             self.known.check_span(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
-        """The holders of a committee, this one among them.
+        """Returns the names of a committee's holders.
 
         Raises:
-            Refused: they are on no roster that it followed, or it is none of them.
+            Refused: they are on no roster that this holder followed, or it is none of them.
         """
         holders = self.follower.committee(digest).holders
         names = tuple(holder.name for holder in holders)
@@ -659,10 +654,10 @@ class HolderLedger:
     def _check_bases(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
         """Refused unless each base version was one and the same model, now and before.
 
-        Clients that are given different models can be told apart in what they send (Pasquini
-        et al. 2022). So in a cohort whose rule has rounds all trained beside the same models of the
-        groups that move with it. Over several cohorts a group that trails the model is left
-        out: each of its rounds is of another version of the model.
+        A server that gives clients different models can tell their updates apart in a sum (Pasquini
+        et al. 2022). So in a cohort of a rule with rounds, all members must also have trained
+        beside the same models of the other groups. A group that trails the model is compared only
+        within a cohort, because each of its rounds is of another version of the model.
         """
         rounds = self.pinned.plan.bounds(cohort.group).rounds
         if rounds and len({receipt.beside for receipt in receipts}) > 1:
@@ -685,7 +680,7 @@ class HolderLedger:
             Unsigned, UnknownParty: nobody on the roster signed it.
             NotReady: its author is too new on the roster.
         """
-        # Asked first: a client that was revoked since its receipt was verified is in no cohort.
+        # First, because a client may have been revoked since its receipt was verified.
         author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if (whole := receipt.digest) in self._verified:  # its signature is part of that
             return
@@ -727,7 +722,7 @@ class HolderLedger:
     # --- what is opened -----------------------------------------------------------
 
     def release(self, step: Step, order: Open) -> None:
-        """Counts a cohort as opened, once, before anything is done for it."""
+        """Journals a cohort as opened, once, before anything is done for it."""
         if self._opened_sums(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}

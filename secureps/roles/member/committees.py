@@ -1,7 +1,9 @@
-"""For which key holders a client seals: the CA says who they are, the coordinator from when on.
+"""The committees of key holders that a client seals for.
 
-A holder that replaces another has an empty ledger. So a client seals each base version for one
-committee alone, whatever it is told, and for none whose last roster has expired.
+The CA says which holders form a committee, and the coordinator says from which version on updates
+are sealed for it. A new holder has an empty ledger, and could open what its predecessor opened
+before. So a client seals each base version for one committee only, whatever the coordinator says,
+and for no committee whose last roster has expired.
 """
 
 from __future__ import annotations
@@ -14,13 +16,7 @@ from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import (
-    GroupVersion,
-    Invite,
-    KeyCommittee,
-    Published,
-    SealFor,
-)
+from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Published, SealFor
 from secureps.messages.requests import Decline
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
@@ -73,14 +69,14 @@ class Committees:
         self._told[told.committee] = replace(before, since=tuple(since))
 
     def note_sealed(self, receipt: Receipt) -> None:
-        """An update is on record: its base version is sealed for its committee, and no other."""
+        """Notes a sealed update: its base version is sealed for no other committee."""
         if receipt.committee is not None:
             last = self.newest.get(receipt.id.group)
             if last is None or last.version <= receipt.version:
                 self.newest[receipt.id.group] = receipt
 
     def due(self, group: str, version: int) -> KeyCommittee:
-        """The committee that an update of a group from this version is sealed for.
+        """Returns the committee that an update of a group from this version is sealed for.
 
         Raises:
             Refused: none is known, the version was sealed for others, or a later one was sealed.
@@ -94,8 +90,8 @@ class Committees:
     def due_for_made(self, group: str, version: int) -> KeyCommittee:
         """Like `due`, for an update that was made for an earlier committee.
 
-        It is sealed for those that its version was sealed for: nobody opens it, but nobody seals
-        that version for two committees.
+        It is sealed for its version's committee again. That one does not open it any more, but no
+        version may be sealed for two committees.
         """
         last = self.newest.get(group)
         if last is not None and last.version == version and self.objection(group, version):
@@ -103,10 +99,10 @@ class Committees:
         return self.due(group, version)
 
     def objection(self, group: str, version: int) -> str:
-        """Tells why this client may no longer seal an update from this version; empty if it may.
+        """Returns why this client may not seal an update from this version; empty if it may.
 
-        A coordinator may say of a committee that it began earlier than it said before. Then an
-        older version, sealed for another committee, would be sealed for this one too.
+        A coordinator may claim later that a committee began earlier. Then an older version, which
+        was sealed for another committee, would be sealed for this one too.
         """
         begun, last = self._begun(group, version), self.newest.get(group)
         if not begun or last is None or last.version < version:
@@ -119,7 +115,7 @@ class Committees:
         return f"it has sealed version {last.version} of {group} for other key holders"
 
     def _begun(self, group: str, version: int) -> list[KeyCommittee]:
-        """The committees that have begun by then, in the order of their rosters."""
+        """Returns the committees that have begun by this version, in the order of their rosters."""
         begun = (told for told in self._told.values() if told.begins(group) <= version)
         return sorted(begun, key=lambda told: self._follower.committee(told.committee).number)
 
@@ -130,7 +126,7 @@ class Committees:
         invites: dict[str, Invite],
         published: Mapping[str, Published],
     ) -> None:
-        """Declines invitations to which no update can be sealed (`objection`)."""
+        """Declines invitations for which no update may be sealed (`objection`)."""
         for group, invite in list(invites.items()) if plan.opening is Opening.COMMITTEE else ():
             newest = published.get(group)
             base = invite.version if newest is None else newest.version
@@ -142,7 +138,7 @@ class Committees:
     def sealable_invites(
         self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]
     ) -> dict[str, Invite]:
-        """The invitations to which an update can be sealed now."""
+        """Returns the invitations for which an update can be sealed now."""
         base = {group: each.version for group, each in published.items()}
         return {
             group: invite

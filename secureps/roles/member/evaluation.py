@@ -1,7 +1,7 @@
-"""When a client evaluates a published version of the model, and which one.
+"""Decides when a client evaluates a published version of the model.
 
-It evaluates exactly the version that it is asked for, and before it trains from it. One that
-has a newer one already says so, and nobody waits for it.
+A client evaluates exactly the version that it is asked for, before it trains from that version. If
+it has a newer version already, it declines, so that the coordinator does not wait for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from secureps.roles.pinned_run import Pinned
 
 
 class Readiness(Enum):
-    """How a client stands to an invitation to evaluate."""
+    """Whether a client can follow an invitation to evaluate."""
 
     EARLY = "the version is not published yet, as far as this client knows"
     READY = "every group of the model is at the version"
@@ -38,11 +38,11 @@ def find_readiness(
     published: Mapping[str, Published],
     invite: Invite | None,
 ) -> Readiness:
-    """How a client that knows these published versions stands to an invitation.
+    """Returns whether a client that knows these published versions can follow an invitation.
 
-    The plan bounds the evaluations, and their versions: held-out records that no epsilon covers are
-    asked about no more often, whatever the coordinator wants. Each has a base of its own
-    (`Schedule.base`), so that what came of one has one name for ever.
+    Only evaluations on the plan's schedule are allowed, so that a coordinator cannot ask more often
+    about held-out records, which no epsilon may cover. Each evaluation has a base of its own
+    (`Schedule.base`), and so one name.
     """
     own = published.get(plan.trailing)
     if own is None or invite is None or own.version < invite.version:
@@ -67,11 +67,11 @@ def _digest(published: Published) -> bytes:
 
 @dataclass(slots=True)
 class Appraiser:
-    """What one client evaluates of its run, and what it has evaluated since it started.
+    """The evaluations of one client.
 
     Args:
-        evaluated: the newest version that it was asked for and has looked at.
-        refuses: whether its person was told why it evaluates nothing.
+        evaluated: the newest version that it was asked to evaluate, since its process started.
+        refuses: whether its data holder was told why it evaluates nothing.
     """
 
     pinned: Pinned
@@ -87,13 +87,13 @@ class Appraiser:
         invites: dict[str, Invite],
         aims: Callable[[str, Base], Aim],
     ) -> tuple[bool, Evaluate | None]:
-        """Begins what is to be judged now; an invitation that is declined is taken away.
+        """Begins an evaluation that is due, or removes its invitation and declines it.
 
         Args:
-            aims: the aim of an update of a group from a base.
+            aims: makes the aim of an update of a group from a base.
 
         Returns:
-            Whether anything else waits, and the task to begin, None for none.
+            Whether training must wait, and the task to begin (None for none).
         """
         if desk.plan.evaluator == self.budget.client:
             return self._judge(step)
@@ -115,7 +115,7 @@ class Appraiser:
         return True, self._task(step, aim)
 
     def _judge(self, step: Step) -> tuple[bool, Evaluate | None]:
-        """Begins with the version that all groups are at, once it is one of the plan's."""
+        """Begins the designated evaluator's task, if all groups are at a scheduled version."""
         plan, published = self.pinned.plan, self.pulled.published
         version, *others = {published[g].version if g in published else -1 for g in plan.groups}
         if others or version not in plan.schedule or version <= self.evaluated:
@@ -129,7 +129,7 @@ class Appraiser:
         return True, task
 
     def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
-        """Judges what is published, once all of it is here; without an aim as the evaluator."""
+        """Makes the task for the published version, once all of it is here; else asks for it."""
         if self.pulled.ask_for_absent(self.pinned, step):
             return None
         plan, published = self.pinned.plan, self.pulled.published
@@ -138,7 +138,7 @@ class Appraiser:
         return Evaluate(*self.pulled.take(), digests, aim, own)
 
     def decline(self, step: Step, invite: Invite, reason: str) -> None:
-        """Declines to the coordinator, and tells the person here when it is for good."""
+        """Declines an invitation; tells the data holder, once, if no evaluation is ever sent."""
         if not self.refuses and (own := self.budget.evaluation_objection()):
             self.refuses = True
             step.effects.append(Say(own))

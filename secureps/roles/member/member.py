@@ -1,6 +1,7 @@
-"""A member: one client of a federation. Pulls, has its data holder train, pushes.
+"""The machine of a member, one client of a federation: it pulls, trains, seals and pushes.
 
-A client that takes part no more, for good or for a while, and what it tells the coordinator.
+Member      invitations, updates on their way, and settlements
+Departure   a client that leaves for good, or rests for a while
 """
 
 from __future__ import annotations
@@ -85,13 +86,7 @@ from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.outbox import FOUNDED, GATHER_SECONDS, Desk, Invitations, Outbox, Timing
 from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.tasks import (
-    Aim,
-    Contribute,
-    Contributed,
-    Offer,
-    SealOn,
-)
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, SealOn
 from secureps.roles.member.terms import STATE_GONE, Budget, MemberSettings
 from secureps.roles.pinned_run import Pinned, demand_founded
 from secureps.roles.roster_follower import AnnouncedKeys, RosterFollower
@@ -113,7 +108,10 @@ def follow_shards(
     out: Outbox,
     model: PulledModel,
 ) -> Pinned:
-    """The run by what the coordinator says of its shards; another run's changes nothing."""
+    """Follows the coordinator's word on where shards and blocks are; returns the run by it.
+
+    Blocks that are in transit go to their new primaries. Word of another run changes nothing.
+    """
     step.effects += pinned.locate_shards(told.run, told.shards)
     if told.run.id != pinned.run.id:
         return pinned
@@ -139,17 +137,18 @@ _IDLE = (
     requests.Withdraw,
     requests.Missing,
 )
-"""Without an answer nothing is lost by them."""
+"""Requests whose failure changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """The state of a client, but for the run and its rosters.
+    """The state of a client, without the run and its rosters.
 
     Args:
-        sealed, next, carried, founded: as `Outbox` has them.
+        sealed, next, carried, founded: as in `Outbox`.
         committee: by group, the newest receipt under a committee.
-        acted, wants: as `Departure` has them; lowered: the least budget that an act named.
+        acted, wants: as in `Departure`.
+        lowered: the least budget that an act named.
     """
 
     client: str
@@ -185,19 +184,19 @@ class Member:
         self._budget: Budget
         self._lowered: float | None = None
         self._ahead: Configure | Welcome | None = None
-        """What it was told of shards of a later roster."""
+        """The newest word of a placement with shards that are not on this client's roster yet."""
         self._first_due: float | None = None
         self._gathers_until: float | None = None
-        """When it waits no more for further invitations, after the first was due."""
+        """Until when it waits for further invitations, after the first was due."""
         self._lease_at: float | None = None
         """When its lease is renewed next; None before the run is known."""
         self._beating = False
         self._end: tuple[float, Halt] | None = None
-        """With what it ends once it has the last totals, and when it ends without them."""
+        """After the run has finished: when it ends at the latest, and how."""
         self._disk = DiskReports(settings.name)
 
     def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state; InternalError for one that is no member's."""
+        """Folds one journalled record; InternalError for one that is no member's."""
         match record:
             case RunPinned():
                 self._pinned = Pinned.of(record)
@@ -252,10 +251,10 @@ class Member:
         return Fold((*run, *self._follower.records), to_plain(state))
 
     def unfold(self, fold: Fold) -> None:
-        """Takes up the state of a compacted journal; ConfigError if it is another client's."""
+        """Restores the state of a compacted journal; ConfigError if it is another client's."""
         state = from_plain(MemberState, fold.state)
         self._settings.check_own(state.client)
-        self._ledger = state.ledger  # before any looks at it
+        self._ledger = state.ledger  # first, because records refer to it
         for record in fold.records:
             self.apply(0.0, record)
         self._out.sealed, self._out.next, self._out.carried = (
@@ -271,7 +270,7 @@ class Member:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was asked of it so far, and nothing is to be done without being asked."""
+        """Whether nothing was asked of this client, and it has nothing to do unasked."""
         if self._working or self._departure.away:
             return False
         if self._pinned is None:
@@ -295,7 +294,7 @@ class Member:
     # --- Machine ------------------------------------------------------------------
 
     def resume(self, now: float) -> Step:
-        """Joins, and deletes from the outbox what nobody will ask for."""
+        """Joins, and deletes payloads from the outbox that are not needed."""
         self._departure.follow()
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
@@ -327,7 +326,7 @@ class Member:
             step.tell(requests.Heartbeat(self._settings.name))
 
     def report_trouble(self, reason: str) -> list[Effect]:
-        """Tells the coordinator what is wrong; where on the disk only its own log says."""
+        """Tells the coordinator what is wrong, without the path on this disk."""
         return self._disk.report_trouble(reason.partition(":")[0])
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
@@ -342,9 +341,9 @@ class Member:
                 self._watching = False
                 return self._greet() if self._departure.take_lost_stream() else Step()
             case Answered(requests.Retire(returns=True)) if not self._departure.away:
-                return self._greet()  # it came late: the coordinator counts as resting who is back
+                return self._greet()  # late: the coordinator takes this client for resting
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
-                if rests:  # who left meanwhile ends once the coordinator knows of that, too
+                if rests:  # if it leaves by now, it ends after the answer to that
                     return Step()
                 for settled in self._departure.final_records:
                     self._write(step, settled)
@@ -397,10 +396,10 @@ class Member:
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites.open[group] = order
-                self._out.again.pop(group, None)  # an invitation replaces that order
+                self._out.again.pop(group, None)  # the invitation replaces the order
             case SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
-                self._invites.open.pop(id.group, None)  # it waits for what comes of this
+                self._invites.open.pop(id.group, None)  # the order replaces the invitation
             case Settled():
                 until = order.version if order.burnt and self._plan.seals_again else None
                 self._settle(step, order.id, order.outcome, order.reason, until, order.burnt)
@@ -436,10 +435,10 @@ class Member:
         until: int | None = None,
         burnt: bool = False,
     ) -> None:
-        """Notes the fate of a submission; keeps it, if it may be asked for, until after `until`.
+        """Notes the fate of a submission; keeps it until after version `until`, if that is given.
 
-        A payload that cannot be sealed anew is not sent once more after a burnt cohort: it may be
-        what did not open.
+        After a burnt cohort, a payload is only kept if it can be sealed anew, because the old one
+        may be what did not open.
         """
         sealed = self._out.sealed.get(id)
         if sealed is None:
@@ -459,7 +458,7 @@ class Member:
     # --- pull, train, seal, evaluate ----------------------------------------------
 
     def _begin_next(self, now: float, step: Step) -> None:
-        """Begins the next thing that can begin: founding, pulling, or training."""
+        """Begins the next task that can begin: founding, pulling, sealing or training."""
         if self._end is not None:
             self._take_totals(now, step, *self._end)
             return
@@ -482,7 +481,7 @@ class Member:
             desk = self._desk()
         if self._seal_again(step, desk) or self._evaluate(step, desk):
             return
-        desk = self._desk()  # an invitation to evaluate may be declined now
+        desk = self._desk()  # `_evaluate` may have declined an invitation
         if not (due := desk.due()):
             return
         self._first_due = now if first is None else first
@@ -516,7 +515,7 @@ class Member:
         step.effects.append(Work(task))
 
     def _seal_again(self, step: Step, desk: Desk) -> bool:
-        """Begins to seal anew what is here already of an update that is asked for."""
+        """Begins to seal an update anew that is asked for and is still here."""
         task = self._out.next_reseal(self._settings.name, desk, step)
         if task is None:
             return False
@@ -526,7 +525,7 @@ class Member:
         return True
 
     def _decline_worn_out(self, step: Step, desk: Desk) -> bool:
-        """Declines rounds that ask for an update that was sealed often enough; whether any did."""
+        """Declines rounds that ask for an update that was sealed too often; whether it did."""
         declined = False
         for due in desk.asked():
             base = Base(due.version, due.step)
@@ -536,7 +535,7 @@ class Member:
         return declined
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
-        """Says that nothing comes of an invitation, to the coordinator and to the person here."""
+        """Declines an invitation, and tells the data holder why."""
         if self._plan.trails(invite.group):
             self._appraiser.decline(step, invite, reason)
             return
@@ -560,9 +559,9 @@ class Member:
         self._retire(step)
 
     def _retire(self, step: Step) -> None:
-        """Tells the coordinator that nobody need wait for it, after all that is paid for arrived.
+        """Tells the coordinator not to wait for it, once all updates that it spent on have arrived.
 
-        What it sends after that is dropped, and a greeting that arrives after it takes it back.
+        The coordinator drops later updates, and a later join takes the message back.
         """
         greeted = self._watching and not self._greeting and not self._departure.told
         if greeted and not self._desk().is_any_wanted():
@@ -585,10 +584,10 @@ class Member:
         return waits
 
     def _send_early(self, now: float, step: Step, header: BlockHeader) -> None:
-        """Sends a block of an update while its others are sealed, if that has gone well before.
+        """Sends a block while the others are sealed, if an update was sealed whole before.
 
         First its sequence is used up: after a kill the key is gone, and another ciphertext of the
-        block must not come under the same name.
+        block must not be sent under the same name.
         """
         group, after = header.group, header.sequence + 1
         if group in self._out.goes_well:
@@ -601,7 +600,7 @@ class Member:
         self._working = False
         if event.again:
             groups = {aim.group for aim in event.again}
-            for group in groups:  # it may be back from a rest before anybody asks anew
+            for group in groups:  # it may be back from a rest before it is asked anew
                 self._invites.reopen(group)
             if event.rest:
                 self._departure.rest(step, now, event.rest, self._settings.terms.rest)
@@ -626,7 +625,7 @@ class Member:
         if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             pulls = requests.Figure("pulling_seconds", self._timing.pulled)
-            first.work = (*event.figures, down, pulls)  # they go with its receipt
+            first.work = (*event.figures, down, pulls)  # sent with the receipt
 
     # --- push ---------------------------------------------------------------------
 
@@ -684,7 +683,7 @@ class Member:
             self._warned = True
             step.effects += map(Say, self._settings.warnings(self._plan))
         if request.groups != self._join.groups:
-            step.effects += self._greet().effects  # the plan is known now, and what it asks of us
+            step.effects += self._greet().effects  # the plan shows which groups it contributes to
             return
         if self._watching:
             return
@@ -696,13 +695,13 @@ class Member:
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
         roster, own = self._follower.roster, (self._out, self._model)
         if self.pinned.must_wait(told.placement, roster):
-            self._ahead = told  # a shard came while it was away: it hears of that roster
+            self._ahead = told  # a shard came while this client was away; its roster will follow
             return
         self._ahead = None
         self._pinned = self._appraiser.pinned = follow_shards(step, self.pinned, told, roster, *own)
 
     def _catch_up(self, step: Step) -> None:
-        """Takes up what it was told of shards that were not on its roster before."""
+        """Follows a placement that had to wait for a newer roster."""
         if (told := self._ahead) is not None:
             self._follow(step, told)
 
@@ -728,7 +727,7 @@ class Member:
     def _take_refusal(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """Notes that the coordinator or a shard refuses a submission."""
+        """Gives up a submission that the coordinator or a shard refuses."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:
@@ -736,10 +735,10 @@ class Member:
         for message in self._out.make_refusal_messages(self._plan, sealed, error, submitted):
             step.tell(message)
         if sealed.receipt.purpose == FOUNDING and isinstance(error, InternalError):
-            # else everybody would wait for this model, and nobody would say why
+            # otherwise all parties would wait for this model without a reason
             step.effects.append(Halt(f"its first model was not taken: {error}", InternalError))
         if isinstance(error, Conflict) and not submitted:
-            self._invites.reopen(id.group)  # known from before its state was lost: try the next
+            self._invites.reopen(id.group)  # the name was used before its state was lost
 
     def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)
@@ -750,20 +749,21 @@ class Member:
 
 PAUSED = "its data holder has paused it"
 LEFT = "left by its data holder's own act"
-"""What the coordinator hears of why."""
+"""Reasons that the coordinator is told."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """Whether a client takes part no more.
+    """Whether a client leaves or rests.
 
     Args:
-        away: it trains no more, for good or for a while; told: the coordinator hears of it.
-        halt: the effect with which it ends, once the coordinator knows; None if it stays or rests.
-        reason: that the coordinator hears.
-        until: when it comes back from a rest, by the run's clock; None if it does not by itself.
-        acted: the number of its data holder's newest act; wants: what that had it do, `PAUSE` or
-            `LEAVE`, None for nothing.
+        away: it does not train, for good or for a while.
+        halt: how it ends, once the coordinator knows; None if it stays or rests.
+        reason: why, as the coordinator is told.
+        until: when it comes back from a rest, by the run's clock; None: not by itself.
+        told: the coordinator was told.
+        acted: the number of its data holder's newest act.
+        wants: `PAUSE` or `LEAVE`, by that act; None for nothing.
     """
 
     client: str
@@ -777,16 +777,16 @@ class Departure:
 
     @property
     def end(self) -> list[Effect]:
-        """What follows when the coordinator knows that it leaves; nothing, if it rests."""
+        """The effects once the coordinator knows that the client leaves; none if it rests."""
         return [] if self.halt is None else [self.halt]
 
     def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
-        """Begins to leave (with a halt) or to rest, which the coordinator is yet to hear."""
+        """Begins to leave (with a halt) or to rest; the coordinator is told later."""
         self.away, self.halt, self.reason, self.until = True, halt, reason, until
         self.told = False
 
     def _end_rest(self) -> bool:
-        """Ends a rest; returns whether the coordinator has to hear that the client is back."""
+        """Ends a rest; returns whether the coordinator must be told that the client is back."""
         told, self.away, self.until, self.told = self.told, False, None, False
         return told
 
@@ -798,7 +798,7 @@ class Departure:
             self.wants = None if what is OwnDeed.GO_ON else what
 
     def follow(self) -> bool:
-        """Leaves, rests or comes back as its data holder wants; whether it must say it is back."""
+        """Leaves, rests or returns by the data holder's act; returns whether it must join again."""
         if self.wants is OwnDeed.LEAVE:
             if self.halt is None:
                 self.begin(Halt(LEFT), LEFT)
@@ -810,9 +810,9 @@ class Departure:
         return False
 
     def take_lost_stream(self) -> bool:
-        """Whether it greets the coordinator anew, after its stream of orders broke.
+        """Returns whether the client joins again after its stream of orders broke.
 
-        A paused client does: it hears of the end of the run, and says again that it is paused.
+        A paused client does, to hear of the end of the run, and then says again that it is paused.
         """
         if self.wants is OwnDeed.PAUSE:
             self.told = False
@@ -820,16 +820,15 @@ class Departure:
 
     @property
     def final_records(self) -> tuple[OwnAct, ...]:
-        """The record that it left: a later start joins anew."""
+        """The record that the client left, so that a later start joins anew."""
         return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
-        """Takes no part in a plan; the coordinator, which counts it in, hears it now."""
+        """Refuses a plan, and tells the coordinator at once, because it counts this client."""
         self.begin(Halt(str(error), type(error)), error.revealed)
         self.tell(step)
 
     def tell(self, step: Step) -> None:
-        """Tells the coordinator that nobody need wait for it."""
         if self.away:
             self.told = True
             step.tell(Retire(self.client, self.reason, self.halt is None))
@@ -846,5 +845,5 @@ class Departure:
         step.effects.append(Say(text))
 
     def end_rest_if_due(self, now: float) -> bool:
-        """Ends a rest whose time has passed; returns whether the coordinator must hear of it."""
+        """Ends a rest whose time has passed; returns whether the coordinator must be told."""
         return self.until is not None and now >= self.until and self._end_rest()

@@ -1,16 +1,17 @@
-"""What a client has sealed: what is not settled, what is on its way, and what it seals next.
+"""A client's sealed updates, and its invitations.
 
-The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
-which the coordinator asks for it again. Of an update that is still being sealed some blocks may be
-on their way: a restart gives it up, and its sequence with it.
+    Outbox        submissions that are not settled, and blocks in transit
+    Timing        how long training and transfers take
+    Desk          which groups the client can train for now, and from which bases
+    Invitations   open invitations, and those that were followed
 
-What a client trains for next: which groups, from which bases, and how long that takes.
+Sealed submissions are the fold of the journal. A restart forgets transfers, invitations and times,
+and the coordinator asks again for what it still waits for. An update that was not sealed whole is
+given up then, with its sequence.
 
-Groups of one rule with rounds move together, or not at all; but row-blocks have rounds of their
-own, for each has other members. Without rounds an invitation is for the newest version that is
-published when training begins. Whatever is due is trained for at once: one pass over the data
-contributes to all of it. A restart forgets invitations and times; the coordinator says again what
-it still waits for, and the client begins with all of its work.
+The groups of a rule with rounds are trained for together, or not at all; row-blocks have rounds of
+their own, because each has other members. Without rounds, an invitation is for the newest version
+when training begins. One pass over the data contributes to all groups that are due.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ from secureps.roles.machine import Step
 from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
 
 MOST_AHEAD = 1 << 20
-"""Submissions that a client may have lost all trace of. What is journalled of one shard's word must
-leave room for all submissions to come."""
-
+"""Most submissions that a client may have lost all trace of. A single shard's word must not use up
+the sequences of later submissions."""
 
 MOST_SEALINGS = 64
-"""How often one update is sealed: each time is one more ciphertext of the same integers, and a
-coordinator could ask for them without end. Recovery from a burnt cohort by halves takes log2 of its
-clients, at most 20, each tried MOST_TRIED (3) times (`policy.cohorts.suspicion`), and some rounds
-are given up besides."""
+"""How often one update is sealed at most: a coordinator could ask for ciphertexts of the same
+integers without end. Recovery from a burnt cohort halves it at most 20 times, tries each half
+MOST_TRIED (3) times (`policy.cohorts.suspicion`), and gives some rounds up."""
 
 
 def _base(sealed: Sealed) -> Base:
@@ -47,17 +46,19 @@ def _base(sealed: Sealed) -> Base:
 
 
 FOUNDED = Base(-1, 0)
-"""What the founding model is sealed for."""
+"""The base of a founding model."""
 
 
 @dataclass(slots=True)
 class Transfer:
-    """A submission on its way: what its making took, and which blocks its shards have.
+    """A submission in transit.
 
     Args:
-        since: when it began, or when all blocks were sealed.
-        ahead: blocks that left before all were sealed.
-        refused: why one of those was not taken in.
+        since: when the transfer began, or when all blocks were sealed.
+        work: figures of how the update was made.
+        stored: the blocks that shards have.
+        ahead: blocks that were sent before all were sealed.
+        refused: why a shard refused one of those.
     """
 
     since: float
@@ -67,7 +68,6 @@ class Transfer:
     refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
-        """The figures of a submission whose blocks have all arrived."""
         made, figures = (
             receipt.version + 1,
             (*self.work, Figure("network_seconds", now - self.since)),
@@ -77,23 +77,24 @@ class Transfer:
 
 @dataclass(slots=True)
 class Outbox:
-    """The outbox of one client.
+    """The outbox of one client. A restart forgets `moving`, `keyed`, `kept`, `again`, `sealings`.
 
     Args:
-        sealed: submissions that are not settled, or not durable elsewhere yet.
-        moving: what is on its way, of them and of those that are still being sealed.
-        next: the sequence of the next submission, by group.
+        sealed: submissions that are not settled, or not durable at the shards yet.
+        moving: transfers of these submissions, and of those that are still being sealed.
+        next: by group, the sequence of the next submission.
         keyed: submissions whose keys this process has.
-        keeping: the groups with feedback; carried: by group, sequence and name of the update that
-            was included last: to the next one what it did not carry is added.
-        kept: by group and base, what was dropped and may be asked for once more, and the version
-            that was the newest; again: orders to seal one of them anew, by group.
-        sealings: how often the update from a base was sealed. A restart forgets these three and
-            `keyed`.
-        founded: the groups of which an update was sealed.
-        goes_well: groups of which this process has sealed an update whole since its disk failed.
-            Only of these blocks leave early, so that no more updates are cut off than are whole:
-            shards keep only so many that nobody settles.
+        keeping: groups with feedback.
+        carried: by group with feedback, sequence and name of the update that was included last. Its
+            remainder, which compression left out, is added to the next update.
+        kept: by group and base, a dropped update that may be asked for once more, and the version
+            that was the newest.
+        again: by group, an order to seal a kept update anew.
+        sealings: by group and base, how often the update was sealed.
+        founded: groups of which an update was sealed.
+        goes_well: groups of which this process has sealed a whole update since its disk failed.
+            Only their blocks are sent before the update is whole, because shards keep few unsettled
+            updates of a client.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class Outbox:
         self.next[id.group] = max(id.sequence + 1, self.next.get(id.group, 0))
 
     def settle(self, id: SubmissionId, outcome: str) -> None:
-        """Settles a submission; only one that is included and not durable is kept."""
+        """Settles a submission; keeps it only while it is included and not durable."""
         sealed, counts = self.sealed.get(id), outcome in (Outcome.INCLUDED, Outcome.DURABLE)
         if sealed is not None and counts and self._kept(sealed):
             own = (id.sequence, sealed.receipt.update)
@@ -127,28 +128,28 @@ class Outbox:
             self.moving.pop(id, None)
 
     def carried_update(self, group: str) -> bytes:
-        """The update whose rest is added to the group's next; empty if there is none."""
+        """Returns the update whose remainder is added to the group's next; empty for none."""
         return self.carried.get(group, (0, b""))[1]
 
     def outdated_keys(self, group: str, before: bytes) -> tuple[str, ...]:
-        """The key of the rest that is of no use any more, if `carried_update` was `before`."""
+        """Returns the key of a remainder that is not needed any more after `before`, if any."""
         return () if before in (b"", self.carried_update(group)) else (kept_key(group, before),)
 
     def release(self, sealed: Sealed, until: int | None) -> tuple[str, ...]:
-        """Settles a submission for good; returns the keys of payloads that may go.
+        """Settles a submission for good; returns the keys of payloads that may be deleted.
 
-        None may where it may be sealed anew until a version after `until` is published.
+        With `until`, the submission is kept to be sealed anew until a later version is published.
         """
         id, place = sealed.receipt.id, (sealed.receipt.id.group, _base(sealed))
         if until is not None and id in self.keyed and place not in self.kept:
             self.kept[place] = (sealed, until)
             return ()
         self.keyed.discard(id)
-        # The same update may be sealed anew: what it left over is one file.
+        # The same update, sealed anew, may still need the remainder.
         return *(h.key for h in sealed.headers), *(self._kept(sealed) - self._left_over)
 
     def release_older(self, group: str, version: int) -> tuple[str, ...]:
-        """The keys of payloads that may go, for a newer version is published."""
+        """Returns the keys of payloads that may be deleted because of a newer version."""
         old = [place for place, (_, at) in self.kept.items() if place[0] == group and at < version]
         keys = tuple(key for place in old for key in self.release(self.kept.pop(place)[0], None))
         for place in [p for p in self.sealings if p[0] == group and p[1].version < version]:
@@ -165,17 +166,17 @@ class Outbox:
         self.again[order.id.group] = order
 
     def next_reseal(self, client: str, desk: Desk, step: Step) -> Reseal | None:
-        """What is to be sealed anew for an order or an invitation; None if nothing is.
+        """Returns an update to seal anew for an order or an invitation; None if there is none.
 
-        An update from a base has one form for ever. What is still here of it is sealed again, and
-        nothing is trained for it; what an order asks for and is not here any more is declined.
+        An update from a base never changes. If it is still here, it is sealed again without
+        training. If an order asks for an update that is not here any more, it is declined.
         """
         while self.again:
             group, order = self.again.popitem()
             invite = order.invite
             base = Base(invite.version, invite.step)
             if desk.is_pending(group, base):
-                continue  # it is sealed, and on its way
+                continue  # sealed already, and in transit
             sealed, _ = self.kept.get((group, base), (None, 0))
             reason = self.why_worn_out(group, base)
             if sealed is None or sealed.receipt.update != order.update:
@@ -190,28 +191,28 @@ class Outbox:
         return None
 
     def why_worn_out(self, group: str, base: Base) -> str:
-        """Why the update from a base is not sealed once more; empty if it may be."""
+        """Returns why the update from a base may not be sealed once more; empty if it may."""
         if self.sealings[group, base] < MOST_SEALINGS:
             return ""
         return f"it has sealed this update {MOST_SEALINGS} times, and seals it no more"
 
     def begin_at(self, sequences: tuple[GroupVersion, ...]) -> None:
-        """Takes the coordinator's counts, should this client have lost its state."""
+        """Takes the coordinator's counts, in case this client lost its state."""
         for at in sequences:
             self.next[at.group] = max(at.version, self.next.get(at.group, 0))
 
     def next_free_sequence(self, id: SubmissionId, error: SecurepsError) -> GroupVersion | None:
-        """Where to go on, if a shard knows later submissions of this client than it does."""
+        """Returns where to go on if a shard knows later submissions than this client does."""
         free = error.free if isinstance(error, Conflict) else 0
         if not self.next.get(id.group, 0) < free <= id.sequence + MOST_AHEAD:
             return None
         return GroupVersion(id.group, free)
 
     def why_behind(self, sequences: tuple[GroupVersion, ...]) -> str:
-        """What to do if the coordinator knows more of this client than it does; empty if not.
+        """Returns what to do if the coordinator knows later submissions; empty if it does not.
 
-        A state folder that came back older than it was would seal other updates under the keys of
-        those that were sent, and a party with both could subtract one from the other.
+        An older copy of a state folder would seal other updates under keys that were used, and a
+        party with both ciphertexts could subtract one from the other.
         """
         for at in sequences:
             own = self.next.get(at.group, 0)
@@ -228,12 +229,13 @@ class Outbox:
     @property
     def keys(self) -> frozenset[str]:
         """The keys of payloads that may be asked for."""
+
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over
 
     @property
     def _left_over(self) -> frozenset[str]:
-        """The keys of what updates left over that counts, or may come to."""
+        """The keys of remainders that are needed, or may be."""
         counts = frozenset(kept_key(group, self.carried_update(group)) for group in self.carried)
         again = (sealed for sealed, _ in self.kept.values())
         return counts.union(*map(self._kept, (*self.sealed.values(), *again)))
@@ -243,18 +245,18 @@ class Outbox:
         return frozenset({kept_key(group, name)} if name and group in self.keeping else ())
 
     def begin_sending(self, now: float, id: SubmissionId) -> list[BlockHeader]:
-        """Begins to send all blocks of a sealed submission, in their client's own order."""
+        """Begins to send a sealed submission; returns its blocks in the client's own order."""
         self.moving[id] = Transfer(now)
         return self.blocks_of(id)
 
     def send_early(self, now: float, header: BlockHeader) -> list[BlockHeader]:
-        """A block is sealed before the others; returns it, if it is to be sent now."""
+        """Notes a block that was sealed before the others; returns it if it is to be sent now."""
         transfer = self.moving.setdefault(header.id, Transfer(now))
         transfer.ahead.append(header)
         return [header] if transfer.refused is None else []
 
     def send_rest(self, now: float, id: SubmissionId) -> list[BlockHeader]:
-        """All blocks are sealed now; returns those that are still to be sent."""
+        """Returns the blocks that are still to be sent, once all blocks are sealed."""
         transfer = self.moving.get(id)
         if transfer is None:
             return self.begin_sending(now, id)
@@ -263,18 +265,18 @@ class Outbox:
         return [header for header in rest if header.block not in gone]
 
     def blocks_of(self, id: SubmissionId) -> list[BlockHeader]:
-        """The blocks on their way of a submission, arrived or not, in its client's own order."""
+        """Returns the blocks of a submission in transit, in the client's own order."""
         sealed = self.sealed.get(id)
         return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
 
     def abandon(self, groups: Collection[str]) -> None:
-        """Forgets what was being sealed of these groups and never will be."""
+        """Forgets updates of these groups whose sealing was given up."""
         self.goes_well.difference_update(groups)
         for id in [id for id in self.moving if id.group in groups and id not in self.sealed]:
             del self.moving[id]
 
     def note_refusal(self, id: SubmissionId, error: SecurepsError) -> bool:
-        """Notes that a block was refused, if its update is still being sealed; whether it is."""
+        """Notes a refused block if its update is still being sealed; returns whether it is."""
         transfer = self.moving.get(id)
         if transfer is None or id in self.sealed:
             return False
@@ -285,16 +287,16 @@ class Outbox:
     def make_refusal_messages(
         plan: Plan, sealed: Sealed, error: SecurepsError, submitted: bool
     ) -> Iterator[Missing | Withdraw]:
-        """What the coordinator is told when a submission of this client is refused.
+        """Yields the messages to the coordinator about a refused submission.
 
         Args:
-            submitted: its receipt was refused, and not a block on its way to a shard.
+            submitted: whether the receipt was refused, and not a block.
         """
         receipt, id = sealed.receipt, sealed.receipt.id
         if not submitted:
-            yield Missing.of_outbox(id.client, id)  # it may have been accepted, and be asked for
+            yield Missing.of_outbox(id.client, id)  # it may have been accepted before
         known = isinstance(error, Conflict) and not submitted  # the next sequence is tried
-        # Without rounds, nobody asks for another who is not told.
+        # Without rounds, the coordinator does not ask for another update unless it is told.
         if not known and receipt.purpose != FOUNDING and not plan.bounds(id.group).rounds:
             yield Withdraw(id.client, id, receipt.version, receipt.step, str(error))
 
@@ -309,9 +311,9 @@ class Outbox:
         return sealed.receipt
 
     def take_arrived(self, id: SubmissionId) -> Transfer | None:
-        """How a submission was sent whose receipt has arrived, None if that is unknown.
+        """Ends the transfer of a submission whose receipt arrived; None if there is none to end.
 
-        One that is being sent anew meanwhile stays on its way: its receipt has to come again.
+        A submission that is being sent anew stays in transit, because its receipt must come again.
         """
         transfer, sealed = self.moving.get(id), self.sealed.get(id)
         if transfer is None or sealed is None or len(transfer.stored) < len(sealed.headers):
@@ -322,7 +324,7 @@ class Outbox:
 # --- schedule ----------------------------------------------------------------------
 
 REMEMBERED = 3
-"""Contributions whose mean is expected of the next."""
+"""Newest contributions whose mean predicts the next one."""
 
 
 @dataclass(slots=True)
@@ -331,18 +333,18 @@ class Timing:
 
     paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     pulled: float = 0.0
-    """Seconds in which the newest model came that was trained from."""
+    """Seconds that the pull of the newest trained model took."""
     _pulls: float | None = None
     _began: float | None = None
     _part: float = 1.0
 
     def begin_pull(self, now: float) -> None:
-        """Notes that blocks of the model are on their way, from the first call on."""
+        """Notes that a pull of the model has begun, at the first call."""
         if self._pulls is None:
             self._pulls = now
 
     def begin_training(self, now: float, part: float) -> None:
-        """Notes that training begins, with this part of the work."""
+        """Notes that training begins, with this fraction of the work."""
         self.pulled = 0.0 if self._pulls is None else now - self._pulls
         self._pulls, self._began, self._part = None, now, part
 
@@ -358,7 +360,7 @@ class Timing:
 
 
 GATHER_SECONDS = 0.05
-"""For which a client waits for more invitations to groups without rounds, after the first."""
+"""How long a client waits for more invitations to groups without rounds, after the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +368,12 @@ class Desk:
     """What a client can train for.
 
     Args:
-        groups: those that it contributes to; published: the newest versions that it heard of.
-        invites: by group; evaluated: the version that it evaluated last.
-        sealed: contributions that are not settled; moving: those of them that are on their way.
+        groups: the groups that it contributes to.
+        published: the newest versions that it heard of.
+        invites: by group.
+        evaluated: the version that it evaluated last.
+        sealed: contributions that are not settled.
+        moving: contributions in transit.
     """
 
     plan: Plan
@@ -380,9 +385,9 @@ class Desk:
     moving: Collection[SubmissionId]
 
     def due(self) -> list[Invite]:
-        """Invitations that can be trained for now, in the plan's order, each with its base.
+        """Returns invitations to train for now, in the plan's order, each with its base.
 
-        Nothing before all groups are published.
+        Empty before all groups are published.
         """
         if any(group not in self.published for group in self.groups):
             return []
@@ -390,11 +395,11 @@ class Desk:
         found += [due for group in self._open(alone=True) if (due := self._due(group))]
         order = {group: k for k, group in enumerate(self.groups)}
         found.sort(key=lambda due: order[due.group])
-        # evaluated first, in whatever order the invitations came
+        # a version is evaluated before it is trained from
         return [] if any(due.evaluates > self.evaluated for due in found) else found
 
     def asked(self) -> list[Invite]:
-        """What is asked for now, one by one: updates, and what trails the model."""
+        """Returns the updates that are asked for now, also those that need not be trained."""
         known = [group for group in self.groups if group in self.published]
         found = [due for group in known if (due := self._due(group)) is not None]
         found = [due for due in found if due.evaluates <= self.evaluated]
@@ -404,12 +409,12 @@ class Desk:
         return found
 
     def may_more_come(self, due: Sequence[Invite]) -> bool:
-        """Whether invitations to other groups that move alone may be a moment behind these."""
+        """Whether invitations to other groups of their own pace may follow in a moment."""
         asked = {each.group for each in due}
         return bool(due) and not asked.issuperset(self._open(alone=True))
 
     def _in_rounds(self) -> Iterable[list[Invite]]:
-        """For every rule with rounds, all of its groups or none."""
+        """Yields, for each rule with rounds, the invitations to all its groups, if all are due."""
         by_rule: dict[tuple[str, ...], list[str]] = {}
         for group in self._open(alone=False):
             by_rule.setdefault(joint_groups(self.plan, group), []).append(group)
@@ -419,7 +424,7 @@ class Desk:
                 yield [each for each in due if each is not None]
 
     def _open(self, alone: bool) -> list[str]:
-        """The groups of which more versions are made, those that move alone or the others."""
+        """Returns groups with more versions to come: those that move alone, or all others."""
         plan, published = self.plan, self.published
         return [
             group
@@ -429,7 +434,7 @@ class Desk:
         ]
 
     def _due(self, group: str) -> Invite | None:
-        """The invitation to a group, from the base that it comes to: without rounds the newest."""
+        """Returns the invitation to a group, from its current base; None if it is not due."""
         invite, newest = self.invites.get(group), self.published[group].version
         if invite is None or invite.version > newest:
             return None
@@ -453,9 +458,9 @@ class Desk:
         )
 
     def is_any_wanted(self) -> bool:
-        """Whether something is on its way that is paid for, and of use when it arrives.
+        """Whether an update is in transit that is still of use when it arrives.
 
-        A round that has made its version wants nothing more; all others take what comes late.
+        A round that has made its version does not use late updates; a group without rounds does.
         """
         return any(
             self._is_wanted(each.receipt) for each in self.sealed if each.receipt.id in self.moving
@@ -474,8 +479,8 @@ class Invitations:
     """The invitations of one client.
 
     Args:
-        open: by group, those for which nothing has begun.
-        followed: by group, those for which something began last.
+        open: by group, invitations for which no work has begun.
+        followed: by group, the invitation for which work began last.
     """
 
     open: dict[str, Invite] = field(default_factory=dict)
@@ -486,15 +491,15 @@ class Invitations:
         self.followed[group] = self.open.pop(group)
 
     def reopen(self, group: str) -> None:
-        """Opens the invitation again that was followed last, unless there is a newer one."""
+        """Opens the last followed invitation again, unless there is a newer one."""
         if group in self.followed:
             self.open.setdefault(group, self.followed[group])
 
     def forget_answered(self, plan: Plan, receipt: Receipt) -> None:
         """Forgets an invitation that a submission has answered.
 
-        In a group without rounds nobody is asked twice for one update: an invitation that came
-        while it was on its way asks for nothing new.
+        In a group without rounds, an invitation that came while the update was in transit asks for
+        the same update.
         """
         group, base = receipt.id.group, Base(receipt.version, receipt.step)
         invite, rounds = self.open.get(group), plan.bounds(group).rounds

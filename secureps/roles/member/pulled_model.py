@@ -1,4 +1,4 @@
-"""What a client knows and has of published versions; a block that did not change is pulled once."""
+"""The published versions that a client knows, and the blocks of them that it has pulled."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from secureps.roles.pinned_run import Pinned
 class PulledModel:
     """The model that one client has pulled; a restart begins with an empty one.
 
-    A digest is looked at when it is published, asked for, pulled and taken: with one block never at
-    those of all the others.
+    A block that does not change is pulled once. No event about one block looks at all others.
 
     Args:
-        groups: that the client pulls, in the plan's order, and whether it asks for differences.
-        published: the newest version of every group that was heard of.
-        pulled_bytes: since somebody last took account of them.
-        client: whose it is.
+        groups: the groups that the client pulls, and whether it asks for differences.
+        published: the newest known version of each group.
+        pulled_bytes: bytes since the last `take_account`.
     """
 
     groups: Mapping[str, bool] = field(default_factory=dict)
@@ -32,19 +30,19 @@ class PulledModel:
     pulled_bytes: int = 0
     client: str = ""
     _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
-    """Groups and blocks in which a digest is published: no other is cached or absent."""
+    """By published digest, the (group, block) pairs that have it."""
     _cached: set[bytes] = field(default_factory=set)
     _absent: dict[bytes, None] = field(default_factory=dict)
-    """In the order in which they were published: so they are asked for, and asked for again."""
+    """Digests that are not here, in the order in which they were published."""
     _held: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    """The newest block that came of each place: what the worker has until `take`."""
+    """By (group, block), the newest digest that came, which the worker has until `take`."""
     _unasked: dict[bytes, None] = field(default_factory=dict)
-    """Absent ones that are not on their way."""
+    """Absent digests that are not in transit."""
 
     def publish(self, order: Published) -> None:
-        """Notes a published version; one older than is known changes nothing.
+        """Notes a published version; one older than the known one changes nothing.
 
-        What was on its way from an older version may never come: it is asked for anew.
+        Blocks that were asked for by an older version may never come, and are asked for anew.
         """
         known = self.published.get(order.group)
         if known is not None and order.version < known.version:
@@ -75,7 +73,7 @@ class PulledModel:
                 self._unasked[digest] = None
 
     def ask_for_absent(self, pinned: Pinned, step: Step) -> bool:
-        """Whether published blocks are not here; those not asked for yet are asked for."""
+        """Asks for published blocks that are not here; returns whether any are not."""
         if self._unasked:
             ranks = {group: pinned.placement.ranks(group) for group in self.groups}
             for digest in in_own_order(self.client, self._unasked):
@@ -89,12 +87,12 @@ class PulledModel:
         return bool(self._absent)
 
     def ask_again(self, gone: Callable[[str, int], bool]) -> None:
-        """Asks another shard for what was asked of one that has it no more.
+        """Has blocks asked for again whose shard does not hold them any more.
 
-        All else is on its way: asked for twice, it would take as long again on links that are busy.
+        Other blocks are in transit, and asking twice would double the traffic.
 
         Args:
-            gone: whether one that had a block of a group has it no more.
+            gone: tells whether a holder of a block of a group does not hold it any more.
         """
         for digest in self._absent:
             if any(gone(group, block) for group, block in self._places[digest]):
@@ -102,11 +100,11 @@ class PulledModel:
 
     @property
     def is_pulling(self) -> bool:
-        """Whether all that is not here is on its way: there is nothing to do meanwhile."""
+        """Whether blocks are in transit, and none is to be asked for."""
         return bool(self._absent) and not self._unasked
 
     def take_block(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:
-        """A block came, in `length` bytes; returns what follows if it is not the published one."""
+        """Takes a block of `length` bytes; returns an effect if it is not the published one."""
         self.pulled_bytes += length
         published = self.published[ask.group]
         if published.version != ask.version:
@@ -121,7 +119,7 @@ class PulledModel:
         return None
 
     def take_failure(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
-        """A block did not come; returns what follows, if it is more than to ask again."""
+        """Takes the failure of a pull, and asks again; returns an effect if that is no use."""
         published = self.published[ask.group]
         if published.version != ask.version or isinstance(error, WrongVersion):
             return None  # a newer version is published, or will be in a moment
@@ -131,7 +129,7 @@ class PulledModel:
         return None
 
     def _wrong(self, ask: GetBlock, text: str, kind: type[SecurepsError]) -> Effect:
-        """Asks for a whole block, once, if its differences were wrong."""
+        """Asks for the whole block if its differences were wrong; ends if the whole block was."""
         text = f"block {ask.block} of {ask.group} {text}"
         if not ask.base:
             return Halt(text, kind)
@@ -145,7 +143,7 @@ class PulledModel:
             self._unasked[digest] = None
 
     def take(self) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
-        """Versions and blocks of the model for the worker, which keeps no others from now on."""
+        """Returns versions and blocks of the model for the worker, which drops all others."""
         orders = [self.published[group] for group in self.groups]
         blocks = tuple(digest for order in orders for digest in order.blocks)
         return tuple(GroupVersion(order.group, order.version) for order in orders), blocks

@@ -1,4 +1,4 @@
-"""The work that a client's machine hands out, and the events that report its end."""
+"""The tasks of a client's worker, and the events that report their end."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.machine import TaskResult
 
 DECLINES = "sends no evaluation; its own log says why"
-"""All that the coordinator hears of a refusal: why is the client's own matter."""
+"""The reason that the coordinator is told; the real one may be private."""
 
 NO_EXAMPLES = "its script trained on 0 examples"
 
 
 def block_key(digest: bytes) -> str:
-    """Where a pulled block's values lie in the member's cache."""
+    """Returns the key of a pulled block's values in the member's cache."""
     return f"block/{digest.hex()}"
 
 
 def kept_key(group: str, update: bytes) -> str:
-    """Where in the outbox lies what an update of this name did not carry (`client.update`)."""
+    """Returns the outbox key of the remainder that an update left out (`client.update`)."""
     return f"kept/{group}/{update.hex()}"
 
 
@@ -41,8 +41,8 @@ class Offer(Task):
 class Aim:
     """One group that a training run contributes to.
 
-    `step` is which of the client's updates of the version this is (`Receipt.step`). What the update
-    called `carried` left over is added, if there is one.
+    `step` counts the client's updates of the version (`Receipt.step`). `carried` names an earlier
+    update whose remainder is added; empty for none.
     """
 
     group: str
@@ -54,10 +54,10 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Contribute(Task):
-    """Trains from a model and seals every aim; without aims a session gets the last totals alone.
+    """Trains from a model and seals every aim; without aims, only gives a session the last totals.
 
-    `model` are the newest pulled versions of the groups that it contributes to, `blocks` the
-    digests of their blocks, group after group; `work` the part of the local work that is done.
+    `model` has the newest pulled versions of the client's groups, and `blocks` the digests of their
+    blocks, group after group. `work` is the fraction of the local work to do.
     """
 
     model: tuple[GroupVersion, ...]
@@ -68,7 +68,7 @@ class Contribute(Task):
 
 @dataclass(frozen=True, slots=True)
 class Reseal(Task):
-    """Seals an update that lies in the outbox anew, as the submission of this sequence."""
+    """Seals an update from the outbox anew, as the submission of this sequence."""
 
     receipt: Receipt
     headers: tuple[BlockHeader, ...]
@@ -77,11 +77,11 @@ class Reseal(Task):
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Task):
-    """Judges a model on held-out records.
+    """Evaluates a model on held-out records.
 
-    `model` and `blocks` as in `Contribute`. With an `aim` the metrics are sealed for the metrics'
-    group, whose digest is `own`; a designated evaluator has none, and signs them. `digests` are
-    those of the model's groups.
+    `model` and `blocks` are as in `Contribute`, and `digests` are those of the model's groups. With
+    an `aim`, the metrics are sealed for the trailing group, whose digest is `own`. A designated
+    evaluator has no aim, and signs the metrics.
     """
 
     model: tuple[GroupVersion, ...]
@@ -99,21 +99,22 @@ Pulled = Contribute | Evaluate
 class SealOn(Task):
     """Seals the next block of the contribution that is being made.
 
-    It may leave before its whole update is sealed; the contribution is done after the last one.
+    The block may be sent before its whole update is sealed.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Contributed(TaskResult):
-    """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
+    """The result of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     Args:
-        figures: what it took.
-        unsent: aims for which nothing leaves, with what the coordinator is told of it.
-        told: to the data holder alone, of the training; standing: of its budget over all runs.
-        again: aims to be sealed anew: the disk failed when blocks of theirs had left, or no
-            training began, because the site allows the next one in `rest` seconds.
-        evaluated: the version whose evaluation it is, 0 for a training.
+        figures: seconds and bytes that it took.
+        unsent: aims for which no update is sent, with the reason for the coordinator.
+        told: words on the training, for the data holder only.
+        standing: words on the data holder's budget over all runs.
+        again: aims to be done again: the disk failed after some of their blocks were sent, or the
+            site allows the next training only in `rest` seconds.
+        evaluated: the evaluated version; 0 for a training.
     """
 
     updates: tuple[Sealed, ...]

@@ -1,6 +1,8 @@
-"""What a client insists on whatever a plan says, by its options and its site's policy.
+"""What a client insists on, whatever the plan says, and the settings of its machine.
 
-What a client's machine is made from: what its kit, its script and its own settings say.
+Terms            limits by its options and its site's policy
+Budget           the privacy budget of one client under one plan
+MemberSettings   all that a client has from its kit, its script and its options
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class Budget:
     """The budget of one client under one plan.
 
     Args:
-        budget: its own epsilon, None for none: nothing leaves then that no epsilon covers.
-        evaluates: whether its records may judge a model.
+        budget: its own epsilon; with one, nothing is sent that no epsilon covers. None: no limit.
+        evaluates: whether its records may evaluate a model.
     """
 
     plan: Plan
@@ -55,7 +57,7 @@ class Budget:
         return replace(self, budget=budget if self.budget is None else min(budget, self.budget))
 
     def objection(self) -> str:
-        """Why nothing is trained under this plan; empty if it may be."""
+        """Returns why this client does not train under this plan; empty if it does."""
         if self.budget is None:
             return ""
         text = ""
@@ -71,7 +73,7 @@ class Budget:
         )
 
     def evaluation_objection(self) -> str:
-        """Why no metrics of held-out records are sent under this plan; empty if they may be."""
+        """Returns why this client sends no evaluation under this plan; empty if it does."""
         if not self.evaluates:
             return "this site's records judge no model (evaluation = false): no evaluation is sent"
         if self.budget is None:
@@ -86,7 +88,7 @@ class Budget:
         )
 
     def planned(self, layout: Layout, aims: tuple[Aim, ...]) -> list[Fact]:
-        """The facts that these aims will spend; the same update again is free."""
+        """Returns the facts that these aims will spend; the same update again is free."""
         facts = [
             make_fact(
                 self.plan,
@@ -101,11 +103,11 @@ class Budget:
         return [each for each in facts if each is not None]
 
     def describe(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
-        """What a version took of the data holder, for its own terminal.
+        """Says what a version cost the data holder, for its own terminal.
 
         Args:
-            ledger: has what was `sent` in this run.
-            came: what the training was, and what all runs came to.
+            ledger: the facts of this run, with those of `sent`.
+            came: the result of the training.
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
@@ -123,7 +125,7 @@ class Budget:
         return f"{named}: {', '.join(parts)}"
 
     def excess(self, ledger: Ledger, facts: list[Fact]) -> str:
-        """Why these facts may not be spent; empty if they may, or are spent already."""
+        """Returns why these facts may not be spent; empty if they may, or are spent already."""
         privacy = self.plan.section.privacy
         if privacy is None or not any(ledger.is_new(each) for each in facts):
             return ""
@@ -140,11 +142,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one key of a site's policy says of a plan.
+    """The result of checking a plan against one key of a site's policy.
 
     Args:
-        own: the site's value; plans: what the plan has, both in words.
-        objection: why the client takes no part; empty if the plan keeps to it.
+        own: the site's value, in words.
+        plans: the plan's value, in words.
+        objection: why the client takes no part; empty if the plan keeps to the policy.
     """
 
     key: str
@@ -161,17 +164,17 @@ class Terms:
         budget: the epsilon at which it stops; a plan that trains without privacy is refused.
         threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
         plan: the text of the plan that it agreed to (`Plan.text`); a run of another one is refused.
-            Empty: it takes whichever the coordinator has.
+            Empty: any plan.
         minimum: the smallest cohort; a plan that closes smaller ones is refused.
         plans: digests of the plans that it takes part in (`Plan.digest`); None for any.
-        evaluation: whether its records may judge a model.
-        messages: the types of an app's own that a run may use; a plan with reports of others is
-            refused.
+        evaluation: whether its records may evaluate a model.
         updates_per_hour: how many trainings may begin in an hour; None for any number.
-        reveal: what the coordinator hears of a refusal.
+        reveal: how much of a refusal's reason the coordinator is told.
+        messages: an app's own message types that a run may use; a plan with reports of others is
+            refused.
 
     Raises:
-        ConfigError: no plan could keep them, or every plan does.
+        ConfigError: the budget or threshold is no possible value.
     """
 
     budget: float | None = None
@@ -191,7 +194,7 @@ class Terms:
             raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
 
     def tighten(self, budget: float | None, threshold: int | None, plan: str) -> Terms:
-        """These terms with options of a command line: of two limits the stricter one holds."""
+        """Returns these terms with options of a command line; the stricter limit holds."""
         budgets = [each for each in (self.budget, budget) if each is not None]
         thresholds = [each for each in (self.threshold, threshold) if each is not None]
         return replace(
@@ -202,20 +205,20 @@ class Terms:
         )
 
     def refuse(self, plan: Plan, client: str) -> None:
-        """TermsRefused, with every key that the plan does not keep to, and both values."""
+        """Raises TermsRefused if the plan does not keep to these terms, with each key and value."""
         wrong = [each for each in self.verdicts(plan, client) if each.objection]
         if wrong:
             text = "; ".join(f"{each.key}: {each.objection}" for each in wrong)
             raise TermsRefused(text, self.revealed([each.key for each in wrong], text))
 
     def revealed(self, keys: Sequence[str], values: str) -> str:
-        """What the coordinator hears of a refusal, by this client's own choice."""
+        """Returns what the coordinator is told of a refusal, by this client's own choice."""
         told = {"nothing": NO_REASON, "keys": f"{NO_REASON}: {', '.join(keys)}", "values": values}
         return told[self.reveal]
 
     @property
     def rest(self) -> str:
-        """What the coordinator hears of a client that trains no more for a while."""
+        """What the coordinator is told of a client that rests because of `updates_per_hour`."""
         values = f"updates_per_hour: {self.updates_per_hour} have begun within an hour"
         return self.revealed(["updates_per_hour"], values)
 
@@ -246,7 +249,7 @@ class Terms:
             yield Verdict("messages", ", ".join(self.messages), ", ".join(asked), self.of(asked))
 
     def of(self, messages: Iterable[str]) -> str:
-        """Why a run may not use these messages of an app's own; empty if it may."""
+        """Returns why a run may not use these message types of an app; empty if it may."""
         refused = [each for each in messages if each not in self.messages]
         if not refused:
             return ""
@@ -282,13 +285,13 @@ class Terms:
 
 
 def custom_reports(plan: Plan) -> tuple[str, ...]:
-    """The messages of an app's own by which a plan asks for reports."""
+    """Returns an app's own message types that a plan asks for reports with."""
     evaluation = plan.section.evaluation
     return tuple(sorted(evaluation.reports.keys() - {"train"})) if evaluation is not None else ()
 
 
 def _of_evaluation(plan: Plan, client: str) -> Verdict:
-    """A site that evaluates nothing declines, and is refused where it is the only one to do it."""
+    """Objects to a plan in which this client, whose site evaluates nothing, is the evaluator."""
     objection, has = "", "no evaluation"
     if plan.section.evaluation is not None:
         has = f"{plan.evaluator or 'every client'} evaluates"
@@ -302,7 +305,7 @@ def _of_evaluation(plan: Plan, client: str) -> Verdict:
 
 NO_TERMS = Terms()
 NO_REASON = "by its own terms"
-"""What a coordinator hears of any refusal: not whether they are its options' or its site's."""
+"""The coordinator cannot tell from this whether options or the site's policy refused."""
 
 
 # --- settings ----------------------------------------------------------------------
@@ -311,17 +314,17 @@ STATE_GONE = (
     "this client took part in this run before, and its state is gone: what it spent then is in its "
     "ledger (--ledger), which still holds it to the plan's budget"
 )
-"""What its data holder has to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
     """What a client has from its kit, its script and its own settings.
 
-    `rows` are those of sparse tensors that its data touches; `records` is the public number that it
-    counts by, None for the plan's or how many it has. `initial` is the digest of the file of
-    version 0 that it was given, as a plan has it, or empty. `values` are digests of its tensors'
-    initial values, by name: it tells those of the tensors that a plan freezes.
+    Args:
+        rows: by sparse tensor, the rows that its data touches.
+        records: the public number of records that it counts by; None for the plan's, or its own.
+        initial: digest of the file of version 0 that it was given, or empty.
+        values: by tensor, the digest of the initial values; sent for tensors that a plan freezes.
     """
 
     name: str
@@ -340,36 +343,37 @@ class MemberSettings:
             )
 
     def make_join(self, pinned: Pinned | None, groups: tuple[str, ...]) -> Join:
-        """The `Join` of a client: its model, and the groups that it contributes to."""
+        """Makes the request to join, with the model and the groups that it contributes to."""
         if pinned is None:
             return Join(self.name, self.schema)
         some = () if groups == pinned.plan.groups else groups
         return Join(self.name, self.model(pinned.plan), some, pinned.run.id)
 
     def make_join_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
-        """The `Join` to a plan that freezes tensors, with the digests of these.
+        """Makes the request to join a plan that freezes tensors, with these tensors' digests.
 
         Args:
-            asked: what it said before.
+            asked: the request without digests.
+
         Raises:
             ConfigError, PlanRefused: the plan is unsound, or cannot carry the model.
-            TermsRefused: it is not as this client insists.
-            WrongRun: it is not that of this client's run, or not the one that it agreed to.
-            Malformed: nobody has to join again.
+            TermsRefused: the plan does not keep to this client's terms.
+            WrongRun: the plan is not that of this client's run, or not the one that it agreed to.
+            Malformed: the coordinator has no reason to ask again.
         """
         if pinned is not None:
             raise WrongRun("the coordinator has another run than this client takes part in")
-        self._check_terms(proposed.plan)  # before a plan learns which values are here
+        self._check_terms(proposed.plan)  # before any digest of a value is sent
         model = self.model(Plan.from_text(proposed.plan))
         if asked.schema.valued or not model.valued:
             raise Malformed("the coordinator asks for frozen values twice, or for none")
         return Join(self.name, model)
 
     def model(self, plan: Plan) -> Schema:
-        """Its model under a plan: with digests of the tensors that all parties must have alike.
+        """Returns its model under a plan, with digests of the tensors that the plan freezes.
 
         Raises:
-            PlanRefused: the plan cannot carry it.
+            PlanRefused: the plan cannot carry the model.
         """
         if not plan.section.frozen:
             return self.schema
@@ -382,26 +386,27 @@ class MemberSettings:
         return self.schema.with_values({spec.name: self.values[spec.name] for spec in frozen})
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """Warns its data holder before anything leaves: of what is public, of next to no privacy.
+        """Returns warnings for the data holder: what is published, and if privacy is very weak.
 
-        A budget of its own limits the second, whatever the plan says.
+        A client with a budget of its own needs no warning of weak privacy.
         """
         public = () if self.name == plan.evaluator else describe_public(plan.section, self.records)
         weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
         return (*public, *weak)
 
     def agree(self, welcome: Welcome, pinned: Pinned | None, out: Outbox) -> None:
-        """Accepts the run that this client takes part in, and its coordinator's account of it.
+        """Accepts a run, and what the coordinator knows of this client.
 
-        `pinned` is the run on record here, None before it takes part in any.
+        `pinned` is the run on record here; None before the client takes part in one.
 
         Raises:
-            WrongRun: it is another run, founded on another file than this client was given, or of
-                another plan than it agreed to.
-            DamagedStore: it has sent more than is on record here.
-            WrongShape: a new run trains another model than its own.
-            TermsRefused: the plan is not as this client insists.
-            PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
+            WrongRun: it is another run, is founded on another file than this client was given, or
+                has another plan than the client agreed to.
+            DamagedStore: the client has sent more than is on record here.
+            WrongShape: a new run trains another model than the client's.
+            TermsRefused: the plan does not keep to this client's terms.
+            PlanRefused: the plan counts by public numbers, and the client has none; and as
+                `check_run`.
         """
         run = welcome.run
         if pinned is None:
@@ -423,8 +428,9 @@ class MemberSettings:
         """Accepts a plan by this client's terms.
 
         Raises:
-            WrongRun: a run with it is founded on another file, or on a plan that nobody agreed to.
-            TermsRefused: the plan is not as this client insists.
+            WrongRun: a run of this plan is founded on another file than this client was given, or
+                the plan is not the one that it agreed to.
+            TermsRefused: the plan does not keep to the terms.
         """
         plan = Plan.from_text(text)
         self.terms.refuse(plan, self.name)

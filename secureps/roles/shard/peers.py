@@ -280,7 +280,6 @@ class _Fetch:
 
     @property
     def task(self) -> GatherState:
-        """The task that makes a file of all blocks."""
         at = self.order.group, self.order.version
         keys = tuple(state_key(*at, block) for block in self.copies)
         return GatherState(self.order, self.blocks, keys, self.epoch)
@@ -302,7 +301,6 @@ class Fetcher:
     # --- orders -------------------------------------------------------------------
 
     def recover(self, step: Step, order: Commit) -> None:
-        """Makes a version again that the disk lost."""
         if (key := (order.group, order.version, 0)) not in self._under_way:
             fetch = self._under_way[key] = _Fetch(order, self.state.own(order.group))
             self._go_on(step, fetch)
@@ -389,11 +387,9 @@ class Fetcher:
                 self._go_on(step, fetch)
 
     def is_waiting_for(self, ask: GetBlock) -> bool:
-        """Whether this shard waits for a block's state."""
         return any(self._waiting(ask))
 
     def take_block(self, step: Step, ask: GetBlock) -> None:
-        """Notes that a block's state has come."""
         for fetch in self._waiting(ask):
             fetch.waiting.discard(ask.block)
             self._go_on(step, fetch)
@@ -481,7 +477,6 @@ class _Gathering:
 
     @property
     def whole(self) -> bool:
-        """Whether the noise of all blocks is here."""
         return self.here.issuperset((*self.own, *self.copies))
 
 
@@ -519,7 +514,6 @@ class NoiseCopies:
 
     @property
     def _wanted(self) -> bool:
-        """Whether shards add noise."""
         return self.state.pinned.plan.noisy_shards
 
     def _ask(self, step: Step, gathering: _Gathering, blocks: dict[int, set[str]]) -> None:

@@ -603,7 +603,7 @@ class Shard:
     def _ask_for_damaged(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]
     ) -> None:
-        """Forgets damaged payloads, because known ones are not accepted, and asks for them again."""
+        """Forgets damaged payloads, since known ones are not accepted, and asks for them again."""
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)

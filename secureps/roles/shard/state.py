@@ -1,10 +1,9 @@
-"""What a shard knows: the fold of its journal, and where its payloads lie.
+"""A shard's state, which is the fold of its journal, and the tasks of its worker.
 
-`ShardState.apply` takes one record; nothing else changes this state.
-
-The work that a shard's machine hands out, and the errors that say what it lacks.
-
-What a shard's process may hold of its versions, and whether that is enough for a run.
+ShardState   only `apply` changes it
+keys         names of payloads in the shard's stores
+tasks        work for the shard's worker, and the errors that say what was damaged
+Limit        how much memory the process may use for versions
 """
 
 from __future__ import annotations
@@ -34,16 +33,21 @@ from secureps.roles.machine import Halt, Record
 from secureps.roles.pinned_run import Pinned, demand_founded
 
 UNSETTLED = 8
-"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
+"""Unsettled submissions of a client and group that a shard keeps, beyond two checkpoints' worth."""
 
 
 @dataclass(slots=True)
 class ShardGroup:
-    """What a shard holds of one group: sums and sums of keys by cohort, states by version.
+    """What a shard holds of one group, for the blocks that are placed here.
 
-    They are of the blocks that are placed here since the placement of this `epoch`, after which
-    files of its versions are named; 0: since the shard came. `coming` is the committed version of
-    the blocks that the coming placement gives it.
+    Args:
+        committed: the committed version.
+        keep: the oldest version to keep.
+        sums, keys: sums and sums of keys, by cohort.
+        states: by version.
+        epoch: of the placement since which the shard has these blocks; part of the names of its
+            state files. 0: since the shard came.
+        coming: the committed version of the blocks that the coming placement gives the shard.
     """
 
     committed: int = -1
@@ -56,14 +60,14 @@ class ShardGroup:
 
     @classmethod
     def after_move(cls, made: Prepared) -> ShardGroup:
-        """Of other blocks than before: nothing is here but this version of them."""
+        """Makes the state after a move, which has only this version of the new blocks."""
         states = {made.version: replace(made, epoch=0)}
         return cls(made.version, made.version, states=states, epoch=made.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFold:
-    """The state of a shard, but for the run and its roster."""
+    """The state of a shard, without the run and its roster."""
 
     incarnation: int
     spooled: dict[BlockName, BlockHeader]
@@ -72,7 +76,7 @@ class ShardFold:
 
 
 class ShardState:
-    """Everything of one shard that survives a restart; `name` is the shard's."""
+    """Everything of one shard that survives a restart."""
 
     def __init__(self, name: str) -> None:
         self.incarnation = 0
@@ -121,7 +125,7 @@ class ShardState:
         self._groups, self._sequences = known.groups, known.sequences
 
     def _place(self, record: RunPinned) -> None:
-        """The run, or again by newer placements: what is of other blocks than now goes."""
+        """Takes the run, or newer placements; drops what belongs to blocks of other shards."""
         before, self._pinned = self._pinned, Pinned.of(record)
         taken, moved = dict[str, set[int]](), set[str]()
         for name in self._pinned.plan.all_groups:
@@ -134,13 +138,13 @@ class ShardState:
         self._drop(list(dict.fromkeys(past)))
 
     def _move(self, group: str, before: Pinned) -> bool:
-        """Follows newer placements; whether the group's blocks here are others now."""
+        """Follows newer placements for a group; returns whether its blocks here have changed."""
         made, own = self._groups[group].coming, self.own(group)
         moved = before.placement.blocks_of(group, self._name) != own
         ready = before.coming is not None and before.coming.blocks_of(group, self._name) == own
         if moved and made is not None and ready:
             self._groups[group] = ShardGroup.after_move(made)
-        elif moved:  # it holds none, or its disk lost them: then the coordinator tells it of them
+        elif moved:  # it holds no blocks now; or lost them, and the coordinator tells it of them
             self._groups[group] = ShardGroup(epoch=self.pinned.placement.epoch)
         elif made is not None and made.epoch != self.epoch:
             self._groups[group].coming = None
@@ -199,76 +203,69 @@ class ShardState:
 
     @property
     def is_apart(self) -> bool:
-        """Whether it knows its run, and is none of the shards that blocks are placed on."""
+        """Whether the run is known, and none of its blocks are placed here."""
         return self._pinned is not None and self._name not in self._pinned.shards
 
     @property
     def reached(self) -> tuple[GroupVersion, ...]:
-        """The committed version of each group of which there is one."""
+        """The committed version of each group that has one."""
         known = self._groups.items()
         return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
 
     @property
     def epoch(self) -> int:
-        """The epoch of the newest placement that it knows; 0 before the run is known."""
+        """The epoch of the newest known placement; 0 before the run is known."""
         return 0 if self._pinned is None else self._pinned.epoch
 
     @property
     def held(self) -> tuple[CohortName, ...]:
-        """The newest cohort of each group of which there are sums."""
+        """The newest cohort with sums, of each group that has one."""
         newest = (held.sums[max(held.sums)].cohort for held in self._groups.values() if held.sums)
         return tuple(CohortName(c.group, c.number, cohort_digest(self.run, c)) for c in newest)
 
     @property
     def opened_by_holder(self) -> bool:
-        """Whether sums are opened by a holder, and come back opened."""
+        """Whether a key holder decrypts the sums and sends them back."""
         return self.pinned.plan.opening is Opening.HOLDER
 
     @property
     def opened_by_key_sum(self) -> bool:
-        """Whether this shard opens sums itself, with what a committee of holders gives."""
+        """Whether this shard opens sums itself, with a sum of keys from a committee."""
         return self.pinned.plan.opening is Opening.COMMITTEE
 
     def group(self, group: str) -> ShardGroup:
-        """What is held of a group; Malformed if there is none of that name."""
+        """Returns what this shard holds of a group; Malformed if there is no such group."""
         if group not in self._groups:
             raise Malformed(f"no group is called {group!r}")
         return self._groups[group]
 
     def summed(self, group: str, cohort: int) -> records.SumsMade | None:
-        """The sums of a cohort; None if none are on record, or there is no such group."""
+        """Returns the sums of a cohort; None if none are on record, or there is no such group."""
         held = self._groups.get(group)
         return None if held is None else held.sums.get(cohort)
 
     def is_over(self, group: str, cohort: int) -> bool:
-        """Whether a later cohort of a group is on record: its cohorts come one after another."""
+        """Whether a later cohort is on record, so that this one, or its sum, is past."""
         held = self._groups.get(group, ShardGroup())
         later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
         return cohort <= max(later, default=-1)
 
     def own(self, group: str) -> tuple[int, ...]:
-        """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
+        """Returns the blocks of a group that are placed here; Malformed if there is none."""
         self.group(group)
         return self.pinned.placement.blocks_of(group, self._name)
 
     def coming(self, group: str) -> tuple[int, ...]:
-        """The blocks that the coming placement gives it; empty where none move."""
+        """Returns the blocks that the coming placement gives this shard; empty if none move."""
         coming = self.pinned.coming
         return () if coming is None else coming.blocks_of(group, self._name)
 
     def others(self, group: str, block: int) -> tuple[str, ...]:
-        """The other shards that hold a block."""
         held = self.pinned.placement.holders(group, block)
         return tuple(shard for shard in held if shard != self._name)
 
-    def delta_span(self, group: str) -> int:
-        """Over how many versions clients pull differences of a group's blocks; 0 for none."""
-        layout, own = self.pinned.layout.group(group), self.own(group)
-        deltas = [block_delta(self.pinned.plan, layout, block) for block in own]
-        return max((delta.behind for delta in deltas if delta is not None), default=0)
-
     def base_version(self, ask: GetBlock) -> int | None:
-        """The version on record since which a block's differences are to be served, if any is."""
+        """Returns the version that a block's differences are served from; None: the whole block."""
         layout, place = self.pinned.layout.group(ask.group), self.own(ask.group).index(ask.block)
         delta = block_delta(self.pinned.plan, layout, ask.block)
         states, most = self.group(ask.group).states, 0 if delta is None else delta.behind
@@ -280,7 +277,7 @@ class ShardState:
         return None
 
     def submissions(self) -> tuple[SubmissionId, ...]:
-        """Those of which blocks are spooled, sorted."""
+        """Returns the submissions that have spooled blocks, sorted."""
         return tuple(
             sorted(
                 SubmissionId(client, group, sequence)
@@ -290,11 +287,11 @@ class ShardState:
         )
 
     def next_sequence(self, client: str, group: str) -> int:
-        """The sequence after all of a client's of which blocks are spooled; 0 if none are."""
+        """Returns the sequence after a client's newest with spooled blocks; 0 if there is none."""
         return max(self._sequences.get((client, group), {}), default=-1) + 1
 
     def unsummed(self, client: str, group: str) -> frozenset[int]:
-        """Sequences of a client of which blocks are spooled, but for those in kept sums."""
+        """Returns a client's sequences that have spooled blocks, and are in no kept sum."""
         summed = {
             member.id.sequence
             for made in self.group(group).sums.values()
@@ -304,22 +301,21 @@ class ShardState:
         return frozenset(self._sequences.get((client, group), {})) - summed
 
     def committed_submissions(self, group: str) -> frozenset[SubmissionId]:
-        """The submissions in committed versions whose sums are kept."""
+        """Returns the submissions in committed versions whose sums are kept."""
         held = self.group(group)
         numbers = {state.cohort for v, state in held.states.items() if v <= held.committed}
         cohorts = (made.cohort for number, made in held.sums.items() if number in numbers)
         return frozenset(member.id for cohort in cohorts for member in cohort.members)
 
     def surplus(self, header: BlockHeader) -> tuple[SubmissionId, ...]:
-        """A client's oldest submission, if more are here than anybody settles.
+        """Returns a client's oldest submission if too many are here, but never the newest one.
 
-        Otherwise blocks that nobody settles would fill the disk. It is never the one that has just
-        come: should one that went be wanted after all, it is missing, and its client sends it
-        again.
+        Otherwise blocks that are never settled would fill the disk. If the submission is needed
+        after all, it is missing, and its client sends it again.
         """
         most = UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every
         if len(self._sequences.get((header.author, header.group), {})) <= most:
-            return ()  # without a look at all members of the sums that are kept
+            return ()  # cheap, because `unsummed` looks at all members of the kept sums
         kept = self.unsummed(header.author, header.group)
         if len(kept) <= most:
             return ()
@@ -327,7 +323,7 @@ class ShardState:
         return (SubmissionId(header.author, header.group, oldest),)
 
     def work_of(self, group: str, version: int) -> MakeState | StepState | None:
-        """The work that made a version, to be done again; None if what it needs is gone."""
+        """Returns the task that made a version, to do it again; None if its payloads are gone."""
         state = self.group(group).states.get(version)
         if state is None:
             return None
@@ -350,14 +346,14 @@ class ShardState:
             header.block: header
             for header in list(self.spooled.values())
             if (header.purpose, header.group) == (FOUNDING, group)
-            and wanted.get(header.block) == header.digest  # of its values, as the state's is
+            and wanted.get(header.block) == header.digest  # both are digests of the values
         }
         if len(found) != len(wanted):
             return None
         return MakeState(group, tuple(found[block].key for block in wanted))
 
     def founded_state(self, group: str, receipt: Receipt | None) -> Prepared | None:
-        """Version 0, if it was made of this model (None: the plan's), or is final by now."""
+        """Returns version 0 if it was made of this model (None: the plan's) or is committed."""
         held = self.group(group)
         state = held.states.get(0)
         if state is None or receipt is None or held.committed >= 0:
@@ -365,7 +361,7 @@ class ShardState:
         return state if state.blocks == self.founding_digests(group, receipt) else None
 
     def founding_digests(self, group: str, receipt: Receipt) -> tuple[bytes, ...]:
-        """Those of the own blocks of a founding model; Malformed if it is another group's."""
+        """Returns a founding model's digests of own blocks; Malformed if it is another group's."""
         blocks = self.pinned.layout.group(group).blocks
         if receipt.id.group != group or len(receipt.blocks) != blocks:
             raise Malformed(f"{receipt.id}: {group} has {blocks} blocks, and is founded whole")
@@ -374,7 +370,7 @@ class ShardState:
     def keys(
         self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]
     ) -> tuple[str, ...] | None:
-        """Spool keys of a submission's own blocks, or None if one is missing or differs."""
+        """Returns the spool keys of a submission's blocks; None if one is missing or differs."""
         own = self.own(id.group)
         if len(digests) != len(own):
             raise Malformed(f"{id}: {len(digests)} digests, {self._name} holds {len(own)} blocks")
@@ -386,12 +382,12 @@ class ShardState:
         return tuple(h.key for h in headers if h is not None)
 
     def block_key(self, id: SubmissionId, block: int) -> str | None:
-        """The spool key of a block of an update; None if it is not here."""
+        """Returns the spool key of an update's block; None if it is not here."""
         header = self.spooled.get((UPDATE, id.client, id.group, id.sequence, block))
         return None if header is None else header.key
 
     def lacking(self, cohort: Cohort) -> tuple[SubmissionId, ...]:
-        """Members of a cohort of whom not every own block is here."""
+        """Returns the members of a cohort for which blocks are missing here."""
         own = self.own(cohort.group)
         ids = (member.id for member in cohort.members)
         return tuple(id for id in ids if any(self.block_key(id, b) is None for b in own))
@@ -399,7 +395,7 @@ class ShardState:
     def opened_keys(
         self, cohort: Cohort, digests: tuple[bytes, ...] | None
     ) -> tuple[str, ...] | None:
-        """Keys of a cohort's opened sums of own blocks; None if one is missing or differs."""
+        """Returns the keys of a cohort's opened sums; None if one is missing or differs."""
         own = self.own(cohort.group)
         found = {
             header.block: header
@@ -414,11 +410,10 @@ class ShardState:
         return tuple(found[b].key for b in own)
 
 
-# --- under which keys a shard's payloads lie, and of what a payload is -------------
-
+# --- keys --------------------------------------------------------------------------
 
 BlockName = tuple[str, str, str, int, int]
-"""(purpose, author, group, sequence, block): one payload, for ever."""
+"""(purpose, author, group, sequence, block): never names two payloads."""
 
 
 def block_name(header: BlockHeader) -> BlockName:
@@ -431,39 +426,39 @@ def name_under(key: str) -> BlockName:
 
 
 def submission_of(name: BlockName) -> SubmissionId | None:
-    """The submission that a block is part of; None for an opened sum."""
+    """Returns the submission that a block is part of; None for an opened sum."""
     purpose, author, group, sequence, _ = name
     return None if purpose == OPENED else SubmissionId(author, group, sequence)
 
 
 def sum_key(group: str, cohort: int, block: int) -> str:
-    """Where a shard keeps the ciphertext sum of a block of a cohort."""
+    """Returns the key of the ciphertext sum of a block of a cohort."""
     return f"sum/{group}/{cohort}/{block}"
 
 
 def noise_key(group: str, cohort: int, block: int, about: bytes) -> str:
-    """Where it keeps what shards add to that sum themselves, sealed.
+    """Returns the key of the sealed noise that shards add to that sum.
 
     Args:
-        about: the `cohort_digest`. Noise of another cohort of that number would be the same in two
-            sums, and cancel in their difference.
+        about: the `cohort_digest`. If two cohorts of one number had the same noise, it would cancel
+            in the difference of their sums.
     """
     return f"{sum_key(group, cohort, block)}/noise/{about.hex()}"
 
 
 def cohort_under(key: str) -> tuple[tuple[str, int], str | None]:
-    """The (group, cohort) of a sum's key; for noise also what it is about, in hex."""
+    """Returns the (group, cohort) of a sum's key, and for noise the cohort's digest in hex."""
     _, group, number, _, *noise = key.split("/")
     return (group, int(number)), noise[-1] if noise else None
 
 
 def state_key(group: str, version: int, block: int) -> str:
-    """Where a shard finds a block's values and optimizer, its own or fetched from another."""
+    """Returns the key of a block's values and optimizer state, own or from another shard."""
     return f"state/{group}/{version}/{block}"
 
 
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
-    """Where a shard's worker finds a published block, or its differences `since` a version."""
+    """Returns the key of a published block, or of its differences `since` a version."""
     return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
 
 
@@ -472,7 +467,7 @@ def model_key(group: str, version: int, block: int, since: int | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class MakeState(Task):
-    """Makes version 0 of a group's own blocks, from these spool keys (or from the plan's file)."""
+    """Makes version 0 of a group's own blocks from these spool keys; None: from the plan's file."""
 
     group: str
     keys: tuple[str, ...] | None
@@ -480,11 +475,10 @@ class MakeState(Task):
 
 @dataclass(frozen=True, slots=True)
 class GatherState(Task):
-    """Makes a version's state file of these blocks, with the digests that the order names, if any.
+    """Makes a version's state file of these blocks, with the digests of the order if it has some.
 
-    It is made of `copies`, spool keys of what other shards gave, and of what is on record here; a
-    version that is not on record, and has no copies, comes from a part of a checkpoint. `epoch` is
-    the coming placement's, if the file is for that.
+    The blocks come from `copies` (spool keys of other shards' blocks) and from versions on record
+    here, or else from a checkpoint's part. `epoch` is the coming placement's if the file is for it.
     """
 
     order: Commit
@@ -495,7 +489,7 @@ class GatherState(Task):
 
 @dataclass(frozen=True, slots=True)
 class DrawNoise(Task):
-    """Draws and seals the noise of these blocks of a cohort, but for what lies there already."""
+    """Draws and seals the noise of these blocks of a cohort, except noise that is on the disk."""
 
     cohort: Cohort
     blocks: tuple[int, ...]
@@ -511,10 +505,10 @@ class SumCohort(Task):
 
 @dataclass(frozen=True, slots=True)
 class StepState(Task):
-    """Opens, averages and steps.
+    """Opens the sums, averages, and steps the optimizer.
 
-    `opened` are spool keys of opened sums, None unless a holder decrypts them; `key` is the sum of
-    the members' one-time keys, int32 little-endian, None unless a committee gives it.
+    `opened` are spool keys of sums that a holder decrypted. `key` is the sum of the members'
+    one-time keys (int32, little-endian), which a committee gave.
     """
 
     cohort: Cohort
@@ -523,7 +517,7 @@ class StepState(Task):
 
 
 class PayloadsDamaged(DamagedStore):
-    """Raised where the payloads under these spool keys are gone or damaged, and may come again."""
+    """Raised if payloads under these spool keys are gone or damaged; they may be sent again."""
 
     def __init__(self, keys: frozenset[str]) -> None:
         super().__init__(f"gone or damaged: {', '.join(sorted(keys))}")
@@ -531,11 +525,11 @@ class PayloadsDamaged(DamagedStore):
 
 
 class NoiseDamaged(DamagedStore):
-    """Raised where noise that a cohort's sum is to have is gone or damaged."""
+    """Raised if noise for a cohort's sum is gone or damaged."""
 
 
 class ComingDamaged(DamagedStore):
-    """Raised where these groups' files for the coming placement are damaged."""
+    """Raised if these groups' files for the coming placement are damaged."""
 
     def __init__(self, groups: tuple[str, ...]) -> None:
         super().__init__(f"files for the coming placement are damaged: {', '.join(groups)}")
@@ -543,7 +537,7 @@ class ComingDamaged(DamagedStore):
 
 
 class DoesNotOpen(Refused):
-    """Raised when a sum of keys does not open these ciphertexts; another set of shares may."""
+    """Raised if a sum of keys does not open these ciphertexts; another set of shares may."""
 
 
 # --- memory limit ------------------------------------------------------------------
@@ -551,16 +545,16 @@ class DoesNotOpen(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Bytes that a shard's process may hold of versions (None: all), and the threads that work."""
+    """Bytes of versions that a shard's process may hold (None: no limit), and its threads."""
 
     memory: int | None = None
     threads: int = 1
 
     def room(self, name: str, pinned: Pinned) -> int | None:
-        """Bytes for a version that is made by the shard of this name; None if there is no limit.
+        """Returns the bytes for making a version on the shard of this name; None for no limit.
 
         Raises:
-            ConfigError: it is too little.
+            ConfigError: the limit is too low.
         """
         if self.memory is None:
             return None

@@ -12,12 +12,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import GroupState, Members, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import status
-from tests.kits.roles_kit import (
-    SPARE,
-    World,
-    collecting,
-    state_of,
-)
+from tests.kits.roles_kit import SPARE, World, collecting, state_of
 
 PAUSE, GO_ON, CHECKPOINT = Act("pause"), Act("go-on"), Act("checkpoint")
 OUT, BACK = Act("leave-out", "c1"), Act("take-back", "c1")

@@ -7,23 +7,11 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import (
-    Conflict,
-    Malformed,
-    NotReady,
-    SecurepsError,
-    UnknownParty,
-    WrongRun,
-)
+from secureps.errors import Conflict, Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.messages import orders, records, requests
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
-from secureps.messages.submission import (
-    FOUNDING,
-    Cohort,
-    Held,
-    opening_digest,
-)
+from secureps.messages.submission import FOUNDING, Cohort, Held, opening_digest
 from secureps.roles.holder.bfv import OpenSum, SumOpened, received_key
 from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.machine import (
