@@ -170,7 +170,6 @@ def find_crossing(points: Sequence[Point], target: float, hold: int) -> float | 
 
 
 def section_of(scenario: Scenario) -> StudySection:
-    """The scenario's study; ConfigError if it has none."""
     if scenario.section.study is None:
         raise ConfigError(f"{scenario.section.name} has no section [study]: nothing is compared")
     return scenario.section.study
@@ -247,7 +246,6 @@ def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
 
 
 def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
-    """The rule of a candidate; None if it is the plan's."""
     if candidate.rule is None:
         return None
     return variant_of(study, candidate).rules[candidate.rule]
@@ -395,7 +393,6 @@ class StudyResults:
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
-        """Lists (virtual seconds, score) by variant and seed."""
         return {
             variant.name: [
                 [(point.seconds, point.score) for point in outcome.points]
@@ -469,7 +466,6 @@ def _row_cells(study: StudySection, row: Row) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """The table for a terminal, which may be narrow."""
     title = f"virtual seconds to {study.measure} {study.target:g}; times sooner than "
     heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
     lines = [
@@ -480,7 +476,6 @@ def table(study: StudySection, rows: Sequence[Row]) -> Table:
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    """The table in Markdown."""
     heads = (
         "rule",
         "tuned",

@@ -233,7 +233,6 @@ class RunFolder:
 
     @property
     def rulers(self) -> tuple[Path, ...]:
-        """The state folders of the coordinator and of its standby, if it has one."""
         standby = self.state(STANDBY)
         return (self.state(COORDINATOR), *((standby,) if standby.is_dir() else ()))
 

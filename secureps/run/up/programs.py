@@ -304,7 +304,6 @@ def open_spawner(
 
 
 def imports_of_all(plan: Plan) -> Iterator[str]:
-    """The modules that every party imports."""
     yield from (*_SERVERS, *_OPENING[plan.opening])
     if plan.section.privacy is not None:
         yield "secureps.privacy.accountant"

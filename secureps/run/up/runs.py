@@ -287,9 +287,7 @@ def log(
     played = follow and is_claimed(folder.root)
     yield from deque(news(played), tail)
     while played:
-        played = is_claimed(
-            folder.root
-        )  # checked before the read, so that the last read misses nothing
+        played = is_claimed(folder.root)  # before the read, so that the last one misses nothing
         yield from news(played)
         if played:
             pause(PAUSE)

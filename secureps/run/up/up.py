@@ -290,7 +290,6 @@ def _warn_if_undrawn(drawing: Callable[[], object], warn: Callable[[str], None])
 
 
 def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
-    """Checks the script's model against the plan (ScriptFailed, ConfigError or PlanRefused)."""
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
         made, kinds = script.look()
@@ -344,7 +343,6 @@ def _write_models(
 
 
 def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
-    """The newest totals of a plan's sums, by tensor."""
     members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
         spec.name: Total.of(model.tensors[spec.name], members.get((group.name, version)))

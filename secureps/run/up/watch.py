@@ -509,7 +509,6 @@ class Watch:
 
 
 def read_version_0(folder: RunFolder) -> dict[str, Any]:
-    """Reads version 0 of every group; empty if the first checkpoint does not have it."""
     with suppress(SecurepsError):
         model = read_model(checkpoint_path(folder.checkpoints, 0))
         if not any(model.versions.values()):
