@@ -173,7 +173,6 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
 def list_unknown(
     plan: Plan, clients: FederationSection | None, permit: Permit, sized: bool
 ) -> tuple[str, ...]:
-    """Lists the facts of a plan that are unknown, and the options that would tell them."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
@@ -654,7 +653,6 @@ def site_record(verdicts: tuple[Verdict, ...]) -> dict[str, Any]:
 
 
 def forbids_script(verdicts: tuple[Verdict, ...]) -> bool:
-    """Whether the site does not allow the plan's script."""
     return any(each.key == "scripts" and each.objection for each in verdicts)
 
 

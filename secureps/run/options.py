@@ -78,7 +78,6 @@ PassphraseFd = Annotated[
 
 
 def open_passphrases(descriptor: int | None, new: bool = False) -> Passphrases:
-    """Reads the passphrase of `--passphrase-fd`."""
     from secureps.store.kit_files import Passphrases
 
     return Passphrases(descriptor, new)

@@ -61,7 +61,6 @@ class StatusClient:
         )
 
     def status(self) -> Status:
-        """The run's status; Unreachable if the coordinator does not answer."""
         reply = self._ask(COORDINATOR, AskStatus())
         assert isinstance(reply, Status)
         return reply

@@ -1,20 +1,20 @@
 """`secureps study`: compares rules by the virtual time to a target, over several seeds.
 
-    OUT/study.json     the study: only the same study goes on in this folder
+    OUT/study.json     the study: only the same study continues in this folder
     OUT/trials/        the result of each trial, written when it ends
     OUT/table.md       a row per rule
     OUT/study.png      scores over virtual time
 
-A trial is a scenario under one rule until its model is good enough. It is played in the clear:
-under a cipher it comes to the same models at the same virtual times, which a comparison checks on
-the first versions. Where bytes take time, those of the plan's own cipher do; and unless versions
-are compared, that cipher is played.
+A trial plays a scenario under one rule until its model is good enough. Trials are played in the
+clear, because a cipher gives the same models at the same virtual times; a comparison checks this on
+the first versions. If bytes take time, the time is that of the plan's cipher; without a comparison
+the trial is played under that cipher.
 
-Tuning is the same for every rule: all its candidates under one seed, one after another, each
-given up once it is later than the best before it; then the soonest under seeds that tuning has
-not seen.
+Tuning is the same for every rule: its candidates are tried one after another under one seed, and
+each is given up once it is later than the best one so far. The best is then played under seeds that
+tuning has not seen.
 
-Workers are processes that play the trials; none outlives the process that began it.
+Worker processes play the trials; none outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ from secureps.wording import counted, suggest
 PLAIN = "plain"
 
 ENDLESS = 1 << 30
-"""Versions of a plan that the target ends, or the clock."""
+"""The number of versions of a trial, which the target or the clock ends."""
 
 CHECKPOINT_EVERY = 20
-"""Versions of a trial between two checkpoints: what is in none is kept by shards and clients."""
+"""Versions of a trial between two checkpoints; shards and clients keep what is in none yet."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The score of the newest model at a time of the virtual clock.
+    """The score of the newest model at a virtual time.
 
     Args:
-        seconds: since the first model was there, whose sender no rule chooses.
-        version: of the group that has made most.
+        seconds: since version 0, which does not depend on the rule.
+        version: the highest one of all groups.
     """
 
     seconds: float
@@ -85,7 +85,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings for a variant; None: as in its plan. `rule` is an index into its rules."""
+    """Settings for a variant; None means as in its plan. `rule` is an index into its rules."""
 
     variant: str
     rule: int | None = None
@@ -94,7 +94,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The candidate in words, which also name a file."""
+        """The candidate's name, also in file names."""
         parts = (
             self.variant,
             None if self.rule is None else str(self.rule + 1),
@@ -106,10 +106,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate under a seed; given up after `limit` virtual seconds without the target.
+    """A candidate under a seed, which is given up after `limit` virtual seconds.
 
-    Without a limit it is a comparison: the candidate's first versions are made in the clear and
-    under the plan's own cipher.
+    Without a limit it is a comparison of the candidate's first versions in the clear and under the
+    plan's own cipher.
     """
 
     candidate: Candidate
@@ -128,7 +128,8 @@ class Outcome:
 
     Args:
         reached: virtual seconds to the target; None if it was not reached.
-        points: all judgements; cpu: seconds that this machine spent.
+        points: all scores.
+        cpu: seconds of this machine.
     """
 
     reached: float | None
@@ -147,7 +148,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Likeness:
-    """The result of a comparison: whether model (bit for bit) and virtual time are the same."""
+    """The result of a comparison: whether models (bit for bit) and virtual times are the same."""
 
     model: bool
     seconds: bool
@@ -159,7 +160,7 @@ Result = Outcome | Likeness
 
 
 def find_crossing(points: Sequence[Point], target: float, hold: int) -> float | None:
-    """The first time from which `hold` scores in a row are at least `target`."""
+    """Finds the first time from which `hold` scores in a row are at least `target`."""
     streak = 0
     for index, point in enumerate(points):
         streak = streak + 1 if point.score >= target else 0
@@ -169,7 +170,6 @@ def find_crossing(points: Sequence[Point], target: float, hold: int) -> float | 
 
 
 def section_of(scenario: Scenario) -> StudySection:
-    """The scenario's study; ConfigError if it has none."""
     if scenario.section.study is None:
         raise ConfigError(f"{scenario.section.name} has no section [study]: nothing is compared")
     return scenario.section.study
@@ -178,10 +178,9 @@ def section_of(scenario: Scenario) -> StudySection:
 def make_plan(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """Makes a candidate's plan (PlanRefused), without an evaluation that none of its versions has.
+    """Makes a candidate's plan (PlanRefused), without an evaluation that comes after its versions.
 
-    Args:
-        sealed: under the plan's cipher; else in the clear (default: as trials are).
+    `sealed`: under the plan's cipher, or in the clear; None: as trials are played.
     """
     study, plan = section_of(scenario), scenario.plans[candidate.variant]
     rule, own = rule_of(study, candidate), plan.section.cipher
@@ -200,7 +199,7 @@ def make_plan(
 
 
 def is_compared(scenario: Scenario, variant: VariantSection) -> bool:
-    """Whether a variant has an encrypted self to compare: if its plan encrypts, and allows it."""
+    """Whether a variant is compared with its encrypted self, as its plan and rules allow it."""
     section = scenario.plans[variant.name].section
     rules = variant.rules or [group.rule for group in section.group]
     alone = any(isinstance(rule, AsyncSection) for rule in rules)
@@ -208,7 +207,7 @@ def is_compared(scenario: Scenario, variant: VariantSection) -> bool:
 
 
 def charging_plan(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
-    """The plan whose cipher's bytes take time, where another is played; None where none do."""
+    """The encrypted plan that gives the time of bytes if the clear one is played, or None."""
     variant = variant_of(section_of(scenario), candidate)
     if scenario.delays.bandwidth is None or not is_compared(scenario, variant):
         return None
@@ -247,7 +246,6 @@ def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:
 
 
 def rule_of(study: StudySection, candidate: Candidate) -> RuleSection | None:
-    """The rule of a candidate; None if it is the plan's."""
     if candidate.rule is None:
         return None
     return variant_of(study, candidate).rules[candidate.rule]
@@ -282,7 +280,7 @@ def _play_trial(scenario: Scenario, trial: Trial, limit: float) -> Outcome:
 
 
 def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Point]:
-    """Plays until the target is held, or until it can no longer be reached before the limit."""
+    """Plays until the target is held, or until it cannot be reached before the limit."""
     simulation, own = played.simulation, played.judge
     if own.note:
         raise ConfigError(f"a study needs a script with make_evaluator(settings): {own.note}")
@@ -346,14 +344,15 @@ def _first_versions(
 
 @dataclass(frozen=True)
 class Row:
-    """The results of a variant: of the candidate that tuning chose, under all seeds.
+    """The results of a variant, for the candidate that tuning chose, under all seeds.
 
     Args:
         settings: what tuning chose, in words.
-        seconds: virtual, to the target, of every seed that reached it; sorted.
-        median: over all seeds, one that did not reach it counting as for ever; None: for ever.
-        times: how many times sooner than the baseline, by medians; None if either is for ever.
-        versions, best: made until then, and the best score of a seed; medians.
+        seconds: the sorted virtual times to the target, of the seeds that reached it.
+        median: over all seeds, where a seed that did not reach the target counts as infinite; None
+            if the median is infinite.
+        times: how many times sooner than the baseline, by medians; None if one is infinite.
+        versions, best: the versions until then and the best score, as medians over seeds.
         sealed: whether its encrypted self is the same; None: not compared.
     """
 
@@ -394,7 +393,6 @@ class StudyResults:
         return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def curves(self) -> dict[str, list[list[tuple[float, float]]]]:
-        """(Virtual seconds, score), by variant and seed."""
         return {
             variant.name: [
                 [(point.seconds, point.score) for point in outcome.points]
@@ -438,7 +436,7 @@ def settings(study: StudySection, candidate: Candidate) -> str:
 
 
 def _median_seconds(outcomes: Sequence[Outcome]) -> float:
-    """Seconds to the target; for ever if a middle one is: it has no half."""
+    """The median of seconds to the target; infinite if a middle one is."""
     times = [math.inf if o.reached is None else o.reached for o in outcomes]
     return statistics.median(times)
 
@@ -468,7 +466,6 @@ def _row_cells(study: StudySection, row: Row) -> tuple[str, ...]:
 
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    """The table for a terminal, which may be narrow."""
     title = f"virtual seconds to {study.measure} {study.target:g}; times sooner than "
     heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
     lines = [
@@ -479,7 +476,6 @@ def table(study: StudySection, rows: Sequence[Row]) -> Table:
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    """The table in Markdown."""
     heads = (
         "rule",
         "tuned",
@@ -501,18 +497,18 @@ Course = Generator[Trial, Result, None]
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays the trials that are not played yet, writes table and picture, and returns the rows.
+    """Plays the trials that have no result yet, writes table and picture, and returns the rows.
 
     Args:
         path: a scenario with a study.
-        out: the study's folder (default: runs/NAME-study); one of the same study goes on.
-        workers: trials that are played at once.
+        out: the study's folder (default: runs/NAME-study); the same study continues there.
+        workers: the number of trials that are played at once.
 
     Raises:
-        ConfigError, PlanRefused: the study is not right, the folder has another one, or a trial's
+        ConfigError, PlanRefused: the study is wrong, the folder has another one, or a trial's
             process was killed.
         RuleFailed, TooFew: a trial could not be played to its end.
-        KeyboardInterrupt: after Ctrl-C and SIGTERM; the trials that had ended are kept.
+        KeyboardInterrupt: after Ctrl-C and SIGTERM; finished trials are kept.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
@@ -565,7 +561,7 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
 
 
 def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
-    """Refuses (ConfigError) what would end each trial; where nothing might, no script is run."""
+    """Refuses (ConfigError) plans whose blocks differ in the clear, before every trial fails."""
     first = [next(_candidates(variant)) for variant in own.variant]
     asked = {each: charging_plan(scenario, each, ENDLESS) for each in first}
     plans = {each: plan for each, plan in asked.items() if plan is not None}
@@ -581,7 +577,7 @@ def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
-    """Prints once what the ServerApp settles (or ConfigError, PlanRefused)."""
+    """Runs the ServerApp for each plan, and prints its notes once (ConfigError, PlanRefused)."""
     told = dict[str, None]()
     for plan in scenario.plans.values():
         founding = scenario.founding(plan, own.tuning)
@@ -596,7 +592,7 @@ def _count_trials(scenario: Scenario, own: StudySection, variant: VariantSection
 
 
 def _plan_trials(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
-    """Yields the trials of a variant, one after another; each is sent the last one's result."""
+    """Yields the trials of a variant; the caller sends each result before the next trial."""
     limit, best = own.seconds, (math.inf, math.inf)
     chosen, *others = candidates = tuple(_candidates(variant))
     for candidate in candidates if others else ():
@@ -620,7 +616,7 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
 
 
 class _Workers:
-    """Hands trials to workers, and keeps and tells their results."""
+    """Gives trials to workers, and stores and prints their results."""
 
     def __init__(
         self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
@@ -633,8 +629,8 @@ class _Workers:
         self._count = 0
 
     def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
-        """Runs all courses, one trial of each at a time; workers find kernels in `kernels`."""
-        context = get_context("spawn")  # a fork would copy torch's threads
+        """Runs all courses, one trial of each at a time; `kernels` is the workers' folder."""
+        context = get_context("spawn")  # a fork would lose torch's threads
         workers = min(workers, len(courses))
         self._say(
             f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
@@ -669,7 +665,7 @@ class _Workers:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _next(self, course: Course, last: Result | None) -> Trial | None:
-        """The next trial that no earlier play of the study has done; None at the end."""
+        """The next trial without a stored result; None at the end."""
         try:
             trial = next(course) if last is None else course.send(last)
             while (known := _read(self._trials / f"{trial.name}.json", trial)) is not None:
@@ -744,11 +740,11 @@ def _naming_unreadable(path: Path, advice: str) -> Iterator[None]:
 
 
 GRACE = 5.0
-"""Seconds for a worker to remove its trial's temporary files."""
+"""Seconds for a worker to remove the temporary files of its trial."""
 
 
 def set_up_worker(kernels: Path) -> None:
-    """Sets a worker up to ignore Ctrl-C, after which the main process ends it."""
+    """Sets up a worker: it ignores Ctrl-C, because the main process ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_in(kernels)
@@ -759,7 +755,7 @@ def play_to_end(path: Path, trial: Trial) -> Result:
     try:
         with terminable(Terminated):
             return play(path, trial)
-    except Terminated as ended:  # else the pool would send it as a result, and go on
+    except Terminated as ended:  # the pool would return it as a result, and go on
         os._exit(128 + int(ended.args[0]))
 
 
@@ -774,7 +770,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def ending_workers() -> Iterator[None]:
-    """Ends all workers where a signal or an error ends the block, and with them what they play."""
+    """Ends all workers if a signal or an error ends the block."""
     try:
         yield
     except BaseException:

@@ -132,7 +132,6 @@ class Clicks:
         return weights, vectors
 
     def _drawn(self, party: int, count: int, purpose: int) -> Records:
-        """Draws records of a party; its habits are the same for every purpose."""
         habits, rng = seeded(self.seed, _HABITS, party), seeded(self.seed, purpose, party)
         users = habits.permutation(SEGMENTS)  # its commonest segment first
         topics = habits.choice(TOPICS, TASTES, replace=False)

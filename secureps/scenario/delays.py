@@ -241,13 +241,11 @@ class Links:
         return self._done((shard, None), now, seconds)
 
     def _done(self, queue: Queue, now: float, seconds: float) -> float:
-        """Queues work of so many seconds; returns the seconds until it is finished."""
         done = max(now, self._free.get(queue, now)) + seconds
         self._free[queue] = done
         return done - now
 
     def cut(self, client: str) -> None:
-        """Drops the messages under way on a client's link."""
         self._free.pop((client, True), None)
         self._free.pop((client, False), None)
 

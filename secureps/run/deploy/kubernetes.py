@@ -84,7 +84,6 @@ class Cluster:
     client_image: str | None = None
 
     def address(self, server: str) -> str:
-        """The HOST:PORT at which all parties dial a server."""
         return f"{server}.{self.domain or f'{self.namespace}.svc'}:{GRPC}"
 
     def inside(self, server: str) -> str:
@@ -93,7 +92,6 @@ class Cluster:
 
     @property
     def coordinators(self) -> tuple[str, ...]:
-        """The names of the coordinator and of its standby, if it has one."""
         return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
 
 
@@ -367,7 +365,6 @@ def _alert(name: str, expression: str, minutes: int, urgent: bool, summary: str)
 
 
 def alerts(plan: Plan) -> Iterator[Manifest]:
-    """Yields the alerts for a plan's run."""
     over = "unless on () (secureps_finished == 1)"
     yield _alert(
         "SecurepsCoordinatorUnseen",

@@ -91,7 +91,6 @@ def _read_party(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
 
 
 def fill_options(options: Sequence[str], name: str, index: int) -> list[str]:
-    """Fills in {name} and {index} in the options of one client."""
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
 
 

@@ -139,14 +139,12 @@ def secret(name: str, files: Mapping[str, bytes]) -> Manifest:
 
 
 def shared_maps(name: str, kit: PartyKit) -> list[Manifest]:
-    """Makes a ConfigMap for each folder of the kit's public part."""
     return [
         config_map(f"{name}-{folder or 'public'}", _folder(kit.public, folder)) for folder in SHARED
     ]
 
 
 def volume_claim(name: str, storage: str, storage_class: str | None) -> Manifest:
-    """Makes a claim of storage, without API version and kind."""
     own: Manifest = {"storageClassName": storage_class} if storage_class is not None else {}
     return {
         "metadata": {"name": name},
@@ -239,7 +237,6 @@ def _container(
 
 
 def _escape_dollars(text: str) -> str:
-    """Doubles dollar signs that Kubernetes would interpret."""
     return _FILLED.sub(r"\g<0>\g<0>", text)
 
 
@@ -295,7 +292,6 @@ RETRIES = 100
 
 
 def labels(name: str, component: str) -> dict[str, str]:
-    """The labels of a party's objects; `component` is its role."""
     return selector(name) | {"app.kubernetes.io/component": component}
 
 

@@ -311,7 +311,6 @@ class Supervisor:
 
 
 def _strip_error(line: str) -> str:
-    """The text of a log's line, which may be JSON, without "error: "."""
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(line)
         return f"{told['message']} ({told['fault']} fault)"

@@ -378,7 +378,6 @@ def _draw_text(axes: Any, text: str) -> None:
 
 
 def _choose_unit(most: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """Chooses the largest unit of which `most` is at least two."""
     fitting = [(scale, name) for scale, name in units if most >= 2 * scale]
     return fitting[-1] if fitting else units[0]
 

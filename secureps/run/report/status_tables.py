@@ -133,7 +133,6 @@ def _printable(value: Any) -> Any:
 
 
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
-    """Makes tables of groups, of at most `clients` clients, and of servers."""
     used = memory_used(status.telemetry)
     status = _printable(replace(status, telemetry=()))  # the coordinator may be hostile
     if not status.run:
@@ -176,7 +175,6 @@ def cohort_sizes(status: Status) -> str:
 
 
 def scaling_lines(own: ScalingStatus) -> Iterator[str]:
-    """Says which scaling policy is on, its measurements, and its newest decisions."""
     yield f"scaling by {own.policy}: {own.off or 'on'}"
     if own.loads:
         came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
@@ -229,7 +227,6 @@ def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[T
 
 
 def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
-    """Makes a row for each server; servers of one role with the same trouble share a row."""
     rows = dict[tuple[str, ...], list[str]]()
     for each in servers:
         alone = () if each.trouble else (each.name,)
@@ -274,7 +271,6 @@ def evaluation_parts(own: EvaluationStatus) -> Iterable[Table | Text]:
 
 
 def skip_lines(own: EvaluationStatus) -> Iterator[str]:
-    """Says which versions were not evaluated, with one line for each reason."""
     alike = groupby(own.skipped, lambda each: _NAMES.sub("", each.reason))
     reasons = [list(run) for _, run in alike]
     if earlier := sum(map(len, reasons[:-SKIPS])):
@@ -335,7 +331,6 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options)
 
     def _listed(self, console: Console) -> Iterator[RenderableType]:
-        """Lists the cells of each row below its first cell."""
         heads = [_rich_text(column.header, console) for column in self.columns]
         for first, *cells in zip(*(column.cells for column in self.columns), strict=True):
             yield Text.assemble(heads[0], ": " if heads[0] else "", _rich_text(first, console))

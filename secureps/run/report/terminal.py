@@ -163,7 +163,6 @@ def move_text(move: Move) -> str:
 
 @contextmanager
 def show_moves(console: Console) -> Iterator[Callable[[Move], None]]:
-    """Shows moves in a bar on a terminal, and in lines elsewhere."""
     if not console.is_terminal:
         yield _print_moves(console)
         return

@@ -347,7 +347,6 @@ class Play:
         }
 
     def _failed(self) -> list[str]:
-        """Lists the clients whose scripts failed, without which the run went on."""
         left = self.simulation.left.items()
         return join_alike({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
 

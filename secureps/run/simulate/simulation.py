@@ -254,7 +254,6 @@ class Simulation:
 
     @property
     def left(self) -> dict[str, SecurepsError]:
-        """The errors of parties that have ended with one, by name."""
         ended = {n: e.halted for n, e in self.parties.items() if e.halted.done()}
         halts = {name: done.result() for name, done in ended.items() if not done.exception()}
         return {n: halt.error(f"{n}: {halt.reason}") for n, halt in halts.items() if halt.error}
@@ -438,7 +437,6 @@ class IdleClient(Worker):
 
     @property
     def _asleep(self) -> bool:
-        """Whether the client takes part in a run and has no machine."""
         return self._made is None and bool(self._run)
 
     @property
@@ -560,7 +558,6 @@ class IdleClient(Worker):
         heard.append((now, sender, event))
 
     def _counted(self) -> int:
-        """The number of events that count towards MOST_HEARD."""
         return sum(not isinstance(e, SealFor) for _, _, e in self._heard or ())
 
     def _rest(self, member: Member) -> None:

@@ -1,19 +1,17 @@
-"""Lays out and makes the folder of a run of `up`: kit, configuration files, logs and results.
+"""Lays out, makes and locks the folder of a run of `up`.
 
-RUN/plan.toml            a copy of the plan: what the coordinator reads
-RUN/origin.json          where the plan came from, and what else the run was started with
-RUN/lock                 held by whoever plays the run
+RUN/plan.toml            a copy of the plan, which the coordinator reads
+RUN/origin.json          the plan's original path and the options of `up`
+RUN/lock                 held by the process that plays the run
 RUN/kit/                 the CA and every party's keys
-RUN/config/NAME.toml     what `secureps serve` reads
+RUN/config/NAME.toml     the configuration of `secureps serve`
 RUN/state/NAME/          a party's journal and payloads
-RUN/logs/NAME.log        its stdout and stderr; script.log has those of the script that is asked
-                         for the model, scores and baselines, and up.log why a play failed
+RUN/logs/NAME.log        a party's stdout and stderr; script.log is that of the script which is
+                         asked for the model, scores and baselines; up.log says why a play failed
 RUN/checkpoints/         written by coordinator and shards
 RUN/report/              metrics.jsonl, summary.json at the end, sofar.json until then
 
-Claims a folder for a run: refuses one that holds another, and locks it while it is played.
-
-A run is played by one process at a time, with nothing left of an earlier one.
+One process plays a run at a time, after all processes of an earlier play have ended.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ HOLDS = {
     STUDY: "a study, which `secureps study` of the same scenario goes on with",
     METRICS: "a report of `secureps simulate` already",
 }
-"""Files that mark a folder as taken, and what each says of it."""
+"""Files that mark a folder as taken, and what such a folder holds."""
 
 PATIENCE = 1.0
-"""Seconds to wait for the lock: a command that only looks holds it for an instant."""
+"""Seconds to wait for the lock, which other commands hold for an instant to check it."""
 
 
 def new_folder(root: Path) -> None:
@@ -71,9 +69,10 @@ def new_folder(root: Path) -> None:
 
 @contextmanager
 def claim_folder(root: Path) -> Iterator[None]:
-    """Locks a run's folder while the `with` lasts: two plays would write the same journals.
+    """Locks a run's folder while the `with` lasts, because two plays would corrupt the journals.
 
-    Raises OperatorError if somebody plays it, an earlier party still runs, or there are no locks.
+    Raises OperatorError if the run is played, an earlier party still runs, or the disk has no
+    locks.
     """
     with lock_folder(root, "this run is being played now"):
         refuse_running(root, {path.name: path for path in sorted(root.glob("state/*"))})
@@ -82,7 +81,7 @@ def claim_folder(root: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(root: Path, taken: str) -> Iterator[None]:
-    """Locks a folder while the `with` lasts; OperatorError says `taken` if another process has."""
+    """Locks a folder while the `with` lasts; OperatorError with text `taken` if it is locked."""
     handle = atomic_file.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
@@ -97,12 +96,12 @@ def lock_folder(root: Path, taken: str) -> Iterator[None]:
 
 
 def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.0) -> None:
-    """Raises OperatorError if a party of an earlier start still writes its state folder.
+    """Raises OperatorError if a party of an earlier start still runs.
 
     Args:
-        where: the folder to name.
-        states: by the party's name.
-        patience: seconds in which they may end.
+        where: the folder that the error names.
+        states: the parties' state folders, by name.
+        patience: seconds to wait for their end.
     """
     until = time.monotonic() + patience
     for name, state in states.items():
@@ -117,19 +116,19 @@ def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.
 
 
 def is_claimed(root: Path) -> bool:
-    """Whether a process plays the run in a folder; OperatorError if its disk has no locks."""
+    """Whether a process plays the run of a folder; OperatorError if the disk has no locks."""
     return (root / "lock").exists() and _is_held(root / "lock")
 
 
 def find_player(root: Path) -> int | None:
-    """The id of the process that plays the run; None if there is none, or not yet.
+    """The id of the process that plays the run; None if there is none yet.
 
-    The id in a lock may be that of an earlier play, which the kernel has since given to another
-    process: it counts only if that process has the lock open, so `stop` never ends a stranger.
+    The lock may contain the id of an earlier play, which the kernel has since reused. So the
+    process must have the lock open; otherwise `stop` could end an unrelated process.
     """
     if not is_claimed(root):
         return None
-    import psutil  # by `secureps stop` alone
+    import psutil  # only `secureps stop` needs it
 
     lock = (root / "lock").resolve()
     with suppress(ValueError, psutil.Error):
@@ -154,29 +153,27 @@ def _ask_lock(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
         raise OperatorError(f"{path}: cannot lock: {error.strerror}") from None
 
 
-# --- names of parties, where one command names several of them ---------------------
+# --- names of parties --------------------------------------------------------------
 
 OBSERVER = "observer"
-"""The party that reads the status of a run of `up`."""
+"""The party with which `up` reads the status of its run."""
 
 
 def shard_names(count: int) -> tuple[str, ...]:
-    """shard-0, shard-1, ..."""
     return tuple(f"shard-{i}" for i in range(count))
 
 
 def holder_names(count: int) -> tuple[str, ...]:
-    """holder-0, ..."""
     return tuple(f"holder-{i}" for i in range(count))
 
 
 def site_holder(client: str) -> str:
-    """The key holder that a data holder's site runs beside its client: CLIENT-holder."""
+    """The name of the key holder that a site runs beside its client."""
     return f"{client}-holder"
 
 
 def client_names(count: int) -> tuple[str, ...]:
-    """client-00, client-01, ...: with leading zeros, so that they sort by number."""
+    """Names with leading zeros, so that they sort by number: client-00, client-01, ..."""
     digits = max(2, len(str(count - 1)))
     return tuple(f"client-{i:0{digits}d}" for i in range(count))
 
@@ -184,15 +181,15 @@ def client_names(count: int) -> tuple[str, ...]:
 RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
 """Names that mean one party in every run of `up`."""
 LISTEN = "127.0.0.1:0"
-"""Address to listen on: loopback, any free port, since all parties are on this machine."""
+"""The address to listen on: all parties are on this machine, so loopback and any free port."""
 
 
 class RunFolder:
-    """The paths of a run's files; all are absolute.
+    """The absolute paths of a run's files.
 
-    `summary` exists once the run is over; `failed` has the error that ended the last play of the
-    run, until it is played again; `model` is the last one, and `best` the best version by the
-    federation's own evaluation, if the plan says what is best.
+    `summary` exists once the run has ended; `failed` has the error that ended the last play, until
+    the next one. `model` is the last model, and `best` the best version by the federation's own
+    evaluation, if the plan says what is best.
     """
 
     def __init__(self, root: Path) -> None:
@@ -217,9 +214,9 @@ class RunFolder:
             return None
 
     def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
-        """Finds shards added while the run trained: the CA and a file name them, the plan does not.
+        """Finds shards that were added while the run trained, except those that are `known`.
 
-        Those that are `known` are left out; KitError if the kit does not say who is a shard.
+        The kit and a configuration file name them, and the plan does not.
         """
         others = {*RESERVED, *cast.shards, *cast.holders, *known}
         names = {file.stem for file in (self.root / "config").glob("*.toml")} - others
@@ -236,7 +233,6 @@ class RunFolder:
 
     @property
     def rulers(self) -> tuple[Path, ...]:
-        """The state folders of the coordinator and of its standby, if it has one."""
         standby = self.state(STANDBY)
         return (self.state(COORDINATOR), *((standby,) if standby.is_dir() else ()))
 
@@ -246,8 +242,8 @@ class Origin:
     """The settings with which a run was started, besides its copy of the plan.
 
     Args:
-        plan: the file; paths in it are relative to its folder.
-        directory: of work; paths in a script's settings are relative to it.
+        plan: the plan's file; paths in it are relative to its folder.
+        directory: the working directory, to which paths in a script's settings are relative.
         began: seconds since 1970.
         copies, standby, pin: as in `Order`.
     """
@@ -266,7 +262,7 @@ class Origin:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Origin:
-        """Reads the file; ConfigError if `up` has not finished making the folder."""
+        """Reads the file; ConfigError if there is no run, or `up` has not finished the folder."""
         path = folder.root / ORIGIN
         try:
             record = json.loads(path.read_text())
@@ -288,7 +284,7 @@ class Origin:
 
 
 def _list_runs(meant: Path) -> str:
-    """Names the runs beside a folder that is not a run, and in runs/, the newest first."""
+    """Names the runs beside a folder that is no run, and those in runs/, the newest first."""
     found = {*meant.parent.glob(f"*/{ORIGIN}"), *Path("runs").resolve().glob(f"*/{ORIGIN}")}
     newest = sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True)
     runs = [os.path.relpath(path.parent) for path in newest]
@@ -305,10 +301,9 @@ class Cast:
 
     @classmethod
     def of(cls, plan: Plan, clients: int, kit: Path | None = None) -> Cast:
-        """Names all parties; key holders as those of the clients' sites, if there are as many.
+        """Names all parties; key holders belong to the clients' sites if there are equally many.
 
-        Args:
-            kit: of a run that began before; it knows how its key holders are called.
+        `kit` is that of a resumed run, whose key holders keep their names.
         """
         names = client_names(clients)
         sites = tuple(map(site_holder, names))
@@ -318,7 +313,7 @@ class Cast:
 
 
 def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolder:
-    """Makes the folder of a run, with a kit for all; raises ConfigError if it holds something."""
+    """Makes the folder of a run, with a kit for all parties; ConfigError if it is not empty."""
     folder = RunFolder(root.resolve())
     new_folder(root)
     try:
@@ -359,7 +354,7 @@ def write_servers(
     copies: str | None = None,
     pin: str = "off",
 ) -> None:
-    """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
+    """Writes the configuration of shards and key holders; `coordinator` is HOST:PORT."""
     for shard in cast.shards:
         own: dict[str, object] = {
             "listen": LISTEN,
@@ -367,7 +362,7 @@ def write_servers(
             "checkpoints": str(folder.checkpoints),
             "checkpoint_copies": copies,
             "unsafe_seed": unsafe_seed,
-            "insecure_for_tests": unsafe_seed is not None,  # whoever gave the seed has said so
+            "insecure_for_tests": unsafe_seed is not None,  # the operator has given both options
             "pin": pin,
         }
         write_config(folder, shard, {**own, **plan.section.shard_memory})
@@ -377,7 +372,6 @@ def write_servers(
 def write_holders(
     folder: RunFolder, plan: Plan, holders: tuple[str, ...], coordinator: str, kit: Path
 ) -> None:
-    """The configuration of key holders, who dial the coordinator at HOST:PORT."""
     minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for holder in holders:
         own: Mapping[str, str | int] = {"coordinator": coordinator, "minimum": minimum}
@@ -385,12 +379,12 @@ def write_holders(
 
 
 def write_config(folder: RunFolder, name: str, own: Mapping[str, object]) -> None:
-    """Writes a server's configuration, without what is None; OperatorError if the disk refuses."""
+    """Writes a server's configuration without None values; OperatorError if the disk refuses."""
     from secureps.config.sections import toml_tables
 
     values = {"name": name, "kit": str(folder.kit), "state": str(folder.state(name)), **own}
     try:
         folder.config(name).parent.mkdir(exist_ok=True)
-        replace_text(folder.config(name), toml_tables(values))  # whole: it may be waited for
+        replace_text(folder.config(name), toml_tables(values))  # atomic: a process waits for it
     except OSError as error:
         raise OperatorError(f"{folder.config(name)}: cannot write: {error}") from None

@@ -1,8 +1,7 @@
-"""The programs of a run's processes: the order in which they start, what they import, who died.
+"""Starts a run's processes in order, reports those that die, and adds shards to a running run.
 
-Brings another shard into a run of `up`: its keys, and the file that its process reads.
-
-Whoever plays the run sees the file, and starts the process as those of the plan's shards.
+A new shard gets keys and a configuration file; the process that plays the run sees the file, and
+starts the shard.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from secureps.store.keyring import load_public
 from secureps.wording import named, numberless
 
 START_SECONDS = 60.0
-"""Seconds until the coordinator must listen."""
+"""Seconds within which the coordinator has to listen."""
 
 NOTHING_ELSE = Extras()
 
@@ -69,10 +68,10 @@ class Order:
 
     Args:
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
-        extras: where else its figures are written.
+        extras: further sinks of its metrics.
         copies: the URL below which its checkpoints are copied.
-        beside: what goes on beside a run in this folder, from before its processes start.
-        standby: the coordinator has one, which follows it.
+        beside: a context in which the run is played, such as a dashboard of its folder.
+        standby: the coordinator gets a standby.
     """
 
     plan: Path
@@ -87,7 +86,7 @@ class Order:
 
     @property
     def processes(self) -> dict[str, str]:
-        """The environment with what all processes are told besides: their lines come at once."""
+        """The environment of all processes; their output is unbuffered."""
         return {**self.environment, "PYTHONUNBUFFERED": "1"}
 
 
@@ -112,7 +111,7 @@ class Programs:
 
     @property
     def pooled(self) -> dict[str, Setting]:
-        """The settings of no single client, for the script's own process."""
+        """The script's settings without a partition, for evaluation and central training."""
         own: dict[str, Setting] = {
             **self.federation.settings,
             "partitions": self.federation.clients,
@@ -147,9 +146,9 @@ class Programs:
 
     @contextmanager
     def pair(self) -> Iterator[tuple[str, ...]]:
-        """Where the coordinator and its standby listen, and nobody else while the `with` lasts.
+        """Reserves the addresses of the coordinator and its standby while the `with` lasts.
 
-        Empty if it has no standby: then it chooses by itself.
+        Empty without a standby: then the coordinator chooses its own address.
         """
         names = (COORDINATOR, STANDBY) if self.order.standby else ()
         with ExitStack() as held:
@@ -157,7 +156,7 @@ class Programs:
             yield tuple(held.enter_context(choose_address(state, LISTEN)) for state in states)
 
     def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
-        """Starts all processes; returns the address of the coordinator, or of those of `pair`."""
+        """Starts all processes; returns the coordinator's address, or both of `pair`."""
         progress.doing("starts the coordinator")
         address = self._start_coordinator(supervisor, progress, pair)
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
@@ -178,7 +177,7 @@ class Programs:
         return address
 
     def start_further(self, supervisor: Supervisor, started: set[str]) -> None:
-        """Starts shards that were added since; one that was `started`, and has ended, not anew."""
+        """Starts shards that were added since, but none of those that were `started` before."""
         for shard in self.folder.further(self.cast, started):
             started.add(shard)
             supervisor.start(self._shard(shard))
@@ -232,14 +231,14 @@ class Programs:
             arguments += ["--records", str(self.federation.records[partition])]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={toml_text(value)}"]
-        # the clients share this machine's cores
+        # one thread each: clients share this machine's cores
         environment = {**self.order.processes, "OMP_NUM_THREADS": "1"}
         own = (name, tuple(arguments), environment)
         return Program(*own, may_finish=True, preloaded=True, may_fail=True)
 
 
 class Deaths:
-    """Tells which processes died, and why: the last lines of a log once for all who died alike."""
+    """Reports processes that died; the last lines of a log once for all that died alike."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -250,7 +249,7 @@ class Deaths:
         for each in news:
             if not isinstance(each, Died):
                 continue
-            # names, times, ports and lines of a log are their own
+            # times and ports differ between processes that died alike
             said = tuple(map(numberless, (each.how, *each.tail)))
             if each.tail and said in self._told:
                 alike.setdefault(self._told[said], []).append(each)
@@ -278,7 +277,7 @@ _OPENING = {
 }
 _SCRIPTS = {
     "sklearn": ("sklearn.datasets",),
-    "torch": ("secureps.client.torch", "torch._dynamo"),  # which the first optimizer imports
+    "torch": ("secureps.client.torch", "torch._dynamo"),  # the first optimizer imports it
     "opacus": (
         "opacus.grad_sample",
         "opacus.optimizers",
@@ -286,15 +285,15 @@ _SCRIPTS = {
         "opacus.validators",
     ),
 }
-"""For a package what is imported of it: none of these starts a thread, or does more than import."""
+"""Modules to import ahead for a package that a script uses. None of them starts a thread."""
 
 
 def open_spawner(
     plan: Plan, script: Path, environment: Mapping[str, str]
 ) -> AbstractContextManager[Spawner]:
-    """Starts a run's processes as forks, or from their beginning where these cannot be had.
+    """Opens a spawner of forks, or of new processes if forks are not possible.
 
-    The data holders' code at `script` is read, and not run.
+    The data holders' code at `script` is searched for package names, but not run.
     """
     if not can_fork(environment):
         return nullcontext(Subprocesses())
@@ -304,14 +303,13 @@ def open_spawner(
 
 
 def imports_of_all(plan: Plan) -> Iterator[str]:
-    """What every party imports, servers too."""
     yield from (*_SERVERS, *_OPENING[plan.opening])
     if plan.section.privacy is not None:
         yield "secureps.privacy.accountant"
 
 
 def imports_of_script(plan: Plan, script: Path) -> Iterator[str]:
-    """What the data holders' code imports besides, as far as its words tell."""
+    """The further modules that a script imports, as far as its words tell."""
     private = plan.section.privacy is not None
     named = _words_of(script)
     for package, modules in _SCRIPTS.items():
@@ -321,7 +319,7 @@ def imports_of_script(plan: Plan, script: Path) -> Iterator[str]:
 
 
 def _words_of(script: Path) -> set[str]:
-    """All words of the code: a package that is not named in it is not imported by it itself."""
+    """All words of a script, among which are the packages that it imports."""
     files = sorted(script.glob("**/*.py")) if script.is_dir() else [script]
     text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
     found = set(re.findall(r"\w+", text))
@@ -331,13 +329,13 @@ def _words_of(script: Path) -> set[str]:
 # --- further shards ----------------------------------------------------------------
 
 EVERY_LOOK = 0.5
-"""Seconds between two looks at whether the run knows it."""
+"""Seconds between two requests for the status."""
 WITHIN = 60.0
-"""Seconds in which its coordinator has to read the new roster, and then the shard has to come."""
+"""Seconds for the coordinator to read the new roster, and again for the shard to connect."""
 
 
 def demand_shard(root: Path, name: str) -> None:
-    """Refuses text that is no name (Malformed), or that names another party (UnknownParty)."""
+    """Refuses an invalid name (Malformed), or the name of another party (UnknownParty)."""
     check_name(name)
     if name in RESERVED:
         raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
@@ -352,10 +350,10 @@ def bring_shard(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Status:
-    """Has a shard come to a run that is being played; returns when it is there, or the run is over.
+    """Adds a shard to a running run; returns when the shard has connected or the run has ended.
 
-    Said again, it goes on where it was. Of a run that is over no process is begun. Raises
-    OperatorError if the shard does not come, or the disk refuses. `pause` is for EVERY seconds.
+    It may be repeated after an interruption. Raises OperatorError if the shard does not connect, or
+    the disk refuses. `pause` waits EVERY_LOOK seconds.
     """
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
@@ -366,12 +364,12 @@ def bring_shard(
     def here(status: Status) -> bool:
         return name in [shard.name for shard in status.shards]
 
-    # who asks is on the coordinator's roster
+    # The new shard asks, so an answer means that it is on the coordinator's roster.
     with closing(StatusClient(folder.kit, name, folder.server)) as own:
         status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
         if status.finished:
             return status
-        if not folder.config(name).exists():  # started earlier, it would be refused, and end
+        if not folder.config(name).exists():  # a shard off the roster would be refused, and end
             shards = [each.name for each in roster.certificates if each.role == "shard"]
             like = next(each for each in shards if folder.config(each).exists())
             settings = read_toml(folder.config(like))
@@ -387,10 +385,7 @@ def _await_status(
     pause: Callable[[float], None],
     clock: Callable[[], float],
 ) -> Status:
-    """Asks until it is so, or the run is over; OperatorError says what is not after WITHIN seconds.
-
-    A coordinator that cannot be reached may take long to be asked.
-    """
+    """Asks until `done`, or the run has ended; OperatorError with `otherwise` after WITHIN."""
     last, until = otherwise, clock() + WITHIN
     while clock() < until:
         try:

@@ -1,11 +1,6 @@
-"""`secureps runs` lists the folders that `secureps up` made, and the state of each; `secureps stop`
-ends the play of one that was started in another terminal.
+"""`secureps runs`, `stop` and `log`: list the runs of `up`, end a play, and print parties' logs.
 
-Both read folders alone; no server has to run.
-
-`secureps log`: what the parties of a run on this machine have written, in the order of time.
-
-It reads RUN/logs alone.
+They only read folders of this machine, so no server has to run.
 """
 
 from __future__ import annotations
@@ -47,18 +42,15 @@ REPORTING = "{}: its servers have ended, and its report is still being made"
 
 
 def list_runs(root: Path) -> Iterator[Text]:
-    """Yields a few lines for each run below a folder, the oldest first.
+    """Yields lines for each run below a folder, the oldest first; ConfigError without the folder.
 
-    They are to be printed unwrapped, so that paths and dates stay whole.
-
-    Raises:
-        ConfigError: there is no such folder.
+    Print them unwrapped, so that paths and dates stay whole.
     """
     if not root.is_dir():
         raise ConfigError(f"{root}: no such folder")
     found = list[tuple[float, list[Text]]]()
     for path in sorted(root.glob(f"*/{ORIGIN}")):
-        with suppress(ConfigError, PlanRefused):  # it is no run, or not made yet
+        with suppress(ConfigError, PlanRefused):  # no run, or one that is still being made
             found.append(_describe(RunFolder(path.parent)))
     for _, lines in sorted(found, key=lambda run: run[0]):
         yield from lines
@@ -66,9 +58,7 @@ def list_runs(root: Path) -> Iterator[Text]:
 
 def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
     """Returns when a run began, in seconds since 1970, and the lines that describe it."""
-    from secureps.run.report.terminal import (
-        fold_versions,  # with numpy, which `status` can do without
-    )
+    from secureps.run.report.terminal import fold_versions  # imports numpy
 
     origin, plan = Origin.read(folder), _read_plan(folder)
     summary, versions = _read_summary(folder), _newest_versions(folder)
@@ -94,9 +84,9 @@ def _read_plan(folder: RunFolder) -> Plan:
 
 
 def describe_standing(folder: RunFolder, asked: bool = False) -> str:
-    """The state of a run in words: why it is over, that it is played, or why it broke off.
+    """The state of a run in words: why it ended, that it is played, or why it was interrupted.
 
-    `asked`: the run's coordinator was asked just now, and did not answer.
+    `asked`: the coordinator has just left a request unanswered.
     """
     told = _describe_state(folder, _read_summary(folder), lambda: _has_all_versions(folder))
     finished = _read_finished(folder) if told == PLAYED and asked else ""
@@ -104,7 +94,7 @@ def describe_standing(folder: RunFolder, asked: bool = False) -> str:
 
 
 def _read_finished(folder: RunFolder) -> str:
-    """Why the run is over by its coordinator's journal; empty if it is not, or none can be read."""
+    """Why the run ended, by its coordinator's journal; empty if it has not, or it is unreadable."""
     from secureps.run.journal_status import journal_status
 
     try:
@@ -146,9 +136,9 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def _newest_versions(folder: RunFolder) -> dict[str, int]:
-    """The newest version of every group that the watch has seen, or that is in a checkpoint.
+    """The newest version of every group in the metrics or in a checkpoint.
 
-    A run that is ended in order makes versions after the last look at it.
+    Checkpoints may be newer, because a run that is being stopped still makes versions.
     """
     path = folder.report / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
@@ -161,7 +151,7 @@ def _newest_versions(folder: RunFolder) -> dict[str, int]:
 
 
 def _checkpointed(folder: RunFolder) -> dict[str, int]:
-    """The versions in the newest checkpoint whose manifest is sound; {} if there is none."""
+    """The versions of the newest checkpoint with a sound manifest; {} if there is none."""
     from secureps.store.checkpoint import checkpoint_directories, read_manifest
 
     for directory in checkpoint_directories(folder.checkpoints):
@@ -173,16 +163,16 @@ def _checkpointed(folder: RunFolder) -> dict[str, int]:
 
 
 STOP_SECONDS = 60.0
-"""Seconds for a run to end: its processes get some of their own, then results are written."""
+"""Seconds for a run to end: its processes stop, and results are written."""
 
 _TICK = 0.05
 
 
 def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
-    """Ends the process that plays a run, by SIGTERM, and waits until nothing of it is left.
+    """Ends the process that plays a run by SIGTERM, and waits until it is gone.
 
-    Returns in words that the run is over, or how to go on with it. Raises OperatorError if the
-    process is unknown, another user's, or still there after so many seconds.
+    Returns the state of the run in a line. Raises OperatorError if the process is unknown, belongs
+    to another user, or is still there after so many seconds.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)
@@ -191,7 +181,7 @@ def stop(root: Path, seconds: float = STOP_SECONDS) -> str:
     process = _await_player(folder.root)
     if process is not None:
         try:
-            with suppress(ProcessLookupError):  # it has ended meanwhile
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(process, signal.SIGTERM)
         except PermissionError:
             text = f"{root}: process {process} plays this run, and is another user's"
@@ -223,17 +213,17 @@ def _await_player(root: Path) -> int | None:
 # --- party logs --------------------------------------------------------------------
 
 PAUSE = 0.2
-"""Seconds between two looks at logs that are followed."""
+"""Seconds between two reads of followed logs."""
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 
 
 class LogReader:
-    """One party's log, read from where the last look ended.
+    """Reads one party's log in pieces.
 
     Args:
-        path: of the log; its name is the party's.
-        named: every line says whose it is.
+        path: the log, whose name is the party's.
+        named: each line begins with the party's name.
     """
 
     def __init__(self, path: Path, named: bool) -> None:
@@ -241,13 +231,13 @@ class LogReader:
         self._read, self._stamp = 0, ""
 
     def news(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
-        """Lines that came since the last look, each with its time.
+        """Returns the new lines, each with its time.
 
-        A line without a time has that of the line before: a traceback stays in one piece.
+        A line without a time gets that of the previous line, so that tracebacks stay together.
 
         Args:
-            whole: leave the last line where it is, until its end has come.
-            most: bytes to read; of what has no line's end in so many, nothing is said.
+            whole: leave an incomplete last line for the next call.
+            most: the most bytes to read; a line that is longer is dropped.
         """
         with self._path.open("rb") as file:
             file.seek(self._read)
@@ -273,12 +263,12 @@ def log(
     follow: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """The lines of one party, or of all: each then says whose it is.
+    """Yields the lines of one party, or of all parties with their names.
 
     Args:
-        tail: how many there are at most of those that are there already; None: all.
-        follow: go on with what comes, until nobody plays the run.
-        pause: between two looks, for PAUSE seconds.
+        tail: the most existing lines; None: all.
+        follow: continue with new lines until nobody plays the run.
+        pause: waits PAUSE seconds between two reads.
     """
     folder = RunFolder(root.resolve())
     Origin.read(folder)
@@ -297,7 +287,7 @@ def log(
     played = follow and is_claimed(folder.root)
     yield from deque(news(played), tail)
     while played:
-        played = is_claimed(folder.root)  # before the look: nothing is written after the last one
+        played = is_claimed(folder.root)  # before the read, so that the last one misses nothing
         yield from news(played)
         if played:
             pause(PAUSE)

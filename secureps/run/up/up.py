@@ -1,8 +1,8 @@
-"""`secureps up`: plays a whole federation on this machine, every party in a process of its own.
+"""`secureps up` and `resume`: play a whole federation on this machine, each party as a process.
 
-It makes keys and configuration, starts coordinator, shards, key holders and clients, shows
-how the run goes, and ends with what the run came to against training alone and centrally.
-`secureps resume` goes on with a run that was stopped, with the same processes.
+`up` makes keys and configuration, starts coordinator, shards, key holders and clients, shows their
+progress, and compares the result with training alone and centrally. `resume` continues a run that
+was stopped.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def up(order: Order, console: Console) -> Path:
     """Plays a plan's whole federation on this machine; returns the run's folder.
 
     Raises ConfigError or PlanRefused for a plan that cannot be played, OperatorError if a process
-    died too often, or whatever else ended the run; no process is left in any case.
+    died too often, or another error that ended the run. No process is left in any case.
     """
     plan, federation = _read_plan(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
     if order.copies is not None:
         with naming("--copies", ConfigError):
-            ObjectStore(order.copies)  # refused now, and not by every server
+            ObjectStore(order.copies)  # refuse a bad URL now rather than in every server
     refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
     now = time.strftime("%Y%m%d-%H%M%S")
@@ -123,17 +123,17 @@ def up(order: Order, console: Console) -> Path:
 def resume(
     root: Path, environment: Mapping[str, str], console: Console, extras: Extras = NOTHING_ELSE
 ) -> Path:
-    """Goes on with a run of `up` that was stopped, from its parties' journals; returns its folder.
+    """Continues a stopped run of `up` from its parties' journals; returns its folder.
 
-    Servers listen on the ports that they had: parties know one another by them.
+    Servers keep their ports, by which other parties know them.
 
     Args:
-        extras: where else its figures are written, those of its beginning included.
+        extras: further sinks, which get all metrics of the run, also earlier ones.
 
     Raises:
-        ConfigError: no folder of a run, or of another format, or what it needs is not where it was.
-        OperatorError: it is being played now, or a process died too often.
-        SecurepsError: whatever else ended the run; no process is left in any case.
+        ConfigError: the folder has no run, or one of another format, or files are missing.
+        OperatorError: the run is being played now, or a process died too often.
+        SecurepsError: another error ended the run. No process is left in any case.
     """
     folder = RunFolder(root.resolve())
     origin = Origin.read(folder)
@@ -143,8 +143,8 @@ def resume(
         console.print(text, soft_wrap=True, highlight=False, markup=False)
         return folder.root
     for journal in sorted(folder.root.glob(f"state/*/{JOURNAL}")):
-        with suppress(DamagedStore):  # its party says so, and what to do
-            last_row(journal)  # of another format: refused before anything starts
+        with suppress(DamagedStore):  # its party reports the damage, with what to do
+            last_row(journal)  # refuses another format before anything starts
     if not origin.directory.is_dir():
         raise ConfigError(
             f"{root}: the run began in {origin.directory}, which is gone: bring that folder back, "
@@ -153,7 +153,7 @@ def resume(
     plan, federation = _read_plan(folder.plan, origin.plan.parent)
     own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
     order = Order(origin.plan, folder.root, *own, standby=origin.standby, pin=origin.pin)
-    # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
+    # Sinks of the stopped play stay as they are; this play gets new ones, with all versions.
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _make_heading(order, plan, again)
     order.extras.require(heading)
@@ -178,7 +178,7 @@ def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
     with noting_failure(folder), naming_full_disk(folder.root, f"go on: {command}"):
         try:
             yield
-        except PlanRefused:  # the run keeps its copy of the plan: a mended plan is another run
+        except PlanRefused:  # resuming cannot help: the run keeps its copy of the plan
             raise
         except SecurepsError as error:
             text = f"the run failed; once that is mended, this goes on: {command}"
@@ -239,7 +239,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
 def _federate(
     programs: Programs, metrics: Metrics, before: float, console: Console
 ) -> tuple[Outcome, Baselines]:
-    """Runs the federation, and trains the baselines; it has run for `before` seconds already."""
+    """Runs the federation, and trains the baselines; `before`: seconds of earlier plays."""
     began = time.monotonic() - before
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     with (
@@ -255,7 +255,7 @@ def _federate(
             address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
             _examine_model(programs, script, progress)
-            # a run may be well under way once its script is there
+            # the run may have made progress by the time its script is imported
             so_far = time.monotonic() - began
             own = (programs, address, so_far, script, supervisor, progress, metrics)
             with Watch(*own) as watch:
@@ -264,7 +264,7 @@ def _federate(
         outcome = _write_models(outcome, plan, script, folder, progress)
         versions = max(0, *outcome.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
-        if not plan.has_model:  # one holder's own total is no worse than that of all
+        if not plan.has_model:  # totals have no quality to compare
             baselines = Baselines({}, None, ())
         elif programs.federation.baselines:
             baselines = script.baselines(versions, read_version_0(folder), progress.doing)
@@ -274,7 +274,7 @@ def _federate(
 
 
 def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[None]:
-    """Draws without baselines, so that a run that is interrupted in them has curves too."""
+    """Draws without baselines, so that a run has curves even if it is interrupted in them."""
     pool = ThreadPoolExecutor(1)
     drawing = pool.submit(draw, lines, sheet, report)
     pool.shutdown(wait=False)
@@ -282,7 +282,7 @@ def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[
 
 
 def _warn_if_undrawn(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
-    """Draws; a disk that refuses pictures does not end the run."""
+    """Draws, and warns if the disk refuses pictures, which must not end the run."""
     try:
         drawing()
     except OSError as error:
@@ -290,7 +290,6 @@ def _warn_if_undrawn(drawing: Callable[[], object], warn: Callable[[str], None])
 
 
 def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
-    """Looks at the script's model; ScriptFailed, ConfigError or PlanRefused if it will not do."""
     path = programs.order.plan
     with naming(path), naming(path, ConfigError, programs.script.absolute()):
         made, kinds = script.look()
@@ -324,7 +323,7 @@ def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
 def _write_models(
     outcome: Outcome, plan: Plan, judge: ScriptProcess, folder: RunFolder, progress: Progress
 ) -> Outcome:
-    """Writes the last and the best model; returns the outcome with what the last one adds."""
+    """Writes the last and the best model; returns the outcome, completed by the last one."""
     if not any(outcome.versions.values()):
         return outcome
     try:
@@ -344,7 +343,6 @@ def _write_models(
 
 
 def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
-    """The newest totals of a plan's sums, by tensor."""
     members = {(s.group, s.version): s.members for s in steps if s.committed is not None}
     return {
         spec.name: Total.of(model.tensors[spec.name], members.get((group.name, version)))
@@ -415,7 +413,7 @@ def _note_lost(outcome: Outcome) -> tuple[str, ...]:
 
 @contextmanager
 def noting_failure(folder: RunFolder) -> Iterator[None]:
-    """Writes down the error of a play that fails, for `secureps runs` and for `secureps log`."""
+    """Writes down the error of a failed play, for `secureps runs` and `secureps log`."""
     folder.failed.unlink(missing_ok=True)
     try:
         yield
@@ -431,7 +429,7 @@ def noting_failure(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def naming_full_disk(root: Path, then: str) -> Iterator[None]:
-    """Turns the error of a full disk into one that says what to do `then`: the run is not lost."""
+    """Turns the error of a full disk into one that says what to do `then`."""
     try:
         yield
     except OSError as error:
@@ -445,7 +443,7 @@ def naming_full_disk(root: Path, then: str) -> Iterator[None]:
 
 @contextmanager
 def telling_of_stop(tell: Callable[[], None]) -> Iterator[None]:
-    """Tells of Ctrl-C or SIGTERM when it ends the block."""
+    """Calls `tell` when Ctrl-C or SIGTERM ends the block."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

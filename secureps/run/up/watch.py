@@ -1,11 +1,9 @@
 """Watches a run to its end: processes, status, telemetry, and the newest model's score.
 
-It only looks: the run goes on, or not, without it.
-
-Clients' own terminals say what they send nothing for, and which clips or ranges cut most of an
-update off; no noise covers the latter, so a client tells them to its own terminal alone. Under `up`
-all clients are one user's, whose terminal this is: the first such line is repeated here with the
-client's name, and the furthest one under the final tables.
+Clients log why they send nothing, and when a clip or range cuts off most of an update. No noise
+protects the latter, so a client prints it only on its own terminal. Under `up` all clients belong
+to the user of this terminal, so it repeats the first such line with the client's name, and the
+strongest cut below the final tables.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from secureps.wording import counted, group_by_reason, join_alike, numberless
 
 
 def read_so_far(folder: RunFolder) -> Gathered:
-    """The metrics of a run that goes on; ConfigError if the file cannot be read."""
+    """Reads the metrics of earlier plays of a run; ConfigError if the file cannot be read."""
     path = folder.report / "sofar.json"
     try:
         record = json.loads(path.read_text())
@@ -71,20 +69,20 @@ def read_so_far(folder: RunFolder) -> Gathered:
 
 
 def write_so_far(folder: RunFolder, gathered: Gathered) -> None:
-    """Writes JSON with Infinity for an epsilon, which only `read_so_far` has to read."""
+    """Writes the metrics so far, with Infinity for an epsilon, which strict JSON lacks."""
     known = dataclasses.asdict(gathered)
     record = {"seconds": known.pop("seconds"), "gathered": known}
     replace_text(folder.report / "sofar.json", json.dumps(record) + "\n")
 
 
 MOST_LEFT = 50.0
-"""Percent of an update: a cut that leaves more of it is not repeated."""
+"""Percent of an update: a clip that leaves more of it is not reported."""
 
 PIECE = 1 << 16
 """The most bytes of a log that are read at a time."""
 
 LONGEST = 4 * TEXT_LIMIT
-"""Characters of a line that are looked at: a script may write lines of any length."""
+"""Characters of a line that are searched: a script may write lines of any length."""
 
 _NOTHING_SENT = re.compile(r"sends no (update|evaluation)\b.*")
 
@@ -101,7 +99,7 @@ _KINDS = {
 
 @dataclass
 class _Cuts:
-    """Those of one kind: how many there were, of whom, and the furthest with its line."""
+    """The cuts of one kind: their number, their clients, and the strongest one with its line."""
 
     times: int = 0
     clients: set[str] = field(default_factory=set)
@@ -109,7 +107,7 @@ class _Cuts:
 
 
 class ClientWarnings:
-    """Finds in the logs of clients (NAME.log) the first far cut of each kind, and counts them."""
+    """Finds and counts strong cuts in the logs of clients (NAME.log), and lines of silence."""
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
@@ -118,13 +116,14 @@ class ClientWarnings:
         self._told = set[tuple[str, str]]()
 
     def news(self) -> Iterator[str]:
-        """Yields a line for each kind that was not told before.
+        """Yields the first line of each kind.
 
-        Who sends nothing is told when no other client has said the same since the last call.
+        Clients that send nothing for the same reason share a line, which waits until no further
+        client has said the same since the last call.
         """
         before = {kind: len(said) for kind, said in self._silent.items()}
         for client, log in self._logs.items():
-            with suppress(OSError):  # it has none yet
+            with suppress(OSError):  # no log yet
                 for _, line in log.news(True, PIECE):
                     self._hear_silence(client, line)
                     yield from self._new_cut(client, line)
@@ -132,12 +131,12 @@ class ClientWarnings:
         yield from (group_by_reason(self._silent.pop(kind)) for kind in quiet)
 
     def rest(self) -> Iterator[str]:
-        """Yields the lines that waited for other clients, at the end of a run."""
+        """Yields the lines that still wait for other clients, at the end of a run."""
         yield from map(group_by_reason, self._silent.values())
         self._silent.clear()
 
     def notes(self) -> tuple[str, ...]:
-        """What there was until now, in one line: how often of each kind, and the furthest cuts."""
+        """Sums up the cuts so far in one line: their numbers, and the strongest ones."""
         done = {"clip": "to half or less", "range": "in single values"}
         often = [
             f"{kind} cut {counted(cuts.times, 'update')} of "
@@ -180,17 +179,17 @@ POLL = 0.25
 """Seconds between two requests for the status."""
 
 LEAVE_SECONDS = 30.0
-"""Seconds in which clients hear of the run's end, and leave."""
+"""Seconds for clients to hear of the run's end, and leave."""
 
 _TICK = 0.02
 """Seconds between two checks whether they have left."""
 
 STUCK_SECONDS = 10.0
-"""Seconds without a step, after too many clients have left for a round to open."""
+"""Seconds without a step after which a run with too few clients is given up."""
 
 BETWEEN_ROUNDS = ("waiting", "done")
 BY_CLIENTS = (*BETWEEN_ROUNDS, "founding", "collecting")
-"""The steps that only clients bring to their end."""
+"""The steps that only clients can finish."""
 
 
 @dataclass(frozen=True)
@@ -198,14 +197,16 @@ class Outcome:
     """The end of a run.
 
     Args:
-        finished: why.
-        versions: of every group; sizes: its values.
-        members: as the last status had them.
-        score: of the model of these versions; notes: what else to know.
-        evaluation: the federation's own, as the last status had it.
-        failure: names the error that it is; empty if the plan foresees this end.
-        cuts: what clients' own terminals said, for this one alone.
-        steps: of the newest cohorts; sums: the newest total of each tensor of a sum, by name.
+        finished: why it ended.
+        versions: the last version of every group.
+        members, evaluation: those of the last status.
+        score: of the model of these versions.
+        sizes: the number of values of every group.
+        notes: further remarks.
+        failure: the name of its error; empty if the plan foresees this end.
+        cuts: strong cuts of updates, which only this terminal may show.
+        steps: those of the newest cohorts.
+        sums: the newest total of each tensor of a sum, by name.
     """
 
     finished: str
@@ -222,7 +223,7 @@ class Outcome:
     sums: Mapping[str, Total] = dataclasses.field(default_factory=dict)
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
-        """The outcome with the newest checkpoint's model, and its score if there was none."""
+        """Adds the newest checkpoint's model, and its score if there was none."""
         sizes = {group.name: group.size for group in model.layout.groups}
         known = dataclasses.replace(self, sizes=sizes)
         if self.score is None:
@@ -237,8 +238,8 @@ class Watch:
     """Watches one run, in a `with`; `metrics` gets every version.
 
     Args:
-        address: of its coordinator.
-        before: seconds that it was played before.
+        address: of the run's coordinator.
+        before: the seconds of earlier plays.
     """
 
     def __init__(
@@ -288,16 +289,16 @@ class Watch:
         seconds, known = time.monotonic() - self._began, self._metrics.gathered
         try:
             write_so_far(self._folder, dataclasses.replace(known, seconds=seconds))
-        except OSError as error:  # of a full disk: what it leaves out is times and curves
+        except OSError as error:  # a full disk loses only times and curves here
             if not self._unkept:
                 text = f"what `secureps resume` shows of these versions is not kept: {error}"
                 self._progress.say(text, "yellow")
             self._unkept = True
 
     def until_over(self) -> Outcome:
-        """Watches until the run has finished; raises OperatorError if it cannot go on.
+        """Watches until the run has finished; OperatorError if it cannot go on.
 
-        If too few clients are left because their script failed, that is ScriptFailed.
+        It is ScriptFailed if too few clients are left because their script failed.
         """
         pause = self._look()
         while not (finished := self._finished()):
@@ -322,7 +323,7 @@ class Watch:
             score=self._scored[0] if versions == self._judged else None,
             notes=tuple(self._failures),
             evaluation=self._status.evaluation,
-            # a run that its coordinator did not end was left by its clients
+            # a run that its coordinator did not end has lost its clients
             failure=self._status.failure if self._status.finished else TooFew.__name__,
             cuts=self._echo.notes(),
             steps=self._status.steps,
@@ -344,7 +345,7 @@ class Watch:
         try:
             status = self._observer.status()
         except PeerError:
-            return POLL  # it is being started again
+            return POLL  # the coordinator is being restarted
         took = time.monotonic() - asked
         self._metrics.take(status.telemetry)
         if status.evaluation is not None:
@@ -357,7 +358,7 @@ class Watch:
         self._judge_newest(status)
         self._train_ahead()
         self._progress.show(self._view(status))
-        # an answer costs the coordinator time that the run needs
+        # each request takes time of the coordinator, so a slow answer means fewer requests
         return min(max(POLL, 2 * took), 8 * POLL)
 
     def _notice(self, status: Status) -> None:
@@ -365,7 +366,7 @@ class Watch:
         if status.groups != before:
             self._moved_at = time.monotonic()
         versions = {group.name: group.version for group in before}
-        # A version may be older than this process, which goes on with a run.
+        # In a resumed run versions may be older than this process.
         committed = {(each.group, each.version): each.committed for each in status.steps}
         for group in status.groups:
             for version in range(max(versions.get(group.name, -1) + 1, 0), group.version + 1):
@@ -378,14 +379,14 @@ class Watch:
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
-        """Some go before the end: a client whose budget is spent, a shard that was removed."""
+        """Reports parties that left early: a client without budget, or a removed shard."""
         for name in () if status.finished else self._gone.keys() - self._told:
             self._told.add(name)
             why = self._gone[name] or "it said nothing; its script ended the process"
             self._progress.say(f"{name} has ended by itself: {why}", "yellow")
 
     def _tell_failed(self) -> None:
-        """Says which clients failed for good, alike ones in one line; no round waits for them."""
+        """Reports clients that failed for good, and has no round wait for them."""
         failed = self._supervisor.failed
         said = join_alike({name: str(failed[name]) for name in failed.keys() - self._told})
         for name in failed.keys() - self._told:
@@ -397,7 +398,7 @@ class Watch:
             self._progress.say(f"{each}; the run goes on while it can", "red")
 
     def _let_rest(self, client: str, why: str) -> None:
-        """Says for a client that is gone that it is, so that no round waits for it."""
+        """Tells the coordinator that a client is gone, so that no round waits for it."""
         with (
             suppress(SecurepsError),  # its lease ends in any case
             closing(StatusClient(self._folder.kit, client, self._address)) as own,
@@ -405,11 +406,11 @@ class Watch:
             own.rest(client, why)
 
     def _tell_row_blocks(self, status: Status) -> None:
-        """Says once, when all clients are there, how many row-blocks too few of them touch."""
+        """Reports once, when all clients are there, the row-blocks that too few of them touch."""
         if self._few is None or len(status.members) < len(self._names):
             return
         few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
-        if not few or few != self._few:  # one look more: all may not have been looked at since
+        if not few or few != self._few:  # wait for a second look, when all groups are up to date
             self._few = few
             return
         self._few = None
@@ -437,7 +438,7 @@ class Watch:
             self._metrics.judged(versions, score.metrics)
 
     def _train_ahead(self) -> None:
-        """Has baselines begun as soon as version 0, at which they start, is in a checkpoint."""
+        """Starts baselines once version 0, from which they train, is in a checkpoint."""
         if self._ahead and (start := read_version_0(self._folder)):
             self._ahead = False
             plan = self._plan
@@ -485,17 +486,17 @@ class Watch:
         if quiet < STUCK_SECONDS and not nothing_moves:
             return ""
         gone = f"{len(clients) - len(here)} of {len(clients)} clients have ended"
-        if failed:  # `resume` goes on, once what failed is mended
+        if failed:  # `resume` continues once the script is mended
             why = "; ".join(join_alike({name: str(error) for name, error in failed.items()}))
             kind = type(next(iter(failed.values())))
             raise kind(f"{gone}, and a round waits for {needed}: {why}")
         return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
 
     def _between(self, groups: tuple[GroupStatus, ...]) -> bool:
-        """Whether no round is open that those who are left may still bring to its end.
+        """Whether no round is open that the remaining clients may still finish.
 
-        Without rounds updates are collected all the time, and those who are left come no further
-        once others failed.
+        Rules without rounds collect updates all the time; there the remaining clients cannot finish
+        a version once others have failed.
         """
         bounds, failed = self._plan.bounds, self._supervisor.failed
         return all(
@@ -508,7 +509,6 @@ class Watch:
 
 
 def read_version_0(folder: RunFolder) -> dict[str, Any]:
-    """Version 0 of every group; empty if the first checkpoint does not hold it."""
     with suppress(SecurepsError):
         model = read_model(checkpoint_path(folder.checkpoints, 0))
         if not any(model.versions.values()):

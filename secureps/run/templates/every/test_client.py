@@ -13,12 +13,12 @@ PLAN = Path(__file__).parent / "plan.toml"
 
 
 def test_the_plan_can_be_played() -> None:
-    """What is wrong with it, or with the script under it, is raised."""
+    """`ps.check` raises an error if the plan or its script is wrong."""
     ps.check(PLAN, run_script=True)
 
 
 def test_holders_learn_together() -> None:
-    """The mean of what they learn is right about records that none of them has."""
+    """The mean of their models classifies records that no holder has."""
     plan = ps.load_plan(PLAN).section
     assert plan.federation is not None
     holders = plan.federation.clients

@@ -1,6 +1,6 @@
 """What a data holder of PROJECT_NAME runs: a Flower app, which secureps runs as it is.
 
-Your records go into `records`, your model into `Holder`. Nothing here knows of secureps.
+Your records go into `records`, your model into `Holder`. Nothing here imports secureps.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ FEATURES, CLASSES = 16, 4
 
 
 def records(holder: int, count: int) -> tuple[Array, Array]:
-    """Returns inputs [count, FEATURES] and classes [count]; made up, few classes at each holder.
+    """Makes up inputs [count, FEATURES] and classes [count], with few classes at each holder.
 
-    In its place: `np.load(context.node_config["data"])`, say.
+    Replace it by your own, for example `np.load(context.node_config["data"])`.
     """
-    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # what all are to learn
+    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # the truth to be learned
     rng = np.random.default_rng([2, holder])
-    share = rng.dirichlet(np.full(CLASSES, 0.3))  # 0.3: a holder has few of the classes
+    share = rng.dirichlet(np.full(CLASSES, 0.3))  # 0.3 gives a holder few classes
     y = rng.choice(CLASSES, count, p=share)
     return centres[y] + rng.normal(size=(count, FEATURES)), y
 
 
 def softmax(scores: Array) -> Array:
-    """Returns probabilities, a row for each record."""
+    """Returns probabilities, one row for each record."""
     powers: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
     powers /= powers.sum(axis=1, keepdims=True)
     return powers
@@ -62,7 +62,7 @@ class Holder(NumPyClient):
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        """Judges a model by held-out records."""
+        """Scores a model on held-out records."""
         weights, bias = parameters
         x, y = self.held_out
         chances = softmax(x @ weights + bias)
@@ -71,7 +71,7 @@ class Holder(NumPyClient):
 
 
 def client_fn(context: Context) -> Client:
-    """Returns one holder, by its number."""
+    """Makes one holder by its number."""
     return Holder(*records(int(context.node_config["partition-id"]), 300)).to_client()
 
 

@@ -13,12 +13,12 @@ PLAN = Path(__file__).parent / "plan.toml"
 
 
 def test_the_plan_can_be_played() -> None:
-    """What is wrong with it, or with the app under it, is raised."""
+    """`ps.check` raises an error if the plan or its app is wrong."""
     ps.check(PLAN, run_script=True)
 
 
 def test_holders_learn_together() -> None:
-    """The mean of what they learn is right about the records that they kept back."""
+    """The mean of their models classifies their held-out records."""
     plan = ps.load_plan(PLAN).section
     assert plan.federation is not None
     clients = [Holder(*records(number, 300)) for number in range(plan.federation.clients)]

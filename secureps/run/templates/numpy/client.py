@@ -15,24 +15,24 @@ import secureps as ps
 Records = tuple[ps.Array, ps.Array]
 
 FEATURES, CLASSES = 16, 4
-POOLED = 1000  # a holder that is none: its records judge the federation's model
+POOLED = 1000  # the number of no holder: its records score the federation's model
 
 
 def records(holder: int, count: int) -> Records:
-    """Returns inputs [count, FEATURES] and classes [count]; made up, few classes at each holder.
+    """Makes up inputs [count, FEATURES] and classes [count], with few classes at each holder.
 
-    In its place: `np.load(settings["data"])`, say.
+    Replace it by your own records, for example `np.load(settings["data"])`.
     """
-    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # what all are to learn
+    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # the truth to be learned
     rng = np.random.default_rng([2, holder])
-    alike = 100 if holder == POOLED else 0.3  # small: a holder has few of the classes
+    alike = 100 if holder == POOLED else 0.3  # a small one gives a holder few classes
     share = rng.dirichlet(np.full(CLASSES, alike))
     y = rng.choice(CLASSES, count, p=share)
     return centres[y] + rng.normal(size=(count, FEATURES)), y
 
 
 def softmax(scores: ps.Array) -> ps.Array:
-    """Returns probabilities, a row for each record."""
+    """Returns probabilities, one row for each record."""
     powers: ps.Array = np.exp(scores - scores.max(axis=1, keepdims=True))
     powers /= powers.sum(axis=1, keepdims=True)
     return powers
@@ -45,18 +45,18 @@ class Holder:
         self._train, self._held_out = train, held_out
 
     def parameters(self, seed: int) -> ps.Parameters:
-        """Returns the first model: every tensor by its name, the same at all holders."""
+        """Returns the first model, tensors by name, which is the same at all holders."""
         return {
             "weights": np.zeros((FEATURES, CLASSES), np.float32),
             "bias": np.zeros(CLASSES, np.float32),
         }
 
     def examples(self) -> int:
-        """Returns how many records the holder trains on."""
+        """Returns the number of records for training."""
         return len(self._train[1])
 
     def fit(self, parameters: ps.Parameters, config: ps.FitConfig) -> ps.FitResult:
-        """Trains; the same arguments must give the same bits, so what is random has config.seed."""
+        """Trains; equal arguments must give equal bits, so random numbers come from config.seed."""
         if config.privacy is not None:
             raise ps.PlanRefused("this trainer has no DP-SGD: take a TorchTrainer, or no [privacy]")
         (x, y), rate = self._train, float(config.settings["lr"])
@@ -69,7 +69,7 @@ class Holder:
         return ps.FitResult(trained, len(y), {}, steps)
 
     def evaluate(self, parameters: ps.Parameters) -> ps.EvaluateResult:
-        """Judges a model by held-out records."""
+        """Scores a model on held-out records."""
         x, y = self._held_out
         chances = softmax(x @ parameters["weights"] + parameters["bias"])
         loss = float(-np.log(chances[np.arange(len(y)), y] + 1e-9).mean())
@@ -78,13 +78,13 @@ class Holder:
 
 
 def make(settings: Mapping[str, Any]) -> Holder:
-    """Returns one holder, by its number; `--set partition=0` of `secureps join` gives that."""
+    """Makes one holder; `--set partition=0` of `secureps join` gives its number."""
     x, y = records(int(settings["partition"]), 300)
     return Holder((x[:240], y[:240]), (x[240:], y[240:]))
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> Holder:
-    """Returns who judges models for `secureps up`, by records that no holder has."""
+    """Makes the evaluator of `secureps up`, with records that no holder has."""
     judged = records(POOLED, 1000)
     return Holder(judged, judged)
 

@@ -19,12 +19,12 @@ import secureps as ps
 Records = tuple[ps.Array, ps.Array]
 
 FEATURES = 30
-POOLED = -1  # a holder that is none: its records judge the federation's model
+POOLED = -1  # the number of no holder: its records score the federation's model
 
 
 @cache
 def tumours() -> Records:
-    """Returns what scikit-learn ships: inputs [569, FEATURES], and 0 (malignant) or 1."""
+    """Loads data of scikit-learn: inputs [569, FEATURES], and 0 (malignant) or 1."""
     x, y = load_breast_cancer(return_X_y=True)
     return (x - x.mean(axis=0)) / x.std(axis=0), y
 
@@ -32,7 +32,7 @@ def tumours() -> Records:
 def records(holder: int, holders: int) -> Records:
     """Returns one holder's inputs [count, FEATURES] and classes [count].
 
-    In its place: `np.load(settings["data"])`, say.
+    Replace it by your own records, for example `np.load(settings["data"])`.
     """
     x, y = tumours()
     judged = np.arange(len(y)) % 5 == 0
@@ -42,21 +42,21 @@ def records(holder: int, holders: int) -> Records:
 
 
 class Holder:
-    """Logistic regression by stochastic gradient descent, from where the others left it."""
+    """Logistic regression by stochastic gradient descent, which starts from the pulled model."""
 
     def __init__(self, train: Records, held_out: Records) -> None:
         self._train, self._held_out = train, held_out
 
     def parameters(self, seed: int) -> ps.Parameters:
-        """Returns the first model: every tensor by its name, the same at all holders."""
+        """Returns the first model, tensors by name, which is the same at all holders."""
         return {"coef": np.zeros((1, FEATURES), np.float32), "intercept": np.zeros(1, np.float32)}
 
     def examples(self) -> int:
-        """Returns how many records the holder trains on."""
+        """Returns the number of records for training."""
         return len(self._train[1])
 
     def fit(self, parameters: ps.Parameters, config: ps.FitConfig) -> ps.FitResult:
-        """Trains; the same arguments must give the same bits, so what is random has config.seed."""
+        """Trains; equal arguments must give equal bits, so random numbers come from config.seed."""
         if config.privacy is not None:
             raise ps.PlanRefused("scikit-learn has no DP-SGD: use a plan without [privacy]")
         (x, y), rate = self._train, float(config.settings["lr"])
@@ -72,7 +72,7 @@ class Holder:
         return ps.FitResult(trained, len(y), {}, steps)
 
     def evaluate(self, parameters: ps.Parameters) -> ps.EvaluateResult:
-        """Judges a model by held-out records."""
+        """Scores a model on held-out records."""
         x, y = self._held_out
         chances = 1 / (1 + np.exp(-x @ parameters["coef"][0] - parameters["intercept"][0]))
         loss = float(log_loss(y, chances, labels=[0, 1]))
@@ -80,14 +80,14 @@ class Holder:
 
 
 def make(settings: Mapping[str, Any]) -> Holder:
-    """Returns one holder, by its number; `--set partition=0` of `secureps join` gives that."""
+    """Makes one holder; `--set partition=0` of `secureps join` gives its number."""
     x, y = records(int(settings["partition"]), int(settings.get("partitions", 6)))
     cut = len(y) // 5
     return Holder((x[cut:], y[cut:]), (x[:cut], y[:cut]))
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> Holder:
-    """Returns who judges models for `secureps up`, by records that no holder has."""
+    """Makes the evaluator of `secureps up`, with records that no holder has."""
     judged = records(POOLED, 1)
     return Holder(judged, judged)
 

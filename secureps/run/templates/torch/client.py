@@ -16,17 +16,17 @@ from torch import nn
 import secureps as ps
 
 FEATURES, CLASSES = 16, 4
-POOLED = 1000  # a holder that is none: its records judge the federation's model
+POOLED = 1000  # the number of no holder: its records score the federation's model
 
 
 def records(holder: int, count: int) -> tuple[ps.Array, ps.Array]:
-    """Returns inputs [count, FEATURES] and classes [count]; made up, few classes at each holder.
+    """Makes up inputs [count, FEATURES] and classes [count], with few classes at each holder.
 
-    In its place: `np.load(settings["data"])`, say.
+    Replace it by your own records, for example `np.load(settings["data"])`.
     """
-    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # what all are to learn
+    centres = np.random.default_rng(1).normal(size=(CLASSES, FEATURES))  # the truth to be learned
     rng = np.random.default_rng([2, holder])
-    alike = 100 if holder == POOLED else 0.3  # small: a holder has few of the classes
+    alike = 100 if holder == POOLED else 0.3  # a small one gives a holder few classes
     share = rng.dirichlet(np.full(CLASSES, alike))
     y = rng.choice(CLASSES, count, p=share)
     return (centres[y] + rng.normal(size=(count, FEATURES))).astype(np.float32), y
@@ -38,17 +38,17 @@ def model() -> nn.Module:
 
 
 def make(settings: Mapping[str, Any]) -> ps.TorchTrainer:
-    """Returns one holder, by its number; `--set partition=0` of `secureps join` gives that."""
+    """Makes one holder; `--set partition=0` of `secureps join` gives its number."""
     x, y = records(int(settings["partition"]), 360)
     return ps.TorchTrainer(model, (x[:300], y[:300]), (x[300:], y[300:]))
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> ps.TorchTrainer:
-    """Returns who judges models for `secureps up`, by records that no holder has."""
+    """Makes the evaluator of `secureps up`, with records that no holder has."""
     judged = records(POOLED, 1000)
     return ps.TorchTrainer(model, judged, judged)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # holders on one machine share it
+    torch.set_num_threads(1)  # holders on one machine share its cores
     ps.run_client(make)
