@@ -192,7 +192,7 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
 
 
 def is_cheap(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Tells whether norms of a matrix that is used at so many places cost less than gradients."""
+    """Tells whether norms of a matrix that is used at `places` places cost less than gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
 

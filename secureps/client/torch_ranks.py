@@ -28,7 +28,7 @@ from secureps.tracebacks import told
 
 DISMISSED = "the client that this process trained with is done"
 
-AGAIN = "they train together no more: start all of this client's processes again"
+AGAIN = "they no longer train together: start all of this client's processes again"
 
 FAILED = "secureps/failed"
 """The key in the group's store for which rank failed first, and why."""

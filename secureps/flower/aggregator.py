@@ -191,7 +191,7 @@ class Aggregator:
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():
             for owner, ask in self._asks(order.group, order.version):
-                with suppress(SecurepsError):  # the client hears it when it asks
+                with suppress(SecurepsError):  # the client gets the error when it asks
                     reply = self._block(owner, ask)
                     entries.append(answering(about(owner, encode(ask)), reply))
                     payloads[reply.digest] = bytes(reply.payload)

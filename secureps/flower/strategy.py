@@ -123,12 +123,12 @@ class SecureFedAvg(FedAvg):
         self.plan = find_plan(plan, tuple(Path(place) for place in sys.path if place))
         self.strategy: Strategy = self if strategy is None else strategy
         if strategy is not None and settings:
-            raise ConfigError(f"{min(settings)}: say it to the strategy that is given")
+            raise ConfigError(f"{min(settings)}: give it to the given strategy")
         self.kit = None if kit is None else Path(kit)
         self.run = None if run is None else Path(run)
         self.listen, self.unsafe_seed, self.holders = listen, unsafe_seed, holders
         if holders == "nodes" and kit is None:
-            raise ConfigError('holders = "nodes": in a simulation there are no nodes of theirs')
+            raise ConfigError('holders = "nodes": key holders have no nodes in a simulation')
         if kit is not None and unsafe_seed is not None:
             raise ConfigError("unsafe_seed: it is for simulations, which make a kit of their own")
         self.train_metrics = dict(train_metrics or {})
@@ -212,7 +212,7 @@ class SecureFedAvg(FedAvg):
         self._rounds = rounds
 
         def judged(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """Skips rounds that were made before this start, whose models are gone."""
+            """Skips rounds that were made before this start, because their models are not kept."""
             again = 0 < number < rounds.first
             return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
 
@@ -343,8 +343,8 @@ class _Rounds(Grid):
         first = sent[0].content
         if any(each.content != first for each in sent if each.content is not first):
             raise ConfigError(
-                "configure_train tells nodes of one round different things: the plan's rule says "
-                "who trains, and all are told the same"
+                "configure_train gives nodes of one round different messages: the plan's rule "
+                "chooses who trains, and all nodes get the same message"
             )
         models = first.array_records
         self.refuse_other(*models.values())
@@ -362,8 +362,8 @@ class _Rounds(Grid):
         """Raises ConfigError if the app continues from another model than the newest version."""
         if list(models) != [self.newest]:
             raise ConfigError(
-                "the app goes on from another model than the newest version: shards make each "
-                "version, and no code of the app changes it"
+                "the app continues from another model than the newest version: only shards make "
+                "versions, and no code of the app may change one"
             )
 
     def _arrays(self) -> ArrayRecord:

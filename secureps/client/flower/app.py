@@ -40,7 +40,7 @@ NOTHING = (
 
 NO_TRAIN = (
     "the ClientApp has no train function: give it a client_fn, or register one with @app.train(). "
-    "Means of what it answers to queries, alone, travel encrypted too: docs/flower.md, Analytics"
+    "An app that only answers queries can have the means of its answers: docs/flower.md, Analytics"
 )
 
 

@@ -313,7 +313,7 @@ class FlowerTrainer:
         try:
             return Code(reply.config_records[f"{name}.status"]["code"])
         except (KeyError, ValueError):
-            raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
+            raise ScriptFailed(f"{self._app.where}: its answer has no status") from None
 
     def _read_metrics(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
         """Reads an answer's metrics, its number of examples, and the name of that number."""
@@ -381,16 +381,16 @@ class FlowerTrainer:
             found, to_whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
         )
 
-    def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
+    def _numbers(self, what: str, given: Mapping[str, Any]) -> dict[str, float]:
         """Keeps the finite numbers among metrics; logs the names of the others once."""
-        found = dict(_flatten(said))
+        found = dict(_flatten(given))
         numbers = {name: number(value) for name, value in found.items()}
         metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
         others = sorted((found.keys() - metrics.keys()) - self._told)
         if others:
             self._told.update(others)
-            text = f"{what} returned {', '.join(others)}, no finite number: it goes nowhere"
-            log.warning("%s: %s", self._app.where, text)
+            said = f"{what} returned {', '.join(others)}"
+            log.warning("%s: %s: not sent, because not a finite number", self._app.where, said)
         return metrics
 
 
