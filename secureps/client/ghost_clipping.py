@@ -1,14 +1,14 @@
 """Ghost clipping: the clipped sum of records' gradients, mostly without the gradients.
 
 DP-SGD steps by sum_i min(1, C / |g_i|) g_i over the records i of a sample. A record's gradient g_i
-of a layer follows from the layer's input and from the loss's gradient by its output (Goodfellow
-2015); its norm follows from two matrices of places by places (Li et al. 2021, section 4). So one
-backward pass, which stops at the layers' outputs, gives first all norms and then the sums
-("book-keeping", Bu et al. 2023, algorithm 1). Where a record's gradient costs less than those
-matrices, it is made as it is (Bu et al. 2022, section 4).
+of a layer follows from the layer's input and the loss's gradient by its output (Goodfellow 2015),
+and its norm from two matrices of places by places (Li et al. 2021, section 4). So one backward
+pass, which stops at the layers' outputs, gives all norms and then the sums ("book-keeping", Bu et
+al. 2023, algorithm 1). If a record's gradient costs less than those matrices, the gradient is
+computed (Bu et al. 2022, section 4).
 
 Norms and sums come from the same tensors, so what is clipped is what is summed. Both are in
-float32, or float64 where the model is, whatever the model computes in.
+float32, or float64 if the model is, whatever autocast computes in.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from secureps.wording import one_line
 
 
 WHOLE = 32
-"""A value of a gradient costs as much as this many multiplications, measured on a CPU."""
+"""A value of a gradient costs as much as this many multiplications, as measured on a CPU."""
 
 VALUES = 1 << 26
-"""Values of records' gradients, or of places by places, in memory at a time: 256 MiB."""
+"""The most values of gradients or products that are in memory at a time: 256 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """A matrix's gradients by record: sums over places of left row (outer) right row.
+    """A matrix's gradients by record, as factors: sums over places of outer products of rows.
 
     Args:
-        left: floats [records, places, rows], or int64 [records, places]: the one row that is 1.
+        left: floats [records, places, rows]; or int64 [records, places], the index of the one row
+            that is 1.
         right: floats [records, places, columns].
-        rows: of the matrix.
+        rows: the number of the matrix's rows.
     """
 
     left: Tensor
@@ -62,7 +63,7 @@ class Products:
         return Products(self.left[of], self.right[of], self.rows)
 
     def bound_norms(self) -> Tensor:
-        """The sum over places of |left| |right|: no gradient's norm is larger; [records]."""
+        """The sum over places of |left| |right|, which bounds the gradients' norms; [records]."""
         right = torch.linalg.vector_norm(self.right, dim=2)
         if self.left.is_floating_point():
             right = right * torch.linalg.vector_norm(self.left, dim=2)
@@ -70,7 +71,7 @@ class Products:
         return found
 
     def inner_products(self, other: Products) -> Tensor:
-        """Inner products of records' gradients with their others; [records]."""
+        """Inner products of each record's gradients in this and the other; [records]."""
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
     def to_gradients(self) -> Tensor:
@@ -104,15 +105,14 @@ def _overlap(left: Tensor, other: Tensor) -> Tensor:
 
 
 Part = Products | Tensor
-"""The contribution of one use of a parameter to its per-record gradients; a tensor has the shape
-[records, ...]."""
+"""What one use of a parameter adds to its gradients by record; a tensor is [records, ...]."""
 
 Sum = Callable[[Tensor], Tensor]
 """Weights [records] -> the sum of a parameter's gradients, each times its record's weight."""
 
 
 def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
-    """A parameter's squared gradient norms [records], its sum, and how much of `room` it takes."""
+    """Computes a parameter's squared norms [records], its sum, and the values kept of `room`."""
     tensors = [each for each in parts if isinstance(each, Tensor)]
     products = _join([each for each in parts if isinstance(each, Products)])
     parts = [*products, *tensors]
@@ -129,7 +129,7 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
 
 
 def _join(products: Sequence[Products]) -> list[Products]:
-    """Joins the uses of a recurrent layer, one for each place, into one use of all places."""
+    """Joins the uses of a recurrent layer, one for each place, into one use with all places."""
     found = []
     for floats in (True, False):
         of = [each for each in products if each.left.is_floating_point() == floats]
@@ -144,7 +144,7 @@ _FACTORS = attrgetter("left"), attrgetter("right")
 
 
 def _whole(parts: Sequence[Part], of: slice) -> Tensor:
-    """The gradients of these records by one parameter; [records, values]."""
+    """Computes the gradients of these records by one parameter; [records, values]."""
     cut = [each[of] for each in parts]
     return total(
         [p.to_gradients() if isinstance(p, Products) else p.reshape(len(p), -1) for p in cut]
@@ -170,7 +170,7 @@ def _slices(records: int, values: int) -> Iterator[slice]:
 
 
 def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
-    """The squared norms of the sums of these gradients; None where whole gradients cost less."""
+    """Computes squared norms of the sums of gradients; None if whole gradients cost less."""
     places = sum(each.right.shape[1] for each in products)
     rows, columns = products[0].rows, products[0].right.shape[2]
     words = not any(each.left.is_floating_point() for each in products)
@@ -185,14 +185,14 @@ def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
             for s in _slices(len(squared), places**2)
         ]
     )
-    # If the terms of different places cancel, rounding can make the norm too small, and the record
-    # would exceed its clip. Add the most that rounding can take (Higham and Mary 2019, thm 2.4).
+    # If terms of different places cancel, rounding can make the norm too small, and the record
+    # would exceed its clip. So add a bound of rounding errors (Higham and Mary 2019, thm 2.4).
     taken = torch.finfo(squared.dtype).eps * math.sqrt(rows + columns + places)
     return inner.clamp(min=0) + taken * squared
 
 
 def is_cheap(places: int, rows: int, columns: int, words: bool = False) -> bool:
-    """Tells whether norms of a matrix used at `places` places cost less than its gradients."""
+    """Tells whether norms of a matrix that is used at `places` places cost less than gradients."""
     return places == 1 or places**2 * ((1 if words else rows) + columns) <= WHOLE * rows * columns
 
 
@@ -205,10 +205,10 @@ def total(found: Sequence[Tensor]) -> Tensor:
 
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
-"""(layer, input, the gradient by the output) -> parts; records come first in all."""
+"""(layer, input, gradient by the output) -> parts; the first dimension counts records."""
 
 Sums = dict[nn.Parameter, Tensor]
-"""Sums of gradients by parameter, of its shape; float32, or float64 where the model is."""
+"""Sums of gradients by parameter; float32, or float64 if the model is."""
 
 
 def _linear(layer: nn.Linear, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
@@ -219,13 +219,13 @@ def _linear(layer: nn.Linear, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Par
 def _convolution(
     layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, grad: Tensor
 ) -> dict[nn.Parameter, Part]:
-    """A linear layer of patches, or one convolution whose groups are the records."""
+    """As a linear layer of patches, or as a convolution with a group for each record."""
     padding: Any = layer.padding
     if isinstance(padding, str) or layer.padding_mode != "zeros":
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x = functional.pad(x, tuple(layer._reversed_padding_repeated_twice), mode=mode)
         padding = tuple(0 for _ in layer.kernel_size)
-    # Convolutions in groups are quick on a CPU only: other devices make products.
+    # Convolutions in groups are fast only on a CPU.
     products = not x.is_cpu or is_cheap(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
     if products and layer.groups == 1 and not isinstance(layer, nn.Conv3d):
         own: Any = (layer.kernel_size, layer.dilation, padding, layer.stride)
@@ -253,7 +253,7 @@ BY_GROUP: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _affine(layer: Any, weight: Part, grad: Tensor) -> dict[nn.Parameter, Part]:
-    """A weight's part, and a bias's, by gradients [records, places, rows]."""
+    """The parts of a weight and a bias; `grad` is [records, places, rows]."""
     found = {layer.weight: weight}
     if layer.bias is not None:
         found[layer.bias] = grad.sum(dim=1)
@@ -276,10 +276,10 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> Mapping[nn.Para
 
 
 def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
-    """Runs a layer of which nothing else is known again for each record."""
+    """Runs a layer without a formula again, for each record."""
     own = {name: each for name, each in layer.named_parameters() if each.requires_grad}
     first = {each: name for name, each in own.items()}
-    # Each module once: functional_call would not put back what it finds under two names.
+    # Name each module once: functional_call would not restore a module with two names.
     slots = {
         f"{at}.{name}" if at else name: first[each]
         for at, module in layer.named_modules()
@@ -290,7 +290,7 @@ def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter
     def projected(values: Mapping[str, Tensor], x: Tensor, grad: Tensor) -> Tensor:
         placed = {slot: values[name] for slot, name in slots.items()}
         made: Tensor = torch.func.functional_call(layer, placed, (x[None],), tie_weights=False)
-        if made.shape != (1, *grad.shape):  # it reads others' records, say
+        if made.shape != (1, *grad.shape):  # for example because it reads other records
             raise PlanRefused(
                 f"record privacy: a {type(layer).__name__} gives {tuple(made.shape)} where a "
                 f"record alone has {(1, *grad.shape)}; it may read nothing but what it is "
@@ -319,7 +319,7 @@ FORMULAS: dict[type[nn.Module], Formula] = {
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
 }
-"""Beside those of Opacus, of GroupNorm and others."""
+"""These are used before those of Opacus, which has GroupNorm and others."""
 
 
 def _formula(layer: nn.Module) -> Formula:
@@ -342,7 +342,7 @@ def _formula(layer: nn.Module) -> Formula:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer with trained parameters, and how their gradients follow from what it sees."""
+    """A layer with trained parameters, and the formula of their gradients."""
 
     name: str
     module: nn.Module
@@ -350,10 +350,10 @@ class Layer:
 
 
 def ghost_layers(module: nn.Module) -> tuple[Layer, ...]:
-    """The layers of a model that have trained parameters of their own, each once.
+    """Finds the layers of a model that have trained parameters of their own, each once.
 
-    A parameter shared with a module inside is not its own. Layers inside a layer without a formula
-    belong to that layer.
+    A parameter shared with an inner module is not the layer's own. A layer without a formula
+    includes the layers inside it.
     """
     return tuple(_layers("", module, set()))
 
@@ -373,7 +373,7 @@ def _layers(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[Lay
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One call of a layer in a forward pass: its input, and shape and type of its output."""
+    """One call of a layer in a forward pass: its input, and its output's shape and dtype."""
 
     layer: Layer
     x: Tensor
@@ -381,17 +381,18 @@ class Use:
     shape: torch.Size
     dtype: torch.dtype
     edge: GradientEdge | None
-    """None where the output has no gradient, as under no_grad."""
+    """None if the output has no gradient, as under no_grad."""
 
 
 @contextmanager
 def watch_uses(
     layers: Sequence[Layer], taps: Sequence[Tensor] | None = None
 ) -> Iterator[list[Use]]:
-    """Notes each use of the layers in the forward passes that run inside.
+    """Lists the uses of layers in the forward passes that run inside this context.
 
-    Calls inside a layer without a formula are that layer's. `taps` are added to the outputs, in
-    order; without them edges are noted. Raises PlanRefused for more than one tensor in or out.
+    Calls inside a layer without a formula are part of that layer's use. `taps` are added to the
+    outputs, in order; without taps each use gets its edge in autograd's graph. Raises PlanRefused
+    if a layer takes or returns more than one tensor.
     """
     uses: list[Use] = []
     within: list[Layer] = []
@@ -431,10 +432,10 @@ def watch_uses(
 def clipped_sum(
     parts: Mapping[nn.Parameter, Sequence[Part]], losses: Tensor, bound: float
 ) -> tuple[Tensor, Callable[[Sums], None]]:
-    """Measures records' gradients, and prepares their sum, each clipped to `bound` (L2).
+    """Computes norms of records' gradients, and prepares their sum, each clipped to `bound` (L2).
 
-    Returns the norms of the records' gradients before they are clipped [records], and a function
-    that adds the clipped gradients to sums; use it if all norms are finite.
+    Returns the norms before the clip [records], and a function that adds the clipped gradients to
+    sums. Call it only if all norms are finite.
     """
     with torch.no_grad():
         room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
@@ -456,10 +457,10 @@ def clipped_sum(
 
 
 def count_values(loss: Tensor, uses: Sequence[Use]) -> int:
-    """Counts the values of gradients that one record needs at once, without slices.
+    """Counts the values of gradients that one record needs in memory at a time.
 
-    Raises PlanRefused if a layer does not have the records first, has no gradients by record, or
-    its input was changed afterwards.
+    Raises PlanRefused if a layer's first dimension does not count records, if it has no gradients
+    by record, or if its input was changed afterwards.
     """
     edges = [each.edge for each in uses if each.edge is not None]
     grads = iter(torch.autograd.grad(loss, edges, allow_unused=True) if edges else ())
@@ -492,9 +493,9 @@ def _refuse_other_records(use: Use, grad: Tensor) -> None:
 def by_parameter(
     seen: Iterable[tuple[Layer, Tensor, Tensor]],
 ) -> dict[nn.Parameter, list[Part]]:
-    """The parts of records' gradients, by parameter; PlanRefused if a layer has none.
+    """Computes the parts of records' gradients by parameter; PlanRefused if a layer has none.
 
-    `seen` has the input of each use of a layer, and the loss's gradient by the layer's output.
+    `seen` has each use's layer, its input, and the loss's gradient by its output.
     """
     parts: dict[nn.Parameter, list[Part]] = {}
     for layer, x, grad in seen:
@@ -509,12 +510,12 @@ def by_parameter(
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums and norms: float32, or float64 where the model is."""
+    """The dtype of sums and norms: float32, or float64 for float64."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None:
-    """Refuses parameters used outside their layers: their gradient would be missed."""
+    """Refuses parameters that are used outside their layers, where gradients would be missed."""
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses if use.edge is not None}
     for node in graph_nodes([loss.grad_fn], inputs):
@@ -528,7 +529,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
 
 
 def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """Yields autograd's nodes from these on, each once; of `passed` ones the nodes behind."""
+    """Yields autograd's nodes from the roots on, each once; a `passed` one leads to its value."""
     waiting, known, passed = list(roots), set[Any](), passed or {}
     while waiting:
         node = waiting.pop()

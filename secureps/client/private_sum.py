@@ -1,16 +1,16 @@
-"""The private sum: clipped gradients of a sample's records, each of which the model sees alone.
+"""The private sum: clipped gradients of a sample's records, each computed from that record alone.
 
-The model is called through `torch.func.vmap`, under which its code sees one record at a time, so no
-record changes what another one adds, in batches of any size. A model that vmap cannot take is
-called for one record after the other.
+The model is called through `torch.func.vmap`, so its code sees one record at a time, and no record
+changes what another one adds. A model that vmap cannot take is called for one record after the
+other.
 
 A record adds nothing if its loss or its gradient is not finite, or if the model or the loss fails
-for it. A training that ended there would tell everybody of this record, without any noise.
+for it. If training ended instead, that would tell everybody about the record, without any noise.
 
-A loss that divides by something else in the batch (weights of classes, the number of tokens that
-are not padding) would let a record change the others' gradients, past its own clip. So torch's own
-losses are asked for each record's (`reduction="none"`), and any other loss is called for each
-record alone. Models that would let a record past its clip, or past the noise, are refused.
+A loss whose divisor depends on the batch (weights of classes, the number of tokens that are not
+padding) would let a record change other gradients, past its own clip. So torch's own losses are
+called with `reduction="none"`, and any other loss is called for each record alone. Models that
+would let a record's data past its clip, or past the noise, are refused.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ MICROBATCH = 1024
 """The most records whose gradients are computed together, which bounds memory."""
 
 MADE = 16
-"""Made records on which model and loss are tried before the first step."""
+"""How many made-up records model and loss are tried on before the first step."""
 
 Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
-"""Indices -> the inputs and targets of these records, on the model's device."""
+"""indices -> the inputs and targets of these records, on the model's device."""
 
 Parts = Mapping[nn.Parameter, Sequence[Part]]
 
 
 def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tensor]:
-    """Makes `count` records of the same shapes and dtypes that no data holder has, on the CPU.
+    """Makes up `count` records of the same shapes and dtypes, on the CPU.
 
-    Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these before the first
-    step, because the outcome of a trial must not depend on a record.
+    Floats lie in [0, 1), whole numbers are 0 and 1. Models are tried on these, because the outcome
+    of a trial must not depend on a real record.
     """
     generator = torch.Generator().manual_seed(1)
 
@@ -88,10 +88,10 @@ def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Gradients of many records in one pass: each layer's output has a zero added by record.
+    """Computes gradients of many records in one pass.
 
-    The loss's gradients by these zeros, `taps`, and the layers' inputs give the records' gradients
-    (`ghost_clipping`). `uses` are those of the layers in a pass of one record.
+    It adds zeros, the taps, to each layer's output. The loss's gradients by the taps, and the
+    layers' inputs, give the records' gradients (`ghost_clipping`). `uses` are those of one record.
     """
 
     module: nn.Module
@@ -100,7 +100,7 @@ class Together:
     uses: Sequence[Use]
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
-        """The losses of these records [records], and the parts of their gradients."""
+        """Computes the losses of records [records], and the parts of their gradients."""
         outputs, inputs, taps = self._pass(x)
         losses = record_losses(self.loss, outputs, y)
         of = [at for at, use in enumerate(self.uses) if use.edge is not None]
@@ -108,23 +108,23 @@ class Together:
         seen = [
             (self.uses[at].layer, inputs[at].detach().flatten(0, 1), grad.flatten(0, 1))
             for at, grad in zip(of, grads, strict=True)
-            if grad is not None  # else nothing that came out of the layer reaches the loss
+            if grad is not None  # None if the loss does not depend on the layer
         ]
         return losses.detach(), by_parameter(seen)
 
     def outputs(self, x: Tensor) -> Any:
-        """The model's outputs for these records; records come first."""
+        """Computes the model's outputs; the first dimension counts records."""
         return self._pass(x)[0]
 
     def _pass(self, x: Tensor) -> tuple[Any, Sequence[Tensor], Sequence[Tensor]]:
-        """Outputs by record, each layer's input [records, 1, ...], and the taps."""
+        """Returns the outputs, each layer's input [records, 1, ...], and the taps."""
         taps = tuple(
             torch.zeros((), dtype=use.dtype, device=x.device)
             .expand(len(x), *use.shape)
             .requires_grad_(use.edge is not None)
             for use in self.uses
         )
-        # vmap runs a CPU's fused attention record by record, and refuses that of CUDA.
+        # Under vmap fused attention is slow on a CPU, and an error on CUDA.
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 outputs, inputs = torch.func.vmap(self._one, randomness="different")(x, taps)
@@ -145,17 +145,17 @@ class Together:
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """Gradients of one record after the other, by plain autograd."""
+    """Computes gradients of one record after the other, by plain autograd."""
 
     module: nn.Module
     loss: Measure
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
-        """The loss of this one record [1], and its gradients."""
+        """Computes the loss of one record [1], and its gradients."""
         own = [each for each in self.module.parameters() if each.requires_grad]
         try:
             losses = record_losses(self.loss, self.module(x), y)
-        except PlanRefused as error:  # the outputs may depend on the record's values
+        except PlanRefused as error:  # this may depend on the record: treat it as unusable
             raise ValueError(str(error)) from error
         grads = torch.autograd.grad(losses.sum(), own, allow_unused=True)
         made = {
@@ -166,22 +166,19 @@ class Alone:
         return losses.detach(), made
 
     def outputs(self, x: Tensor) -> Any:
-        """The model's outputs for these records; records come first."""
+        """Computes the model's outputs; the first dimension counts records."""
         apart = [self.module(each[None]) for each in x]
         columns = zip(*(tensors_in(each) for each in apart), strict=True)
         return map_tensors(apart[0], lambda _: torch.cat(next(columns)))
 
 
 RAISES = ("cpu",)
-"""Devices that raise an error for an index out of range. On CUDA the process cannot go on after it:
-one record with a wrong label would end its client."""
+"""Devices that raise an error for an index out of range. On CUDA the process cannot continue after
+it, so one record with a wrong label would end its client."""
 
 
 class IndicesChecked(TorchFunctionMode):
-    """Raises IndexError where a loss or a table is given a value out of its range, on any device.
-
-    It sees torch's own losses and `embedding`, whoever calls them, and no other indexing.
-    """
+    """Raises IndexError for values out of range in torch's own losses and in `embedding`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -195,7 +192,7 @@ class IndicesChecked(TorchFunctionMode):
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The values of all records, also inside of torch.func.vmap."""
+    """The values of all records, even inside torch.func.vmap."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor.detach()
@@ -228,13 +225,13 @@ IN_RANGE: Mapping[Any, Callable[..., Tensor]] = {
 
 @dataclass(eq=False)
 class PrivateSum:
-    """How a model's clipped gradients are added up.
+    """Adds up a model's clipped gradients.
 
     Args:
-        gradients: of records, each of which the model sees alone.
-        most: records that `gradients` takes at a time.
-        bound: on each record's gradient, L2.
-        left_out: how often a drawn record added nothing.
+        gradients: computes records' gradients.
+        most: the most records at a time.
+        bound: the clip of each record's gradient, L2.
+        left_out: how many drawn records have added nothing so far.
     """
 
     gradients: Together | Alone
@@ -250,10 +247,10 @@ class PrivateSum:
             self.left_out += len(part) - self._add_usable(batch, part, sums)
 
     def _add_usable(self, batch: Batch, part: NDArray[np.int64], sums: Sums) -> int:
-        """Adds records that are taken together, without unusable ones; returns how many.
+        """Adds the usable records of a part; returns how many they are.
 
-        The rest is passed again, with the same random draws: the sum is bit for bit that of a part
-        that never had the records which are left out.
+        They are computed again with the same random draws, so that the sum is the same, bit for
+        bit, as if the unusable records had never been in the part.
         """
         rewind = _make_rewind(self.device)
         while len(part):
@@ -264,7 +261,7 @@ class PrivateSum:
             except Exception:
                 rewind()
                 usable = part[:0] if len(part) == 1 else self._find_passing(batch, part)
-                if len(usable) == len(part):  # no record of these fails alone
+                if len(usable) == len(part):  # none of these records fails alone
                     raise
             else:
                 norms, add = clipped_sum(parts, losses, self.bound)
@@ -298,10 +295,10 @@ class PrivateSum:
 def private_sum(
     module: nn.Module, loss: Measure, made: tuple[Tensor, Tensor], bound: float
 ) -> PrivateSum:
-    """Tries a model and a loss on `make_records`, and chooses how gradients are added up.
+    """Tries a model and a loss on made-up records, and chooses how gradients are computed.
 
-    Raises PlanRefused if the model or the loss fails, gives no row for a record, hides a gradient,
-    or mixes records.
+    Raises PlanRefused if the model or the loss fails, does not return a row for each record, hides
+    a gradient, or mixes records.
     """
     x, y = made
     rewind = _make_rewind(x.device)
@@ -332,12 +329,11 @@ def private_sum(
 
 
 def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
-    """Empty sums of these parameters' gradients."""
     return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
 
 
 def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alone:
-    """Takes records together where `torch.func.vmap` can take the model, else alone."""
+    """Computes records together if `torch.func.vmap` can take the model, else alone."""
     try:
         together(x.clone(), y)
         return together
@@ -382,10 +378,10 @@ Measure = Callable[..., Tensor]
 
 
 def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
-    """The losses of records, each of its own output and target alone; [records].
+    """Computes each record's loss from its own output and target alone; [records].
 
     Raises:
-        PlanRefused: outputs do not have the records first, or the loss is no mean over records.
+        PlanRefused: outputs have no row for each record, or the loss is no mean over records.
     """
     refuse_other_rows(outputs, len(targets))
     own, whole = _keep_records_apart(loss)
@@ -399,7 +395,7 @@ def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
 
 
 def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
-    """The loss of each record as if there were no other; [records]."""
+    """Computes each record's loss as if there were no other records; [records]."""
 
     def one(outputs: Any, target: Tensor) -> Tensor:
         found = own(map_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
@@ -409,14 +405,14 @@ def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> T
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             losses = torch.func.vmap(one)(outputs, targets)
-    except RuntimeError:  # vmap takes no loss that draws, or branches on values
+    except RuntimeError:  # vmap cannot take a loss that draws, or branches on values
         apart = ((map_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
         losses = torch.stack([one(*each) for each in apart])
     return losses
 
 
 def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
-    """A loss that keeps records apart if it can, and whether a record's values are added up."""
+    """Returns the loss with `reduction="none"` if it has that, and whether it adds up a record."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
     else:
@@ -452,7 +448,7 @@ def _no_mean(what: str) -> PlanRefused:
 
 
 def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
-    """Refuses a loss whose gradients, of all records, are not those of each alone."""
+    """Refuses a loss whose gradients for a batch are not those of each record alone."""
     refuse_other_rows(outputs, len(targets))
     apart = map_tensors(
         outputs, lambda each: each.detach().clone().requires_grad_(not is_whole(each))
@@ -472,7 +468,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     if together.ndim:
         raise _no_mean(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
-        return  # the loss cannot be judged by these records
+        return  # these records cannot tell
     if not bool(torch.isfinite(alone.detach())):
         raise _no_mean("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
@@ -492,7 +488,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
-    """Refuses outputs that have a tensor without `count` records first (PlanRefused)."""
+    """Raises PlanRefused if an output's first dimension does not count records."""
     for each in tensors_in(map_tensors(outputs, lambda each: each)):
         if each.ndim == 0 or len(each) != count:
             raise PlanRefused(
@@ -502,7 +498,7 @@ def refuse_other_rows(outputs: Any, count: int) -> None:
 
 
 def tensors_in(outputs: Any) -> Iterator[Tensor]:
-    """The tensors of a tensor, or of tuples, lists and dicts of tensors, in order."""
+    """Yields all tensors in tuples, lists and dicts of tensors, in order."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, dict):
@@ -548,14 +544,14 @@ _REFUSED: Mapping[type[nn.Module], str] = {
     ),
     **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN, nn.MultiheadAttention), _OF_OPACUS),
 }
-"""Layers that cannot be trained under DP-SGD: why, and what to do; a user's own of them too."""
+"""Layers, and their subclasses, that cannot be trained under DP-SGD: why, and what to do."""
 
 
 def refuse_model(module: nn.Module) -> None:
     """Refuses weights too narrow for noise, and layers without gradients by record (PlanRefused).
 
-    Noise that is added in bfloat16 is rounded away beside a long sum, and the sum leaves as it is.
-    A layer that mixes records has no statistics of the one record that it would see.
+    If noise is added in bfloat16 to a long sum, rounding removes it, and the sum is sent without
+    noise.
     """
     for name, each in module.named_parameters():
         if each.requires_grad and torch.finfo(each.dtype).bits < 32:
@@ -586,7 +582,7 @@ def refuse_model(module: nn.Module) -> None:
 
 
 def refuse_reentrant(outputs: Any) -> None:
-    """Refuses checkpoints that hide a forward pass from autograd (PlanRefused)."""
+    """Raises PlanRefused for a checkpoint that hides a forward pass from autograd."""
     for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise PlanRefused(
@@ -596,10 +592,10 @@ def refuse_reentrant(outputs: Any) -> None:
 
 
 class Kept:
-    """The values of a model's tensors, which nothing but the optimizer may change.
+    """The values of a model's tensors, which only the optimizer may change.
 
-    What a forward pass writes would leave without noise. Values are compared, because autograd
-    does not count writes to `.data`.
+    A forward pass could write a record's data into them, which would be sent without noise. Values
+    are compared, because autograd does not count writes to `.data`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -611,17 +607,19 @@ class Kept:
         yield from self._module.named_parameters()
 
     def accept_step(self) -> None:
-        """Keeps what the optimizer made of the trained parameters."""
+        """Accepts the optimizer's changes of the trained parameters."""
         for name, each in self._module.named_parameters():
             if each.requires_grad:
                 self._values[name] = each.detach().clone()
 
     def refuse_changes(self) -> None:
-        """Refuses a new or changed tensor: it could be a statistic, without clip and noise."""
+        """Refuses a new or changed tensor, because it has neither clip nor noise."""
         sent = self._module.state_dict()
         for name, each in self._now():
             before = self._values.get(name)
-            if before is None and name not in sent:  # a table that the first use makes
+            if (
+                before is None and name not in sent
+            ):  # a buffer that is made at its first use and not sent
                 continue
             if before is None or not _equal(each, before):
                 kind = "parameter" if isinstance(each, nn.Parameter) else "buffer"

@@ -1,6 +1,6 @@
 """Runs one client as a process, and reads its command line and its script's settings.
 
-`make_member` makes a client, and `join` takes part until the run is over. `run_client`, the last
+`make_member` makes a client, and `join` takes part until the run ends. `run_client`, the last
 line of a data holder's script, reads the command line and calls `join`.
 """
 
@@ -213,7 +213,7 @@ class Joining:
 
 
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
-    """Takes part until the run is over; returns why it ended. `make` makes the client.
+    """Takes part until the run ends; returns why it ended. `make` makes the client.
 
     In a process that only helps another one to train, it does that instead. Raises the
     SecurepsError that ended the client early.
@@ -288,7 +288,7 @@ def only_importing() -> Iterator[None]:
 def run_client(
     make: Callable[[Mapping[str, Any]], Trainer], arguments: Sequence[str] | None = None
 ) -> None:
-    """Runs a data holder's script: reads the command line, and trains until the run is over.
+    """Runs a data holder's script: reads the command line, and trains until the run ends.
 
     It does nothing if `secureps` imports the script only for its functions. After an error it exits
     with one line on stderr, and status 78 if plan, kit or settings have to be mended first, 75 if

@@ -140,7 +140,7 @@ class Session:
             self._stop()
 
     def __iter__(self) -> Iterator[PulledModel]:
-        """Yields every model that this client is asked to train from, until the run is over."""
+        """Yields every model that this client is asked to train from, until the run ends."""
         while (model := self.pull()) is not None:
             yield model
 
@@ -177,8 +177,8 @@ class Session:
         pushed again, without spending more privacy.
 
         Returns:
-            the model; None once the run is over, or this client's budget is spent (`finished` says
-            which).
+            the model; None once the run has finished or this client's budget is spent; `finished`
+            says which.
 
         Raises:
             ScriptFailed: nothing was pushed for the model that was pulled before.
@@ -567,7 +567,7 @@ class Exchange(Meter):
             self._changed.wait_for(lambda: self._started or self.is_over)
 
     def take(self) -> PulledModel | None:
-        """Waits for the next model to train from; None once the run is over."""
+        """Waits for the next model to train from; None once the run has finished."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked is not None or self.is_over)
             model, self._asked = self._asked, None

@@ -1,9 +1,9 @@
 """Several processes that train one client's model together: the ranks of `torchrun`.
 
-Rank 0 is the client. It tells the others what to train from; each takes its share of every batch,
-on its own GPU, and gradients are averaged (DistributedDataParallel), so that all have the same
-model. If the model says which of its parts are gathered one at a time (`shards`), each rank holds a
-share (FSDP), and rank 0 gathers them on its host. All ranks have the client's records and its code.
+Rank 0 is the client. It tells the others what to train from. Each rank takes its share of every
+batch, on its own GPU, and gradients are averaged (DistributedDataParallel), so that all have the
+same model. If the model has a method `shards`, each rank holds a share of it (FSDP), and rank 0
+gathers the shares on its host, one part at a time. All ranks have the client's records and code.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from secureps.tracebacks import describe_error
 
 DISMISSED = "the client that this process trained with is done"
 
-AGAIN = "they train together no more: start all of this client's processes again"
+AGAIN = "they no longer train together: start all of this client's processes again"
 
 FAILED = "secureps/failed"
-"""The key under which the group's store says which rank failed first, and why."""
+"""The key in the group's store for which rank failed first, and why."""
 
 
 @dataclass(frozen=True)
 class Order:
     """One training: the key that its randomness derives from, and its settings.
 
-    Without steps: an evaluation, in which ranks that hold shares of a model take part.
+    `EVALUATION`, without steps, is an evaluation by all ranks that hold shares of a model.
     """
 
     key: bytes
@@ -47,12 +47,12 @@ class Order:
 
 
 def is_group() -> bool:
-    """Whether this process is one of several that train together."""
+    """Tells whether this process is one of several that train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_client() -> bool:
-    """Whether this process is the client."""
+    """Tells whether this process is the client, rank 0."""
     return dist.get_rank() == 0
 
 
@@ -90,9 +90,8 @@ EVALUATION = Order(b"", LocalSgd(), 0)
 def failing_together() -> Iterator[None]:
     """Ends the group if this rank fails, so that ranks that wait for it in a collective fail too.
 
-    Not where a value is not finite, which all ranks meet. With gloo they fail at once; NCCL may
-    wait as long as its own watchdog. Raises ScriptFailed, with the rank's number, if another rank
-    failed first.
+    With gloo they fail at once, with NCCL at the latest by its own watchdog. NotFinite does not end
+    the group, because all ranks raise it. Raises ScriptFailed if another rank failed first.
     """
     if not is_group():
         yield
@@ -106,7 +105,7 @@ def failing_together() -> Iterator[None]:
         own = f"rank {rank} of this client's processes failed: {describe_error(error)}"
         try:
             first = store.compare_set(FAILED, "", own).decode()
-        except RuntimeError:  # who kept the store is gone, too
+        except RuntimeError:  # the rank that kept the store is gone, too
             first = own
         distributed_c10d._abort_process_group()
         if first == own:
@@ -115,14 +114,14 @@ def failing_together() -> Iterator[None]:
 
 
 class Ranks:
-    """The other ranks of this client, as long as they hear its orders."""
+    """The other ranks of this client."""
 
     def __init__(self) -> None:
         self._hear = True
         self._failed = ""
 
     def demand_whole(self) -> None:
-        """Raises ScriptFailed once a rank has failed: the others would train another model."""
+        """Raises ScriptFailed once a rank has failed, because the others have another model."""
         if self._failed:
             raise ScriptFailed(self._failed)
 
@@ -130,10 +129,10 @@ class Ranks:
     def together(
         self, given: Order, parameters: Mapping[str, Array], privacy: RecordPrivacy | None
     ) -> Iterator[None]:
-        """Orders what all ranks do; they stop at its last step, or where a value is not finite.
+        """Orders all ranks to do what this context does.
 
-        Raises PlanRefused under privacy (each rank would clip and noise its own share of a step),
-        and ScriptFailed if a rank failed, now or before.
+        Raises PlanRefused under privacy, where each rank would clip and noise its own share of a
+        step, and ScriptFailed if a rank failed, now or before.
         """
         self.demand_whole()
         if is_group():
@@ -158,10 +157,9 @@ class Ranks:
         self._hear = True
 
     def dismiss(self) -> None:
-        """Ends the other ranks, if there are any.
+        """Ends the other ranks, unless they are in the middle of a training that this rank left.
 
-        Ranks in the midst of a training that this rank left would hear no order; they fail once
-        this process has ended.
+        Those fail once this process has ended.
         """
         if is_group() and self._hear:
             send_order(None, {})
@@ -170,14 +168,14 @@ class Ranks:
 def descend_together(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD, each batch shared out among the ranks; returns the mean loss, or NotFinite."""
+    """Plain SGD, with each batch divided among the ranks; returns the mean loss."""
     rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
     together = module if shards_of(module) is not None else DistributedDataParallel(module)
     for step, index in enumerate(batches, 1):
         own = index[rank::world]
         x, y = task.batch(own if len(own) else index[:1])
         sgd.zero_grad()
-        # gradients are averaged over ranks: this weight makes it the mean over the batch
+        # gradients are averaged over ranks; with this weight that is the mean over the batch
         loss = task.loss(together(x), y) * (world * len(own) / len(index))
         torch.autograd.backward(loss)
         mean: Tensor = loss.detach() / world
@@ -188,13 +186,13 @@ def descend_together(
 
 
 def shards_of(module: nn.Module) -> Callable[[], Iterable[nn.Module]] | None:
-    """A model's method `shards`, which gives its parts that are gathered one at a time."""
+    """Returns a model's method `shards`, if it has one."""
     found: Callable[[], Iterable[nn.Module]] | None = getattr(module, "shards", None)
     return found if callable(found) else None
 
 
 def place(module: nn.Module, device: torch.device) -> nn.Module:
-    """Puts a model on a rank's device: all of it, or this rank's share if it has `shards`."""
+    """Puts a model on a rank's device; if it has `shards`, only this rank's share."""
     parts = shards_of(module) if is_group() else None
     if parts is None:
         return module.to(device)
@@ -209,9 +207,9 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def state_of(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A model's tensors where they lie; of shares, gathered one by one on the host of rank 0.
+    """Returns a model's tensors; shares are gathered one by one on the host of rank 0.
 
-    Ranks that hold shares call it together; the others get nothing.
+    All ranks that hold shares must call it; ranks other than 0 get nothing.
     """
     if not is_group() or shards_of(module) is None:
         return state

@@ -1,7 +1,6 @@
 """SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
 DP-SGD is algorithm 1 of Abadi et al. 2016; `private_sum` clips records' gradients and adds them up.
-Opacus is imported at the first private step, because that takes more than a second.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Records = tuple[Tensor, Tensor]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 TRIED = 2
-"""Made records on which a model is tried: with one, `squeeze()` would drop the dimension."""
+"""How many made-up records a model is tried on; of one, `squeeze()` would drop the dimension."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ class Task:
 
 
 def bad_records(name: str, x: Tensor, y: Tensor, index: NDArray[np.int64]) -> str:
-    """Says which of these records of `name` have NaN or infinity; empty if none has."""
+    """Says which of these records have NaN or infinity; empty if none has."""
     chosen = torch.from_numpy(index)
     finite = [torch.isfinite(each[chosen]).reshape(len(index), -1) for each in (x, y)]
     bad = index[~torch.cat(finite, dim=1).all(dim=1).cpu().numpy()]
@@ -107,14 +106,14 @@ def descend_privately(
 ) -> None:
     """Takes private steps, each on its own Poisson sample of the records.
 
-    Without any record a step adds noise alone. A record without a finite loss and gradient adds
-    nothing; how often that happened is logged here and sent to nobody, because no noise covers it.
+    If a sample is empty, the step adds noise alone. How many records added nothing, because their
+    loss or gradient is not finite, is logged here but not sent, because no noise covers it.
 
     Args:
-        generators: one for the samples, and several whose noise is summed.
+        generators: one for the samples, and several whose noise is added up.
     Raises:
-        PlanRefused: the loss mixes records, or the model does not work for one alone, has no
-            gradients by record, or changes tensors that leave without noise.
+        PlanRefused: the loss mixes records, or the model does not work for one record alone, has no
+            gradients by record, or changes tensors that would be sent without noise.
     """
     rng, noise = generators
     refuse_model(module)
@@ -125,13 +124,13 @@ def descend_privately(
     records = len(task.x)
     optimizer = _make_noisy(sgd, privacy, records, noise)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # of vmap
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # from vmap
         for _ in range(steps):
             index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
             optimizer.zero_grad()
             sums = zero_sums(optimizer.params)
             gradients.add(task.batch, index, sums)
-            kept.refuse_changes()  # at every step, because a later one may undo a change
+            kept.refuse_changes()  # at every step, because a later step may undo a change
             for each in optimizer.params:
                 each.grad = sums[each].to(each.dtype)
             optimizer.step()
@@ -154,10 +153,9 @@ def _make_noisy(
 ) -> Any:
     """Makes an Opacus optimizer whose noise is a sum of independent Gaussians.
 
-    Each has its share of the variance and its own generator: an attacker who wants to subtract the
-    noise has to find all of their seeds.
+    Each has a generator of its own, so an attacker who wants to subtract the noise has to find all
+    of their seeds.
     """
-
     from opacus.optimizers import DPOptimizerFastGradientClipping
 
     class NoiseSumOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
@@ -176,13 +174,13 @@ def _make_noisy(
 
 
 def refuse_compiled(module: nn.Module) -> None:
-    """Refuses a model that torch.compile has compiled, as a whole or in part (ScriptFailed).
+    """Raises ScriptFailed if torch.compile has compiled a model, as a whole or in part.
 
-    Which kernels are made may depend on what the process computed before, and on a GPU on how long
-    they took; nobody has shown that a client which was killed trains to the same bits.
+    Its choice of kernels may depend on earlier computations, and on a GPU on timing, so a killed
+    client might not repeat its bits.
     """
     for name, layer in module.named_modules():
-        # `torch.compile(layer)` wraps it, and names its tensors anew; `layer.compile()` does not
+        # `torch.compile(layer)` wraps the layer; `layer.compile()` does not
         if hasattr(layer, "_orig_mod") or layer._compiled_call_impl is not None:
             own = f"layer {name.replace('_orig_mod.', '')!r}" if name else "the model"
             raise ScriptFailed(
@@ -194,9 +192,9 @@ def refuse_compiled(module: nn.Module) -> None:
 def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]) -> dict[str, str]:
     """Refuses records whose types or shapes the model or cross entropy cannot take (ScriptFailed).
 
-    The model is tried on made records (`make_records`), so a refusal tells nothing of a real
-    record's values. Returns why targets are out of range, by argument: under record-level privacy,
-    ending a client for that would tell everybody of a record, without noise.
+    The model is tried on made-up records (`make_records`), so that a refusal tells nothing about a
+    real record. Returns, by argument, why targets are out of range: under record-level privacy the
+    caller must not end the client for that, which would tell everybody about a record.
     """
     found = dict[str, str]()
     ignored = _ignored_class(loss)
@@ -234,10 +232,10 @@ def refuse_records(module: nn.Module, loss: Measure, held: Mapping[str, Records]
 
 
 def _no_classes(y: Tensor, scores: torch.Size | None) -> str | None:
-    """Says why targets are no classes for outputs of this shape by record, if they are none."""
+    """Says why targets are no classes for scores of this shape by record; None if they are."""
     kind, shape = _dtype_name(y.dtype), tuple(y.shape)
     if y.is_floating_point():
-        if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # chances of the classes
+        if y.ndim > 1 and (scores is None or y.shape[1:] == scores):  # probabilities of classes
             return None
         return (
             f"targets are {kind} of shape {shape}, and the loss, cross_entropy, wants classes: "
@@ -276,12 +274,12 @@ def _ignored_class(loss: Measure) -> int | None:
 
 
 def _try_model(module: nn.Module, like: Tensor) -> Any:
-    """Returns the model's outputs for made records, untrained; None if it fails."""
+    """Returns the model's outputs for made-up records; None if it fails."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return module.eval()(make_records(like, like, TRIED)[0])
-    except Exception:  # whatever a model raises; its training will say it
+    except Exception:  # a model may raise anything; training will report it
         return None
 
 
@@ -291,9 +289,9 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def shapes_agree() -> Iterator[None]:
-    """Makes an error of torch's warning that outputs [n, 1] and targets [n] differ in shape.
+    """Turns torch's warning that outputs [n, 1] and targets [n] differ in shape into an error.
 
-    A loss would broadcast them to [n, n], and every record would learn all records' targets.
+    A loss would broadcast them to [n, n], and every record would be compared with all targets.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Using a target size", UserWarning)
@@ -303,8 +301,8 @@ def shapes_agree() -> Iterator[None]:
 class LocalSgd(Table):
     """The settings of local training that `FitConfig.settings` may name, and their defaults.
 
-    `local_steps` above 0 overrides `local_epochs`. Under `RecordPrivacy` an epoch is 1 /
-    sample_rate steps, a public number, and `batch_size` is refused.
+    `local_steps` above 0 overrides `local_epochs`. Under `RecordPrivacy` an epoch has
+    1 / sample_rate steps, a public number, and `batch_size` is refused.
     """
 
     lr: float = Field(default=0.1, gt=0)
@@ -324,7 +322,7 @@ class LocalSgd(Table):
         return parse(cls, settings, "training")
 
     def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
-        """Optimizer steps of one fit; under privacy the number of records does not count."""
+        """The optimizer steps of one fit; under privacy they do not depend on `records`."""
         if self.local_steps:
             return self.local_steps
         if privacy is not None:

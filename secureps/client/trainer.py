@@ -171,8 +171,11 @@ class FitConfig:
     secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(0 < self.work <= 1, f"a part of the work is in (0, 1], got {self.work!r}")
-        _require(self.work == 1 or self.privacy is None, "private steps are all taken")
+        _require(0 < self.work <= 1, f"work must be in (0, 1], got {self.work!r}")
+        _require(
+            self.work == 1 or self.privacy is None,
+            "record privacy: work must be 1: a training takes all private steps",
+        )
         _require(
             len(self.secret) == SECRET_BYTES or not (self.secret or self.privacy),
             f"private noise is made from a secret of {SECRET_BYTES} bytes, not {len(self.secret)}",

@@ -102,7 +102,7 @@ class Chain:
     """The stages of a group.
 
     Args:
-        one_in: one of so many values is sent; 1: all are.
+        one_in: one of `one_in` values is sent; 1: all are.
         rotates: whether the values that are sent are rotated.
         unbiased: whether a value that is sent also stands for the others of its run, so that the
             decoded mean is right on average over supports. False under feedback, where clients send

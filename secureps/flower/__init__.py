@@ -1,9 +1,9 @@
 """Secure aggregation inside Flower's own engine: the same parties, over Flower's messages.
 
-    secureps_mod    of a ClientApp: seals what the app's training answers
-    SecureFedAvg    of a ServerApp: the strategy that aggregates
+    secureps_mod    a mod of a ClientApp: seals the updates that the app trains
+    SecureFedAvg    a strategy of a ServerApp: aggregates them
 
-A process of either side imports its own half alone. See docs/flower.md.
+A process imports only the one that it uses. See docs/flower.md.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """The servers of a run inside Flower's engine: coordinator and shards, in threads of a ServerApp.
 
-They are those of `secureps serve`, with journals on disk, from which a killed ServerApp continues.
-Clients reach them by a `Relay`; key holders dial the coordinator.
+They are the same as under `secureps serve`, with journals on disk, from which a killed ServerApp
+continues. Clients reach them by a `Relay`; key holders connect to the coordinator. A run's folder:
 
-Makes the folder of a run inside Flower's engine: its plan, version 0, kit, states, checkpoints.
-
-RUN/plan.toml, RUN/initial.safetensors    what the run is founded on
-RUN/kit/                                  of a simulation, whose parties are all here
-RUN/state/NAME/, RUN/checkpoints/         of coordinator and shards
-RUN/config/, RUN/logs/                    of key holders that are started here
+RUN/plan.toml, RUN/initial.safetensors    the plan and version 0
+RUN/kit/                                  the kit of a simulation, for all parties
+RUN/state/NAME/, RUN/checkpoints/         files of coordinator and shards
+RUN/config/, RUN/logs/                    files of key holders that are started here
 """
 
 from __future__ import annotations
@@ -92,9 +90,9 @@ from secureps.wire.transport import InProcessNetwork
 from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, Relay, about, answering
 
 ANSWER, LOOK = 600.0, 1.0
-"""Seconds that a server of this process has to answer, and between two looks if it has ended."""
+"""Seconds within which a server must answer, and between two checks whether it has ended."""
 MOST_BYTES_A_VALUE = 64
-"""More bytes than any cipher's sealed block has for a value."""
+"""An upper bound of the bytes of one value in a sealed block, under any cipher."""
 
 Tensors = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -104,11 +102,11 @@ class Aggregator:
     """Coordinator, shards and relay of one run; a context. KitError if the kit is not this plan's.
 
     Args:
-        kit: folder with the public part, and the private keys of coordinator and shards.
-        folder: of states and checkpoints.
+        kit: the folder with the public part, and the private keys of coordinator and shards.
+        folder: the folder of states and checkpoints.
         listen: HOST:PORT at which key holders reach the coordinator; empty if they are nodes.
-        simulated: all parties are on this machine.
-        unsafe_seed: of shards' noise, in tests.
+        simulated: whether all parties are on this machine.
+        unsafe_seed: the seed of shards' noise, in tests.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class Aggregator:
         self._identity: Identity = load_private(kit, COORDINATOR)
         self._initial = read_initial_schema(plan)
         self.news = threading.Event()
-        """Set when there may be something to do for a client."""
+        """Is set when there may be something to send to a client."""
         self._parties: dict[str, Executor] = {}
         self._closing = ExitStack()
         state = self._state(COORDINATOR)
@@ -140,7 +138,7 @@ class Aggregator:
         self.relay: Relay
 
     def __enter__(self) -> Self:
-        if self.simulated:  # Flower's simulation and all servers are in this process
+        if self.simulated:  # all of Flower's simulation is in this process
             keep_whole()
         with ExitStack() as starting:
             starting.callback(self._closing.close)
@@ -177,7 +175,7 @@ class Aggregator:
 
     @property
     def update_bytes(self) -> int:
-        """The most bytes of all blocks of one update, under any cipher."""
+        """An upper bound of the bytes of one update's blocks, under any cipher."""
         tensors = () if self._initial is None else self._initial.tensors
         return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
@@ -188,24 +186,24 @@ class Aggregator:
         self._wait_for(COORDINATOR, told)
 
     def answer_ahead(self, orders: Iterable[object]) -> tuple[list[Entry], dict[bytes, bytes]]:
-        """The answers, with payloads, to what a client will ask for after these orders."""
+        """Answers, with payloads, what a client will ask for after these orders."""
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         newest = {order.group: order for order in orders if isinstance(order, Published)}
         for order in newest.values():
             for owner, ask in self._asks(order.group, order.version):
-                with suppress(SecurepsError):  # the client hears it when it asks
+                with suppress(SecurepsError):  # the client gets the error when it asks
                     reply = self._block(owner, ask)
                     entries.append(answering(about(owner, encode(ask)), reply))
                     payloads[reply.digest] = bytes(reply.payload)
         return entries, payloads
 
     def _asks(self, group: str, version: int) -> list[tuple[str, GetBlock]]:
-        """The requests for all blocks of a version, each with the shard that owns the block."""
+        """Makes the requests for all blocks of a version, each with the block's owner."""
         owners = enumerate(self._run_info().placement.of(group).owners)
         return [(owner, GetBlock(self.run, group, version, block)) for block, owner in owners]
 
     def _block(self, owner: str, ask: GetBlock) -> Payload:
-        """A published block, fetched and copied once for all clients."""
+        """Fetches a published block, once for all clients."""
         place = (ask.group, ask.version, ask.block)
         if place not in self._blocks:
             found = self._ask(owner, ask)
@@ -218,7 +216,7 @@ class Aggregator:
     # --- how the run stands -------------------------------------------------------
 
     def status(self) -> Status:
-        """The run's status; raises what ended a server, or the run before its last version."""
+        """Returns the run's status; raises what ended a server, or the run too early."""
         self._refuse_ended()
         found: Status = self._ask(COORDINATOR, AskStatus())
         if found.finished and found.failure:
@@ -232,7 +230,7 @@ class Aggregator:
                 raise (halt.error or SecurepsError)(halt.reason)
 
     def model(self) -> Tensors | None:
-        """The published model by names of tensors; None before there is one."""
+        """Assembles the published model; None before there is one."""
         versions = {group.name: group.version for group in self.status().groups}
         if min(versions.values()) < 0:
             return None
@@ -254,7 +252,7 @@ class Aggregator:
         return self._wait_for(server, self._parties[server].request(COORDINATOR, message))
 
     def _wait_for(self, server: str, answer: Future[T]) -> T:
-        """Waits for a server's answer; NotReady after ANSWER, or whatever ended a server."""
+        """Waits for a server's answer; raises NotReady after ANSWER, or what ended a server."""
         until = time.monotonic() + ANSWER
         while time.monotonic() < until:
             try:
@@ -314,8 +312,8 @@ class Aggregator:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            # To wait until holders have checked a cohort would cost every round another wave where
-            # they are nodes; in a simulation, a round trip during which all wait.
+            # If holders checked cohorts beforehand, every round would cost another wave if they are
+            # nodes, and in a simulation a round trip during which all wait.
             looks = bool(self.address) and not self.simulated
             founding = (self.plan, self._initial, os.urandom(32), looks)
             run = assemble.pinned_run(self.kit, *founding)
@@ -332,19 +330,19 @@ class Aggregator:
 
 DEPLOYED = (*SECUREPS, "serve", "keyholder", "--config")
 SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
-"""What the command of a key holder begins with; its configuration's file follows."""
+"""The commands that start a key holder; its configuration's file is the last argument."""
 
 
 class Holders:
-    """The key holders of one run that are processes of this machine; a context, which ends them.
+    """The key holders that run as processes on this machine; a context, which ends them.
 
-    Holders whose private keys are in the run's kit are started here, as `secureps serve keyholder`;
-    the others dial the coordinator's address. A simulation starts all of them, by a program that
-    does not wait for the disk (`flower.simulated_holder`).
+    A holder whose private keys are in the run's kit is started here, as `secureps serve keyholder`,
+    or in a simulation as `flower.simulated_holder`, which does not wait for the disk. Other holders
+    connect to the coordinator's address.
 
     Args:
         root: the run's folder.
-        address: HOST:PORT of the coordinator, empty where nodes relay to key holders.
+        address: HOST:PORT of the coordinator; empty if nodes relay to key holders.
     """
 
     def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
@@ -370,7 +368,7 @@ class Holders:
         self._supervisor.__exit__(None, None, None)
 
     def restart_dead(self) -> None:
-        """Starts dead processes again; OperatorError if that does not help."""
+        """Starts dead processes again; OperatorError if they die repeatedly."""
         for each in self._supervisor.poll():
             if isinstance(each, Died):
                 log.warning("%s died (%s), and is started again", each.name, each.how)
@@ -392,9 +390,9 @@ def found_run(
 ) -> Plan:
     """Makes a run's folder with its plan and version 0, or continues an existing run.
 
-    To the app's own plan Flower's `strategy` adds its optimizer and how many nodes train. `metrics`
-    of training have the largest magnitude of each. Raises ConfigError or PlanRefused if the plan
-    cannot be played inside Flower's engine.
+    The plan is the app's own, with the optimizer and the number of training nodes from Flower's
+    `strategy`. `metrics` gives the largest magnitude of each training metric. Raises ConfigError or
+    PlanRefused if the plan cannot run inside Flower's engine.
     """
     if (root / PLAN).exists():
         return load_plan(root / PLAN)
@@ -418,7 +416,7 @@ def found_run(
 
 
 def _set_fraction(group: GroupSection, strategy: Any, clients: int) -> GroupSection:
-    """Gives a group the fraction that draws as many nodes as Flower's strategy would."""
+    """Sets the fraction that draws as many nodes as Flower's strategy would."""
     fraction = float(getattr(strategy, "fraction_train", 1.0))
     least = int(getattr(strategy, "min_train_nodes", 1))
     rule, wanted = group.rule, max(int(clients * fraction), least)
@@ -434,7 +432,7 @@ def _set_fraction(group: GroupSection, strategy: Any, clients: int) -> GroupSect
 def _group_of_metrics(section: PlanSection, first: GroupSection, count: int) -> GroupSection:
     """Makes the group of the metrics' tensor, which trains with the first group.
 
-    Raises PlanRefused if the plan has noise: it would be charged for the metrics too.
+    Raises PlanRefused under privacy, where metrics would need noise, and a charge, of their own.
     """
     if section.privacy is not None:
         raise PlanRefused(
@@ -450,7 +448,7 @@ def _group_of_metrics(section: PlanSection, first: GroupSection, count: int) -> 
 
 
 def refuse_unfit(section: PlanSection) -> None:
-    """Raises PlanRefused, with the reason, for what a plan cannot have inside Flower's engine."""
+    """Raises PlanRefused for a plan that cannot run inside Flower's engine."""
     if isinstance(section.privacy, RecordPrivacySection):
         raise PlanRefused(
             'privacy: a Flower app takes steps of its own, which nobody accounts: unit = "client" '
@@ -491,7 +489,7 @@ def simulated_kit(root: Path, plan: Plan, clients: int) -> Path:
 
 
 def find_plan(given: str | Path, places: tuple[Path, ...]) -> Path:
-    """Finds the plan's file by its name, also in the app's own folders; ConfigError if it fails."""
+    """Finds the plan's file in the working folder or in `places`; else ConfigError."""
     for place in (Path(), *places):
         if (place / given).is_file():
             return (place / given).resolve()

@@ -1,20 +1,17 @@
-"""`secureps_mod`: seals what a ClientApp's training answers.
+"""`secureps_mod`: seals the updates that a ClientApp trains.
 
     app = ClientApp(mods=[secureps_mod])
 
-It comes first of an app's mods, and answers only train messages of `SecureFedAvg`: any other train
-message would be answered in the clear. Messages to evaluate and queries pass, unless the node's
-site keeps them from the app.
+It must be the first of an app's mods. It refuses train messages that are not from `SecureFedAvg`,
+which the app would answer in the clear. Evaluate messages and queries pass, unless the policy of
+the node's site forbids them.
 
-Reads a node's kit, name and state folder, as its operator or a simulation gives them.
+A node's operator gives its kit, name and state folder:
 
     --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
 
-The policy of its site says which messages the app is given. In Flower's simulation the run itself
-names the kit that it made for all nodes, and a node's name follows from its `partition-id`. If the
-node's operator gives any setting, the run's are ignored.
-
-`AppTrainer` has a ClientApp train inside a wave, on the train message that the app knows.
+In Flower's simulation the run names the kit that it made for all nodes, and a node's name follows
+from its `partition-id`. If the operator gives any setting, the run's are ignored.
 """
 
 from __future__ import annotations
@@ -74,20 +71,20 @@ from secureps.wording import suggest
 log = logging.getLogger("secureps")
 
 APP_FAILED = "the app's own code failed; the node's log says where"
-"""Replaces the app's words, which may quote records and so stay at the node."""
+"""Replaces the app's own error text, which may quote records and must stay at the node."""
 NODE_FAILED = "the node failed (our own fault); its log says how"
 
 
 def secureps_mod(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
-    """Answers a train message with a sealed update, made of what the app answers to it.
+    """Answers a train message with a sealed update.
 
-    Any error is told to the server in the answer, in one line; the app's own words are not.
+    The answer to an error has one line for the server, without the app's own words.
 
     Args:
-        message: of Flower's server.
-        context: of the node; its node_config has the node's settings (docs/flower.md).
+        message: the message of Flower's server.
+        context: the node's context; its node_config has the node's settings (docs/flower.md).
         call_next: the app, and any mods after this one.
     """
     if message.metadata.message_type.partition(".")[0] != "train":
@@ -103,7 +100,7 @@ def secureps_mod(
         parcel = _seal(message, context, call_next)
     except SecurepsError as error:
         parcel = post.Parcel({"error": _report(error)})
-    except Exception as error:  # Flower would send its words
+    except Exception as error:  # else Flower would send its text, which may quote records
         log.exception("the node failed")
         parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
     return Message(post.pack(parcel), reply_to=message)
@@ -119,7 +116,7 @@ def _refuse_forbidden(message: Message, context: Context) -> None:
 
 
 def _report(error: SecurepsError) -> str:
-    """Logs an error here; returns what the server may hear of it."""
+    """Logs an error here; returns what the server may know of it."""
     log.error("%s", one_line(error))
     if isinstance(error, ScriptFailed):
         return APP_FAILED
@@ -144,7 +141,7 @@ def _seal(
         )
     parcel = post.unpack(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
-        # The key holder is a process of its own, and this app reads nothing of it.
+        # Pass the batch on to the key holder, which is a process of its own.
         return post.Parcel({"wave": 1}, ask_party(Path(str(holder)), parcel.batch))
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     if settings.simulated:  # this process plays the waves of many nodes
@@ -161,10 +158,10 @@ def _seal(
 def play_as_client(
     settings: NodeSettings, policy: SitePolicy, parcel: post.Parcel, trainer: AppTrainer
 ) -> tuple[bytes, str]:
-    """Takes the servers' batch as the client of a node's kit, and answers it as `play_wave` does.
+    """Runs the client of a node's kit on the servers' batch; returns the same as `play_wave`.
 
-    Everything that outlives a wave lies in the node's state folder, nothing in Flower's context.
-    Raises KitError or ConfigError if the kit cannot be used, or is for another host.
+    All that outlives a wave is in the node's state folder, and nothing in Flower's context. Raises
+    KitError or ConfigError if the kit cannot be used, or is for another host.
     """
     kit, name = load_public(settings.kit), settings.name
     demand_host(kit.roster, settings.kit)
@@ -182,7 +179,7 @@ def play_as_client(
         records=records,
         ledger=BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
     )
-    # No digests of values: no plan in Flower's engine freezes a tensor.
+    # Digests of values are left out, because no plan in Flower's engine freezes a tensor.
     member = MemberSettings(name, kit.roster, trainer.schema, terms, records=records)
     # The party opens no connection, because Flower carries its messages.
     party = Party(name, identity, PLAINTEXT, kit.roster, settings.state, settings.kit)
@@ -201,7 +198,6 @@ def _seed_of(settings: NodeSettings) -> Seed:
 
 
 def one_line(error: SecurepsError) -> str:
-    """An error for the server's operator."""
     return " ".join(f"{error} ({error.fault} fault)".split())
 
 
@@ -221,10 +217,10 @@ class NodeSettings:
     """The settings of one node.
 
     Args:
-        state: folder of journal, outbox and seed.
-        site: file of what its site allows; None for everything.
-        unsafe_seed: makes its updates repeatable: tests alone, there is no privacy.
-        simulated: a simulation started this node.
+        state: the folder of journal, outbox and seed.
+        site: the file of what its site allows; None for everything.
+        unsafe_seed: makes its updates repeatable, without privacy; for tests.
+        simulated: whether a simulation started this node.
     """
 
     kit: Path
@@ -269,7 +265,7 @@ class NodeSettings:
 
 
 def read_policy(site: Path | None) -> SitePolicy:
-    """A site's limits; ConfigError for an unreadable file, or a key that cannot hold here."""
+    """Reads a site's limits; ConfigError for a wrong file, or a key that cannot work here."""
     if site is None:
         return NO_POLICY
     policy = read_site(site)
@@ -283,7 +279,7 @@ def read_policy(site: Path | None) -> SitePolicy:
 
 
 def objection(kind: str, terms: Terms) -> tuple[str, str]:
-    """Why a site's app is not given messages of a type, and what the server hears of that."""
+    """Says why a site forbids a type of messages, and what the server may know of that."""
     action, _, name = kind.partition(".")
     if action == "evaluate" and not terms.evaluation:
         text = "evaluation = false: no record of this site judges a model"
@@ -309,9 +305,9 @@ class AppTrainer:
     """A `Trainer` that asks a ClientApp.
 
     Args:
-        message: of the wave; the app gets its records, without ours.
+        message: the wave's message; the app gets its records, without ours.
         ask: calls the app, and any mods after ours.
-        tells: whether the node's site lets metrics of its training go.
+        tells: whether the node's site lets training metrics out.
     """
 
     def __init__(self, form: ModelForm, message: Message, ask: Ask, tells: bool = True) -> None:
@@ -322,14 +318,14 @@ class AppTrainer:
         return schema_of(self._form.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:
-        """Zeros in the form of the model: a run inside Flower is founded by its ServerApp."""
+        """Makes zeros in the form of the model, because the ServerApp has version 0."""
         return {name: array.copy() for name, array in self._form.tensors.items()}
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         """Sends the app one train message; the plan's settings override its ServerApp's.
 
-        Raises TermsRefused if metrics are asked for and the site lets none out, ScriptFailed if the
-        app failed, or its answer cannot be used: its words, which may quote that, stay at the node.
+        Raises TermsRefused if the strategy asks for metrics and the site lets none out, and
+        ScriptFailed, whose text stays at the node, if the app failed or its answer is unusable.
         """
         if self._form.metrics and not self._tells:
             raise TermsRefused(
@@ -365,9 +361,9 @@ class AppTrainer:
         return result
 
     def _scale_metrics(self, metrics: Mapping[str, float]) -> Array:
-        """The metrics that are asked for, each as a part of its magnitude.
+        """Divides each metric that the strategy asks for by its largest magnitude.
 
-        A node without one of them takes no part: else the sum may be the metric of a single node.
+        Raises Malformed if one is missing: else a sum could have the metric of a single node.
         """
         told = np.zeros(len(self._form.metrics), np.float32)
         for k, (name, most) in enumerate(self._form.metrics.items()):

@@ -1,10 +1,8 @@
 """The records of a wave's message in Flower: a marker, a batch, and payloads.
 
-secureps           ConfigRecord: what is no secret and no message of ours
-secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
-secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
-
-Names that Flower does not publish stand at the end.
+secureps           ConfigRecord: public settings of the wave
+secureps.batch     ArrayRecord of one array, which Flower sends in pieces like a model
+secureps.payloads  ArrayRecord, by digest: all nodes share these arrays, so Flower sends them once
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.run import TRAIN_METRICS
 
 log = logging.getLogger("flwr.secureps")
-"""Goes where Flower's own log goes."""
+"""A child of Flower's own logger."""
 
 MARKER = "secureps"
 BATCH = "secureps.batch"
@@ -36,10 +34,10 @@ PAYLOADS = "secureps.payloads"
 OURS = (MARKER, BATCH, PAYLOADS)
 
 STYPE = "secureps"
-"""How our arrays are serialized: Flower's `numpy()` refuses them, so nothing adds them up."""
+"""The serialization type of our arrays, which Flower refuses to read as numbers."""
 
 FORM = "model"
-"""The marker's key for the form of the app's model."""
+"""The marker's key for `ModelForm`."""
 
 TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
 """The marker's keys for what a simulation's ServerApp gives its nodes."""
@@ -49,7 +47,7 @@ Said = Mapping[str, str | int]
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """Our part of one message: words beside the batch, the batch, and payloads by digest."""
+    """Our part of one message: the marker's settings, the batch, and payloads by digest."""
 
     said: Said
     batch: bytes = b""
@@ -57,12 +55,11 @@ class Parcel:
 
 
 def wrap_bytes(data: bytes) -> Array:
-    """Bytes of ours as an array of Flower's."""
     return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
 
 
 def pack(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
-    """The records of a parcel; arrays of payloads are taken from `known`, or added there."""
+    """Makes a parcel's records; arrays of payloads are taken from `known`, or added to it."""
     records = RecordDict({MARKER: ConfigRecord(dict(parcel.said))})
     if parcel.batch:
         records[BATCH] = ArrayRecord({"batch": wrap_bytes(parcel.batch)})
@@ -77,12 +74,11 @@ def pack(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
 
 
 def is_ours(content: RecordDict) -> bool:
-    """Whether a message is one of ours."""
     return MARKER in content.config_records
 
 
 def unpack(content: RecordDict, most: int) -> Parcel:
-    """The parcel in a message; Malformed, or Oversized for a batch of over `most` bytes."""
+    """Reads the parcel in a message; Malformed, or Oversized beyond `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():
         if not isinstance(value, str | int):
@@ -111,7 +107,7 @@ def _bytes(found: Array | None, most: int) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class ModelForm:
-    """The form of the app's model, of zeros, and the names of records, as its ServerApp says."""
+    """What a ServerApp tells nodes about its model, which is all zeros here."""
 
     model: FlowerModel
     arrays: str = "arrays"
@@ -121,12 +117,12 @@ class ModelForm:
 
     @property
     def tensors(self) -> dict[str, NumpyArray]:
-        """All that travels: the model, and the metrics in a tensor of their own."""
+        """All tensors that are sent: the model, and one for the metrics."""
         own = {TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
         return {**self.model.tensors, **own}
 
     def text(self) -> str:
-        """JSON, which `of_text` reads."""
+        """Writes JSON, which `of_text` reads."""
         tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
         return json.dumps(
             [
@@ -137,7 +133,7 @@ class ModelForm:
 
     @classmethod
     def of_text(cls, text: str) -> ModelForm:
-        """Reads what `text` wrote; Malformed if it did not."""
+        """Reads the result of `text`; Malformed for any other text."""
         try:
             tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
             zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
@@ -161,22 +157,22 @@ def _zeros(kind: str, shape: Sequence[int]) -> NumpyArray:
 
 
 REFUSED = 2
-"""Flower's code of an app that raises."""
+"""Flower's error code for an app that raises."""
 
 _APP = ClientApp.__module__
 _CHAIN = utils.__name__
 
 
 def refusal(message: Message, reason: str) -> Message:
-    """The reply that says why there is none."""
+    """Makes the reply that says why a message is refused."""
     return Message(Error(code=REFUSED, reason=reason), reply_to=message)
 
 
 def is_outermost(frame: FrameType | None) -> bool:
-    """Whether the mod whose frame this is, or was called from, is the first of its app's.
+    """Tells whether the mod that this frame belongs to is the first of its app's.
 
-    Only one function of Flower's is between an app and its first mod; before any other mod there is
-    the frame of the mod that called it.
+    Between an app and its first mod there is only one function of Flower's; any other mod is called
+    by a mod.
     """
     while frame is not None and frame.f_globals.get("__name__") != _CHAIN:
         frame = frame.f_back

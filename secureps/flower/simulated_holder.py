@@ -2,8 +2,8 @@
 
     python -m secureps.flower.simulated_holder FILE
 
-It is a program of its own, which a simulation's ServerApp starts, so that no configuration and no
-message can make a key holder of `secureps serve` acknowledge what is not on its disk.
+A simulation's ServerApp starts it. It is a program of its own, so that no configuration or message
+can make a key holder of `secureps serve` acknowledge what is not on its disk.
 """
 
 from __future__ import annotations

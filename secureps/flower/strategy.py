@@ -3,14 +3,10 @@
     strategy = SecureFedAvg(plan="plan.toml")
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
-Flower's own loop runs, and logs what it always logs; its train messages become waves of sealed
-updates.
-
-It carries waves between a Grid and the relay: it asks nodes that are due, and performs their
-replies.
-
-Each node has one message under way at a time; the others do not wait for it. A node that does not
-answer is asked again: its client sends what it has sealed once more, and nothing else.
+Flower's own loop runs, and logs as usual; its train messages become waves of sealed updates.
+`Waves` carries them between Flower's Grid and our servers' relay. Each node has one message under
+way at a time, and the others do not wait for it. A node that does not answer is asked again; its
+client then sends the update again that it has sealed already.
 """
 
 from __future__ import annotations
@@ -67,35 +63,34 @@ from secureps.wire.waves.batch import (
 from secureps.wording import named, printable
 
 LISTEN = "127.0.0.1:0"
-"""The default address that key holders dial: they are on this machine then."""
+"""The default address that key holders connect to, for holders on this machine."""
 
 
 class SecureFedAvg(FedAvg):
     """Federated averaging of sealed updates, inside Flower's engine.
 
-    The plan's rule makes the rounds, and the server's optimizer is the plan's or that of
-    `strategy`. Evaluation is Flower's own: its metrics are not encrypted. A subclass may override
+    The plan's rule decides on rounds, and the server's optimizer is the plan's or the strategy's.
+    Evaluation is Flower's own, and its metrics are not encrypted. A subclass may override
     `aggregate_train` to see the model of each version.
 
     Args:
-        plan: its file, in the working folder or among the app's files.
-        strategy: another strategy of Flower's whose step follows from the mean alone (FedAdam,
-            FedYogi, FedAdagrad, FedAvgM, FedProx), or a subclass of one; it configures rounds.
-        kit: folder with the keys of coordinator and shards; None in Flower's simulation, which
+        plan: the plan's file, in the working folder or among the app's files.
+        strategy: another strategy of Flower's that needs only the mean (FedAdam, FedYogi,
+            FedAdagrad, FedAvgM, FedProx), or a subclass of one; it configures rounds.
+        kit: the folder with the keys of coordinator and shards; None in Flower's simulation, which
             makes one for all its nodes.
-        run: the run's folder; a run that was begun there continues. Default: runs/NAME-DATE-TIME.
-        holders: "service": key holders dial the coordinator, and cost no wave; "nodes": nodes relay
-            to them (`secureps-holder` in their --node-config), one more wave a round.
-        listen: HOST:PORT at which key holders of other machines reach the coordinator.
-        unsafe_seed: makes a simulation repeatable: tests alone, there is no privacy.
+        run: the run's folder, where an earlier run continues. Default: runs/NAME-DATE-TIME.
+        holders: "service": key holders connect to the coordinator, and cost no wave; "nodes": nodes
+            relay to them (`secureps-holder` in their --node-config), with one more wave a round.
+        listen: HOST:PORT at which key holders on other machines reach the coordinator.
+        unsafe_seed: makes a simulation repeatable, without privacy; for tests.
         train_metrics: names of metrics that the app returns from training, and the largest
-            magnitude of each: their means, weighted by examples, travel encrypted as the updates
-            do.
-        settings: of `FedAvg`.
+            magnitude of each. Their means, weighted by examples, are encrypted like updates.
+        settings: arguments of `FedAvg`.
 
     Raises:
-        ConfigError: a strategy that needs single updates, or metrics of single clients; or
-            arguments that contradict each other.
+        ConfigError: the strategy needs single updates or metrics of single clients, or arguments
+            contradict each other.
 
     Examples:
         >>> strategy = SecureFedAvg(plan="plan.toml", strategy=FedAdam(eta=0.01))
@@ -128,19 +123,19 @@ class SecureFedAvg(FedAvg):
         self.plan = find_plan(plan, tuple(Path(place) for place in sys.path if place))
         self.strategy: Strategy = self if strategy is None else strategy
         if strategy is not None and settings:
-            raise ConfigError(f"{min(settings)}: say it to the strategy that is given")
+            raise ConfigError(f"{min(settings)}: give it to the given strategy")
         self.kit = None if kit is None else Path(kit)
         self.run = None if run is None else Path(run)
         self.listen, self.unsafe_seed, self.holders = listen, unsafe_seed, holders
         if holders == "nodes" and kit is None:
-            raise ConfigError('holders = "nodes": in a simulation there are no nodes of theirs')
+            raise ConfigError('holders = "nodes": key holders have no nodes in a simulation')
         if kit is not None and unsafe_seed is not None:
             raise ConfigError("unsafe_seed: it is for simulations, which make a kit of their own")
         self.train_metrics = dict(train_metrics or {})
         if wrong := [name for name, most in self.train_metrics.items() if not 0 < most < math.inf]:
             raise ConfigError(f"train_metrics: the largest magnitude of {wrong[0]} is a number > 0")
         self.waves = 0
-        """How many messages the last run sent."""
+        """The number of messages that the last run sent."""
         self._rounds: _Rounds | None = None
         with naming("SecureFedAvg", ConfigError):
             _refuse_aggregation(self.strategy)
@@ -162,7 +157,7 @@ class SecureFedAvg(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Configures evaluation as the strategy does; skips rounds made before this start."""
+        """Configures evaluation as the strategy does, except in rounds before this start."""
         if self._rounds is not None and server_round < self._rounds.first:
             return []
         return self._flowers.configure_evaluate(server_round, arrays, config, grid)
@@ -177,10 +172,7 @@ class SecureFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Returns what the shards made in a round: the model, and means of training metrics.
 
-        There are no replies. An override sees the model of each version here, and cannot change it.
-
-        Raises:
-            ConfigError: the round has no version.
+        `replies` is empty. An override sees the model of each version here, and cannot change it.
         """
         if self._rounds is None:
             raise ConfigError("SecureFedAvg aggregates by its own `start`: call that")
@@ -199,11 +191,11 @@ class SecureFedAvg(FedAvg):
         """Runs the federation in Flower's own loop of rounds.
 
         Args:
-            grid: of the ServerApp.
+            grid: the ServerApp's grid.
             initial_arrays: version 0.
-            num_rounds: how many versions.
+            num_rounds: the number of versions.
             timeout: seconds without any reply or version, after which it ends with an error.
-            train_config, evaluate_config: what nodes are told, beside the plan's settings.
+            train_config, evaluate_config: settings for nodes, beside the plan's.
             evaluate_fn: called here with the number and the model of each version, from 0 on;
                 returns metrics or None.
 
@@ -211,8 +203,8 @@ class SecureFedAvg(FedAvg):
             Flower's result; its arrays are the model of the last version.
 
         Raises:
-            NotReady: nothing has come for too long; it says what was waited for.
-            SecurepsError: whatever else ended the run.
+            NotReady: nothing has come for too long.
+            SecurepsError: something else ended the run.
         """
         model = FlowerModel.of_record(initial_arrays)
         model.refuse_unsummable("initial_arrays")
@@ -220,7 +212,7 @@ class SecureFedAvg(FedAvg):
         self._rounds = rounds
 
         def judged(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            """Skips rounds that were made before this start: their models are gone."""
+            """Skips rounds that were made before this start, because their models are not kept."""
             again = 0 < number < rounds.first
             return None if again or evaluate_fn is None else evaluate_fn(number, arrays)
 
@@ -274,7 +266,7 @@ class _Rounds(Grid):
         self.first = 1
         """The first round without a version."""
         self.newest = initial
-        """The model that the next round begins from."""
+        """The newest version's model."""
         self._metrics = np.zeros(0)
         self._servers: Aggregator
         self._holders: Holders
@@ -282,7 +274,6 @@ class _Rounds(Grid):
 
     @contextmanager
     def run_servers(self, rounds: int) -> Iterator[None]:
-        """Starts servers and key holders, and ends them."""
         owner, clients = self._owner, self._nodes()
         own = load_plan(owner.plan).section
         name = time.strftime(f"{own.name}-%Y%m%d-%H%M%S")
@@ -295,7 +286,7 @@ class _Rounds(Grid):
         simulated = owner.kit is None
         self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
         demand_host(self._servers.kit.roster, kit)
-        # Holders start before the servers, which have threads: no process is forked beside them.
+        # Holders start first, because no process may be forked while servers have threads.
         self._holders = Holders(plan, root, kit, self._servers.address, simulated)
         with self._holders, self._servers:
             self._waves = Waves(self._grid, self._servers, self._make_marker(kit), self._timeout)
@@ -334,7 +325,7 @@ class _Rounds(Grid):
     # --- rounds -------------------------------------------------------------------
 
     def result_of(self, number: int) -> tuple[ArrayRecord, MetricRecord | None]:
-        """The model of a round's version, and means of metrics; ConfigError if nobody trained."""
+        """Returns a round's model, and means of metrics; ConfigError if nobody trained."""
         if self._round < number:
             raise ConfigError(f"the strategy has nobody train in round {number}")
         if number < self.first:
@@ -344,7 +335,7 @@ class _Rounds(Grid):
         return self.newest, MetricRecord(told) if told else None
 
     def _train(self, sent: list[Message]) -> None:
-        """Waits for the next version; ConfigError if nodes get other things, or another model."""
+        """Waits for the next version; ConfigError if nodes get different messages or models."""
         self._round += 1
         if self._round < self.first:
             log.info("secureps: version %s was made before", self._round)
@@ -352,8 +343,8 @@ class _Rounds(Grid):
         first = sent[0].content
         if any(each.content != first for each in sent if each.content is not first):
             raise ConfigError(
-                "configure_train tells nodes of one round different things: the plan's rule says "
-                "who trains, and all are told the same"
+                "configure_train gives nodes of one round different messages: the plan's rule "
+                "chooses who trains, and all nodes get the same message"
             )
         models = first.array_records
         self.refuse_other(*models.values())
@@ -371,8 +362,8 @@ class _Rounds(Grid):
         """Raises ConfigError if the app continues from another model than the newest version."""
         if list(models) != [self.newest]:
             raise ConfigError(
-                "the app goes on from another model than the newest version: shards make each "
-                "version, and no code of the app changes it"
+                "the app continues from another model than the newest version: only shards make "
+                "versions, and no code of the app may change one"
             )
 
     def _arrays(self) -> ArrayRecord:
@@ -382,7 +373,7 @@ class _Rounds(Grid):
         return self._model.record({name: tensors[name] for name in self._model.tensors})
 
     def finish(self) -> None:
-        """Waits until the run is over and durable."""
+        """Waits until the run is finished and durable."""
         until = time.monotonic() + self._timeout
         while not self._servers.status().finished and time.monotonic() < until:
             time.sleep(0.05)
@@ -408,9 +399,9 @@ class _Rounds(Grid):
         return self._grid.create_message(*given, **settings)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes that were ever there.
+        """All nodes that were ever there, so that Flower does not wait for one that is away.
 
-        Flower must not wait for a node that is away: the plan's rule may make a version without it.
+        The plan's rule decides whether a version needs that node.
         """
         self._seen |= frozenset(self._grid.get_node_ids())
         return sorted(self._seen)
@@ -424,7 +415,7 @@ class _Rounds(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Trains, without replies; sends any other message to the nodes that are there."""
+        """Trains, without replies; sends other messages to the nodes that are there."""
         sent = list(messages)
         if sent and sent[0].metadata.message_type.partition(".")[0] == "train":
             self._train(sent)
@@ -438,14 +429,14 @@ class _Rounds(Grid):
 
 
 NODES_LOOK = 1.0
-"""Seconds between two looks at which nodes there are, before the run begins."""
+"""Seconds between two counts of nodes before the run begins."""
 
 FORM_KEYS = {
     "arrayrecord_key": "arrays",
     "configrecord_key": "config",
     "weighted_by_key": "num-examples",
 }
-"""A strategy's names of records, and Flower's own."""
+"""A strategy's attributes for names of records, and Flower's defaults."""
 
 
 # --- waves -------------------------------------------------------------------------
@@ -453,18 +444,17 @@ FORM_KEYS = {
 AGAIN = 60.0
 """The least seconds without a reply after which a node is asked again."""
 SLOWER = 3.0
-"""Or, if longer, this many times the seconds of the slowest reply."""
+"""A node is asked again only after this many times the slowest reply's seconds, if longer."""
 POLL = 0.01, 0.2
-"""Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of the time waited. A simulation always takes the least.
-"""
+"""The least and the most seconds between two requests to the SuperLink for replies. Within them it
+is a tenth of the time waited; in a simulation always the least."""
 LOOK = 2.0
 QUIET = 30.0
 """Seconds without news after which the log says what the run waits for."""
 TRIES = 3
-"""Failures in succession after which a node is not asked in this round."""
+"""After so many failures in succession a node is not asked again in this round."""
 NODE_UNAVAILABLE = 5
-"""The SuperLink's code for a SuperNode that is away: in Flower's `ErrorCode`, not a public name."""
+"""The SuperLink's code for a SuperNode that is away, from Flower's private `ErrorCode`."""
 MOST_WORDS = 500
 MOD = "has the ClientApp mods=[secureps_mod]?"
 ROOM = 16 << 20
@@ -478,25 +468,25 @@ class _Node:
     id: int
     name: str = ""
     asked: dict[str, bytes] = field(default_factory=dict)
-    """Challenges of messages that it may still answer, by the message's id."""
+    """The challenges of messages that it may still answer, by message id."""
     waiting: bool = False
     since: float = 0.0
     standing: tuple[Entry, ...] = ()
-    """The requests that its next process will make first, as it last said."""
+    """The requests that its client's next process will make first."""
     heard: bool = False
     failures: int = 0
     failure: str = ""
     resting: float = 0.0
     ended: str = ""
     foreign: str = ""
-    """Its app's last answer, if that was not from secureps."""
+    """Its app's last answer, if that was not from our mod."""
 
     def __str__(self) -> str:
         return f"node {self.id}" + (f" ({self.name})" if self.name else "")
 
 
 class Waves:
-    """The waves of one run, which ends after `timeout` seconds without any reply or version."""
+    """The waves of one run; it fails after `timeout` seconds without any reply or version."""
 
     def __init__(
         self,
@@ -515,13 +505,13 @@ class Waves:
         self._arrays: dict[bytes, Array] = {}
         self._told = set[tuple[str, int]]()
         self.sent = 0
-        """Messages so far."""
+        """The number of messages so far."""
 
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
-        """Carries waves until `over()`, asked when a version is published, and now and then.
+        """Carries waves until `over()`, which is called after each publication, and now and then.
 
-        Messages are of a `kind`, and take the app's own `records` along. Raises NotReady if nothing
-        has come for too long, or no node's app has the mod; else whatever ended the servers.
+        Messages have the type `kind` and the app's own `records`. Raises NotReady if nothing has
+        come for too long, or no node's app has the mod; else what ended the servers.
         """
         for node in self._nodes.values():
             node.failures, node.resting = 0, 0.0
@@ -572,7 +562,7 @@ class Waves:
             before, self._here = self._here, frozenset(self._grid.get_node_ids())
             for id in self._here - before:
                 node = self._nodes.setdefault(id, _Node(id))
-                if node.waiting:  # it was away, and its message is lost
+                if node.waiting:  # it was away, so its message is lost
                     self._tell_again(node)
         if now - self._beaten >= min(LOOK, self._servers.plan.section.lease / 3):
             self._beaten = now
@@ -585,9 +575,9 @@ class Waves:
         wanted = [node for node in self._nodes.values() if self._is_due(node, versions)]
         if not wanted:
             return
-        self._servers.flush_orders()  # so that orders to all of them go with one wave
+        self._servers.flush_orders()  # so that this wave has all orders
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
-        if over():  # their orders may be of the next round, which has other records
+        if over():  # these orders may be for the next round, which has other records
             for node in wanted:
                 self._tell_again(node)
             return
@@ -664,8 +654,8 @@ class Waves:
             challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
             if challenge is None:
                 continue  # it was delivered twice
-            # Nobody waits for an earlier message that was lost, and a late reply to it does not end
-            # the wait for the newest.
+            # Only the newest message counts: an earlier one was given up, and a late reply to it
+            # does not end the wait.
             is_newest = reply.metadata.reply_to_message_id == newest
             if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
                 if is_newest:
@@ -683,7 +673,7 @@ class Waves:
         return came
 
     def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
-        """Performs one reply; NotReady if the app failed, else SecurepsError if it is no node's."""
+        """Reads one reply; NotReady if the app failed, another SecurepsError if it is wrong."""
         if reply.has_error():
             node.foreign = _shorten(reply.error.reason)
             hint = "" if node.name else f"; {MOD}"
@@ -723,7 +713,7 @@ class Waves:
 
     @property
     def _holders(self) -> frozenset[str]:
-        """Key holders that nodes relay to; none where they dial the coordinator."""
+        """Key holders that nodes relay to; none if they connect to the coordinator."""
         return frozenset() if self._servers.address else self._servers.roster.names("holder")
 
     def _verify(self, party: str, data: bytes, signature: bytes) -> None:
@@ -734,19 +724,19 @@ class Waves:
         self._repeat_later(node, text, min(LOOK, 0.5 * node.failures))
 
     def _repeat_later(self, node: _Node, text: str, rest: float = LOOK) -> None:
-        """Repeats a wave a little later, without counting it as a failure of its app."""
+        """Asks a node again a little later, without counting a failure of its app."""
         node.resting = time.monotonic() + rest
         log.warning("%s: %s", node, text)
         self._tell_again(node)
 
     def _tell_again(self, node: _Node) -> None:
-        """Has the next wave repeat the last one's orders, which the client may not have heard."""
+        """Repeats the last wave's orders in the next one: the client may not have got them."""
         node.waiting = node.heard = False
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
 
     def _refuse_failing(self) -> None:
-        """Raises NotReady if every node that is here failed too often: all run one app."""
+        """Raises NotReady if the app has failed at every node that is there too often."""
         here = [self._nodes[id] for id in self._here if self._nodes[id].name not in self._holders]
         if not here or any(node.failures < TRIES for node in here):
             return
@@ -770,9 +760,9 @@ class Waves:
 
 
 def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
-    """Whether an invitation comes a moment before another one that its client must wait for.
+    """Tells whether a client must wait for another invitation before it can follow this one.
 
-    Groups of one rule are trained for together, and are committed one after another (`versions`).
+    Groups of one rule are trained together, but their versions are committed one after another.
     """
     return isinstance(order, Invite) and any(
         versions[group] < min(order.version, plan.versions(group))
@@ -782,6 +772,6 @@ def is_early(plan: Plan, order: object, versions: Mapping[str, int]) -> bool:
 
 def _shorten(text: object) -> str:
     line = printable(str(text))
-    if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
+    if len(line) > MOST_WORDS:  # a traceback's end says what went wrong
         return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"
     return line

@@ -53,7 +53,7 @@ class GroupLayout:
         size: the number of their values.
         block_values: values of a block; the last block may have fewer.
         rows: the group has rows [first, last) of every tensor; None for all rows.
-        one_in: one of so many values of a block is sent (`codec.chain`); None: all are.
+        one_in: one of `one_in` values of a block is sent (`codec.chain`); None: all are.
         cipher_slots: the number of integers in a block to which the cipher is fitted, the same in
             all groups; None if the plan sets the block size.
     """
@@ -427,7 +427,7 @@ def cut(
 
     Args:
         groups: each one block.
-        element: how many integers a cipher seals as one, if it is fitted to blocks of so many.
+        element: (integers in a block) -> how many of them a cipher for such blocks seals as one.
         trailing: the name of the group of evaluations; empty if there is none.
     """
     if plan.block_size is not None:

@@ -391,7 +391,7 @@ def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
     told, ends = list[Any](), [Contributed((), (), again=(Aim("all", 0, 3),)), Contributed((), ())]
     other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
     worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
-    exchange: Any = SimpleNamespace(sealed=told.append)
+    exchange: Any = SimpleNamespace(note_sealed=told.append)
     for ended in (0, 1):
         ExchangeWorker(worker, exchange).work(SealOn())
         assert len(told) == ended

@@ -1,6 +1,6 @@
-"""Finds a Flower app in a file, in a project's folder, or among a script's objects.
+"""Finds a Flower app in a file, a project's folder or an object, and reads its settings.
 
-It reads the app's settings, and refuses mods that need Flower's server.
+Mods that need Flower's own server are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTHING = (
 
 NO_TRAIN = (
     "the ClientApp has no train function: give it a client_fn, or register one with @app.train(). "
-    "Means of what it answers to queries, alone, travel encrypted too: docs/flower.md, Analytics"
+    "An app that only answers queries can have the means of its answers: docs/flower.md, Analytics"
 )
 
 
@@ -49,11 +49,11 @@ class FlowerApp:
     """A Flower app that a client can run; ConfigError if it does not train, or has unusable mods.
 
     Args:
-        where: the place where it was found, for messages.
-        client: its ClientApp; one is made of clients and client_fn.
-        server: its ServerApp, which knows the initial model and the clients' settings.
+        where: the place where it was found, for error texts.
+        client: its ClientApp, which may be made of a client or a client_fn.
+        server: returns its ServerApp, if it has one.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
-        texts: finds every text in the project's own code; none of an app without a project.
+        texts: returns all strings in the project's own code.
     """
 
     where: str
@@ -68,20 +68,20 @@ class FlowerApp:
         for mod in {id(mod): mod for mod in _mods(self.client)}.values():
             _refuse(self.where, mod, self.legacy)
 
-    # Flower has no public way to ask for what follows; see the pin in pyproject.toml.
+    # Flower has no public names for what follows, so pyproject.toml pins its version.
 
     @property
     def legacy(self) -> bool:
-        """Whether the app is a client_fn, instead of functions that take messages."""
+        """Whether the app is of Flower's older API: a client_fn, not functions of messages."""
         return self.client._call is not None
 
     def has(self, message_type: str) -> bool:
-        """Whether a Message-API app has a function for that type of message."""
+        """Tells whether an app of the newer API has a function for a type of message."""
         name = message_type if "." in message_type else f"{message_type}.default"
         return name in self.client._registered_funcs
 
     def action(self, kind: str) -> str | None:
-        """The one type of messages that the app has a function for; ConfigError if several."""
+        """The message type that the app has a function for; ConfigError if it has several."""
         found = self._actions(kind)
         if self.legacy or f"{kind}.default" in found:
             return kind
@@ -98,7 +98,7 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Tells whether a mod wraps the app or one of its functions."""
+        """Whether a mod wraps the app or one of its functions."""
         return next(_mods(self.client), None) is not None
 
 
@@ -111,7 +111,7 @@ def wrap_object(thing: Any, where: str) -> FlowerApp:
 
 
 def find_in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
-    """Finds the app of a file, which gave `started` to `start_client`; ConfigError if none."""
+    """Finds a file's app; `started` is what it gave to `start_client`. ConfigError if none."""
     things = vars(module)
     apps = _named(things, lambda each: isinstance(each, ClientApp))
     servers = list(_named(things, lambda each: isinstance(each, ServerApp)).values())
@@ -163,7 +163,7 @@ def find_in_project(folder: Path) -> FlowerApp:
     named = components.get("serverapp")
 
     def server() -> ServerApp | None:
-        """Imported only when it is needed."""
+        """Imports it, only when it is needed."""
         found = None if named is None else _load(folder, str(named), where)
         return found if isinstance(found, ServerApp) else None
 
@@ -173,13 +173,13 @@ def find_in_project(folder: Path) -> FlowerApp:
 
 @contextmanager
 def loading(where: str) -> Iterator[list[Any]]:
-    """Collects what a file gives to `start_client` while it is loaded; starts nothing."""
+    """Has `start_client`, while a file is loaded, collect its arguments and start nothing."""
     started: list[Any] = []
 
     def start(**settings: Any) -> None:
         started.append(settings.get("client_fn") or settings["client"])
 
-    # getattr would import these functions, which takes a second, and nobody here may call them.
+    # Do not use getattr, which would import these functions, and take a second.
     names, module = ("start_client", "start_numpy_client"), vars(flwr.client)
     before = {name: module[name] for name in names if name in module}
     module.update(dict.fromkeys(names, start))
@@ -218,7 +218,7 @@ def _client_app(thing: Any, where: str) -> ClientApp:
 
     @functools.wraps(thing)
     def client_fn(given: Any) -> Client:  # a Context, or an old app's cid
-        # Flower makes one of a NumPyClient too, but with a warning at every message.
+        # Flower would convert a NumPyClient too, but with a warning at every message.
         made: Client = thing(given).to_client()
         return made
 
@@ -266,10 +266,10 @@ def _load(folder: Path, reference: str, where: str) -> Any:
 
 
 NODE = {"partition": "partition-id", "partitions": "num-partitions"}
-"""Settings of `up` and `simulate`, with their names in the node_config of Flower's simulations."""
+"""Settings of `up` and `simulate`, and their names in Flower's node_config."""
 
 _NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
-"""Folders in a project's folder with code that is not the project's."""
+"""Names of folders that have other code than the project's."""
 
 
 @dataclass(frozen=True)
@@ -290,13 +290,12 @@ class Settings:
         """Merges `--set` with the defaults that the project's [tool.flwr.app.config] declares.
 
         Declared names override run_config; `partition` and `partitions` become node_config's
-        partition-id and num-partitions. All others go to node_config and, if nothing is declared,
-        to run_config too. Where names are declared, others that the app's code (`read`) does not
-        contain are refused.
+        partition-id and num-partitions. Other names go to node_config. If nothing is declared, they
+        go to run_config too; else the app's code (`read`) must contain them.
 
         Raises:
-            ConfigError: a value of another type than the default's, a partition that is no whole
-                number, or an unknown or misspelt name.
+            ConfigError: a value's type differs from the default's, a partition is no whole number,
+                or a name is unknown or misspelt.
         """
         node: dict[str, Setting] = {}
         run = dict(declared)
@@ -320,7 +319,7 @@ class Settings:
 
 
 def texts_of(folder: Path) -> frozenset[str]:
-    """Every string in a project's Python files, and so every key that its code can ask for."""
+    """Finds all strings in a project's Python files, and so all keys that its code can ask for."""
     found = set[str]()
     for path in folder.rglob("*.py"):
         inside = path.relative_to(folder).parts
@@ -362,23 +361,23 @@ NEEDS_SERVER = {
     "fixedclipping_mod": _CLIPS,
     "adaptiveclipping_mod": _CLIPS,
 }
-"""Flower's mods that are refused, and why; besides these all for secure aggregation."""
+"""Flower's mods that are refused, and why; all for secure aggregation are refused too."""
 
 
 def _mods(app: ClientApp) -> Iterator[Any]:
-    """Yields all mods of an app and of its functions, from outside in."""
+    """Yields all mods of an app and of its functions, the outermost first."""
     yield from app._mods
     functions: list[Any] = list(app._registered_funcs.values())
     for function in functions:
         while inspect.isfunction(function):
             inside = inspect.getclosurevars(function).nonlocals
-            if "_mod" in inside:  # as flwr.client.mod.make_ffn names them
+            if "_mod" in inside:  # flwr.client.mod.make_ffn uses these names
                 yield inside["_mod"]
             function = inside.get("_ffn")
 
 
 def _refuse(where: str, mod: Any, legacy: bool) -> None:
-    """Refuses a mod that cannot work here (ConfigError); a `legacy` app is a client_fn."""
+    """Raises ConfigError for a mod that cannot work here."""
     while isinstance(mod, functools.partial):
         mod = mod.func
     kind = mod if hasattr(mod, "__name__") else type(mod)

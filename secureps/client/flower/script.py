@@ -1,7 +1,8 @@
 """Runs a Flower app as a data holder's script.
 
-`run_flower` ends a Flower script that joins by itself; `secureps join` and `secureps up` make a
-`FlowerScript` of a file or a project. Only `client.flower` imports flwr, which is an extra.
+`run_flower` is the last line of a Flower script that joins by itself; `secureps join` and `secureps
+up` make a `FlowerScript` of a file or a project. Only `client.flower` and `flower` import flwr,
+which is an extra.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from secureps.errors import ConfigError, SecurepsError
 from secureps.extras import command
 from secureps.tracebacks import describe_error, find_place
 
-# flwr imports alembic, which logs every plugin. Telemetry is off before any app is loaded, because
-# an app may call something that reports to Flower.
+# flwr imports alembic, which logs every plugin. Telemetry is turned off before any app is loaded,
+# because an app may call functions that report to Flower.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
 try:
@@ -50,11 +51,11 @@ STATE = "flower"
 """The folder of `context.state`, in a client's state folder."""
 
 ROUNDS = "num-server-rounds"
-"""The run_config key of Flower's templates for the number of rounds; the plan decides it here."""
+"""The run_config key for the number of rounds in Flower's templates; here the plan decides it."""
 
 
 class FlowerScript:
-    """A Flower app in the place of a data holder's script (`client.script`)."""
+    """A Flower app in place of a data holder's script (`client.script`)."""
 
     def __init__(self, app: FlowerApp) -> None:
         self._app = app
@@ -71,13 +72,11 @@ class FlowerScript:
     def make(
         self, settings: Mapping[str, Setting], state: Path | None, name: str = ""
     ) -> FlowerTrainer:
-        """Makes one client's trainer; `state` is its state folder, None for memory."""
         folder = None if state is None else state / STATE
         return FlowerTrainer(self._app, settings, folder, name)
 
     @property
     def own_code(self) -> str:
-        """Why the app must run in its clients alone; empty if anybody may run it."""
         return "the app has mods, which run in its clients alone" if self._app.has_mods else ""
 
     def run_server_app(
@@ -85,8 +84,8 @@ class FlowerScript:
     ) -> Founded | None:
         """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.
 
-        If it has no model, the client of `partition` 0 is asked for one. Raises ConfigError if it
-        fails, has no model, or has code of its own.
+        If it has no model, the client of `partition` 0 makes one. Raises ConfigError if it fails,
+        if nobody has a model, or if it has code of its own.
         """
         own = self._app.where
         try:
@@ -96,7 +95,7 @@ class FlowerScript:
                 return None
             given = Settings.of(self._app.config, settings, self._app.texts)
             rounds = {ROUNDS: versions} if ROUNDS in self._app.config else {}
-            with seeded(seed):  # again: torch, if it was imported only now
+            with seeded(seed):  # again, because torch may have been imported only now
                 founded = read_server_app(server, {**given.run, **rounds}, versions, clients)
         except ConfigError as error:
             raise ConfigError(f"{own}: {error}") from None
@@ -116,7 +115,7 @@ class FlowerScript:
         return replace(founded, served=served)
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> PooledEvaluation | None:
-        """Pools all clients' evaluations, if the app has one: no other records are held out."""
+        """Pools all clients' evaluations, if the app can evaluate."""
 
         def holder(partition: int) -> FlowerTrainer:
             return self.make({**settings, "partition": partition}, None)
@@ -132,11 +131,11 @@ class FlowerScript:
 
 
 def run_flower(app: Any, arguments: Sequence[str] | None = None) -> None:
-    """Runs a Flower script as a client of secureps: the last line of the script.
+    """Runs a Flower script as a client of secureps; call it in the script's last line.
 
-    It reads the same command line as `run_client`, and exits with the same statuses and one line on
-    stderr when something is wrong: 78 if the plan, kit or settings have to be mended first, 75 if
-    the run failed for all its clients, else 1.
+    It reads the same command line as `run_client`. After an error it exits with one line on stderr,
+    and status 78 if plan, kit or settings have to be mended first, 75 if the run failed for all its
+    clients, else 1.
 
     Args:
         app: a ClientApp, a client_fn, or a client.

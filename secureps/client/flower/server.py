@@ -1,8 +1,8 @@
-"""Takes from a ServerApp what a plan can say: version 0, clients' settings, the optimizer.
+"""Reads from a ServerApp what a plan can say: version 0, clients' settings, the optimizer.
 
 The ServerApp runs once, where the plan is made, until it starts its strategy. The strategy must be
-one of six of Flower's, unchanged, so that its settings say everything about it. Other code of the
-app would change the training, and is refused.
+one of six of Flower's, unchanged, so that its settings define it. Code of the app's own could
+change the training, so it is refused.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def _methods(kind: type[Any]) -> dict[str, Any]:
 
 
 _FLOWERS = {base: _methods(base) for kind in KINDS for base in kind.__mro__[:-1]}
-"""The methods of these classes before an app is imported, which may assign others."""
+"""The methods of Flower's classes, before an app is imported that may replace them."""
 
 MEAN = new.FedAvg().train_metrics_aggr_fn
-"""Flower's own function that puts metrics together: their mean, weighted by examples."""
+"""Flower's own function for means of metrics, weighted by examples."""
 
 METRICS = (
     *("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
     *("fit_metrics_aggregation_fn", "evaluate_metrics_aggregation_fn"),
 )
-"""A strategy's functions that put the metrics of single clients together."""
+"""A strategy's functions that see the metrics of single clients."""
 
 LOOKS = 10
-"""A ServerApp that counts its nodes more often than this, and has not started, wants more nodes."""
+"""A ServerApp that counts its nodes more often than this before it starts needs more nodes."""
 
 
 def read_server_app(
@@ -60,8 +60,8 @@ def read_server_app(
 ) -> Founded:
     """Runs a ServerApp, with its run_config, until it starts its strategy.
 
-    Raises ConfigError if it has code of its own, or a strategy that needs single updates; and
-    whatever the ServerApp raises.
+    Raises ConfigError if it has code of its own, or a strategy that needs single updates, and
+    passes on what the ServerApp raises.
     """
     context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _Nowhere(clients)
     if server._server_fn is not None:
@@ -90,7 +90,7 @@ def read_server_app(
 
 
 def _read_components(made: Any, versions: int) -> Founded:
-    """Reads a ServerApp of Flower's old kind, which names its strategy and runs nothing."""
+    """Reads a ServerApp of Flower's older API, which only names its strategy."""
     for each in (made.server, made.client_manager):
         if each is not None:
             raise own_code_error(type(each).__name__)
@@ -128,7 +128,7 @@ def _make_founded(
 
 
 def _list_changes(key: str, rounds: Sequence[Any]) -> tuple[RoundRecords, ...]:
-    """Lists the settings of rounds without those that repeat the round before."""
+    """Lists the settings of rounds, without those that equal the round before."""
     found = list[RoundRecords]()
     for number, each in enumerate(rounds, 1):
         records = to_plain(RecordDict({key: ConfigRecord(each)}))[1]
@@ -141,7 +141,7 @@ def _list_changes(key: str, rounds: Sequence[Any]) -> tuple[RoundRecords, ...]:
 
 
 def own_code_error(what: str) -> ConfigError:
-    """The refusal of a ServerApp that does more than a plan can say."""
+    """Makes the error for a ServerApp that does more than a plan can say."""
     return ConfigError(
         f"its ServerApp has code of its own, which does not run here ({what}): run the app inside "
         "Flower's engine, or leave the ServerApp out and give version 0 as a file, as "
@@ -150,7 +150,7 @@ def own_code_error(what: str) -> ConfigError:
 
 
 def strategy_name(strategy: Any) -> str:
-    """The name of a strategy's class in Flower; ConfigError if it steps along no mean."""
+    """Returns the name of a strategy's class in Flower; ConfigError if it needs single updates."""
     bases = type(strategy).__mro__
     name = next((each.__name__ for each in bases if each.__module__.startswith("flwr.")), "")
     if name in ("", "Strategy", *MEANS):
@@ -162,7 +162,7 @@ def strategy_name(strategy: Any) -> str:
 
 
 def refuse_own_code(strategy: Any) -> None:
-    """Refuses a strategy unless it is one of KINDS with Flower's own methods and metrics."""
+    """Raises ConfigError unless a strategy is one of KINDS, with Flower's methods and metrics."""
     strategy_name(strategy)
     kind = type(strategy)
     if kind not in KINDS:
@@ -180,7 +180,7 @@ def refuse_own_code(strategy: Any) -> None:
 
 
 def optimizer_of(strategy: Any) -> dict[str, Any] | None:
-    """The strategy's optimizer in the plan's words; None for the mean itself."""
+    """Returns the strategy's optimizer as a plan's section; None for the mean itself."""
     kind = strategy_name(strategy)
     if kind in ("FedAdam", "FedYogi", "FedAdagrad"):
         return {
@@ -203,7 +203,7 @@ def optimizer_of(strategy: Any) -> dict[str, Any] | None:
 class _Stopped(BaseException):
     """Ends a ServerApp when its strategy starts, or when it waits for an answer.
 
-    A BaseException, because a ServerApp that catches Exception must not continue.
+    It is a BaseException, because an app may catch Exception and continue.
     """
 
     def __init__(self, arguments: Mapping[str, Any], error: ConfigError | None = None) -> None:
@@ -212,7 +212,7 @@ class _Stopped(BaseException):
 
 
 class _Nowhere(Grid):
-    """A grid of as many nodes as take part, which never answer."""
+    """A grid of nodes that never answer."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes, self._looks = nodes, 0
@@ -238,13 +238,13 @@ class _Nowhere(Grid):
 
 
 TIES = "secureps_ties"
-"""The attribute of an ArrayRecord that has the further names of its arrays."""
+"""An attribute that we give an ArrayRecord, with further names of its arrays."""
 
 MAKERS = ("from_torch_state_dict", "from_numpy_ndarrays")
 
 
 def _notice_ties(make: Any) -> Any:
-    """Wraps a constructor of ArrayRecord, which copies each array and forgets shared memory."""
+    """Wraps a constructor of ArrayRecord to note tied tensors, because it copies each array."""
 
     def made(cls: type[ArrayRecord], *given: Any, **settings: Any) -> ArrayRecord:
         tensors = next(iter((*given, *settings.values())))
@@ -260,13 +260,13 @@ def _notice_ties(make: Any) -> Any:
 
 @contextmanager
 def _stop_at_start() -> Iterator[None]:
-    """Stops every strategy at its start, silences Flower's log, and lets apps make messages."""
+    """Stops strategies when they start, silences Flower's log, and lets apps make messages."""
     stopped: Any = Strategy
     flowers, before_this = Strategy.start, itertools.count()
 
     @functools.wraps(flowers)
     def start(*args: Any, **settings: Any) -> NoReturn:
-        if next(before_this):  # from a bare `except`, or a `finally`
+        if next(before_this):  # called from a bare `except`, or a `finally`
             raise _Stopped({}, own_code_error("it trains more than once"))
         bound = inspect.signature(flowers).bind(*args, **settings)
         bound.apply_defaults()

@@ -1,12 +1,12 @@
 """`FlowerTrainer` runs an unmodified Flower client app as a `Trainer`.
 
 The app runs in this process, on messages like those of Flower's server; Flower opens no connection.
+`FlowerModel` converts a model to and from Flower's `ArrayRecord`; `States` keeps `context.state` on
+disk.
 
-An app draws from the global generators of random, NumPy and torch. They are seeded for every call
-from `FitConfig.seed`, and restored, so that a killed client repeats its bits. An app that draws
-from the operating system trains too, but does not repeat its bits.
-
-Converts a model to and from Flower's `ArrayRecord`, and keeps `context.state` on disk.
+For every call the global generators of random, NumPy and torch are seeded from `FitConfig.seed`,
+and restored afterwards, so that a killed client repeats its bits. An app that draws from the
+operating system does not repeat them.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from secureps.tracebacks import describe_error, find_place
 log = logging.getLogger("secureps")
 
 RUN = 1
-"""The run id that an app sees; it has no meaning here."""
+"""The run id that an app sees, which means nothing here."""
 
 FITTED = "secureps.fitted"
 """The record of `context.state` with the metrics of the last training; apps never see it."""
 
 ROUND, EXAMPLES = "secureps.round", "secureps.examples"
-"""Beside those metrics: the version that the training was for, and the number of examples."""
+"""Further keys of that record: the version trained for, and the number of examples."""
 
 LOCAL_WORK = ("local_steps", "local_epochs")
 """Settings of `[training]` that give the amount of work for a version."""
@@ -99,9 +99,9 @@ class FlowerTrainer:
     """A `Trainer` that runs a Flower app; ConfigError for a setting of the wrong type.
 
     Args:
-        settings: of `make(settings)`; `client.flower.app.Settings` sorts them.
+        settings: the argument of `make(settings)`.
         state: the folder that keeps `context.state`; None for memory.
-        name: the client's; its node id follows from it.
+        name: the client's name, which its node id is made from.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class FlowerTrainer:
         self._name = name
         self._served, self._digest, self._ties = Served(), "", dict[str, str]()
         self._initial: tuple[int, FlowerModel] | None = None
-        """The initial model, and the seed that it was made by."""
+        """The seed of the initial model, and the model."""
         self._told = set[str]()
 
     # --- Trainer ------------------------------------------------------------------
 
     def parameters(self, seed: int) -> Tensors:
-        """The model of the file `initial`, or of the client's get_parameters; else ConfigError."""
+        """Version 0, of the file `initial` or the client's get_parameters; else ConfigError."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         if self._initial is None or self._initial[0] != seed:
@@ -127,12 +127,11 @@ class FlowerTrainer:
         return {name: array.copy() for name, array in self._initial[1].tensors.items()}
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        """Sends one train message; its config is the plan's `[training]` and server-round.
+        """Sends the app one train message; its config is the plan's `[training]` and server-round.
 
-        Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
-        the part. These override the ServerApp's settings for that round. The app's metrics are in
-        the result, and in the next report "train", and leave this client in no other way. An app's
-        steps are not counted: they are 0. PlanRefused under record privacy.
+        They override the ServerApp's settings for that round. Under partial work `local_steps` and
+        `local_epochs` are reduced, and `work` is the part. The app's metrics leave this client only
+        as the next report "train". Its steps are not counted (0). PlanRefused under record privacy.
         """
         if config.privacy is not None:
             raise PlanRefused(NO_RECORD_PRIVACY)
@@ -154,7 +153,7 @@ class FlowerTrainer:
         return result
 
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
-        """Sends one evaluate message, of no version; changes to `context.state` are dropped."""
+        """Sends one evaluate message without a version; changes to `context.state` are dropped."""
         return self.evaluate_at(parameters, None)
 
     def evaluate_at(
@@ -169,11 +168,11 @@ class FlowerTrainer:
     def report_at(
         self, parameters: Tensors, versions: Mapping[str, int], message: str
     ) -> EvaluateResult | None:
-        """The app's report on a version, beside its evaluation; ConfigError if it has none.
+        """Makes the app's report on a version; ConfigError if it has no function for `message`.
 
-        "train" is what the app said of its training for this version, None if it did not take part.
-        Any other message is sent to the app, with the model and no settings; only numbers of its
-        answer count, and changes to `context.state` are dropped.
+        "train" reports the metrics of its training for this version, and is None if it did not take
+        part. Any other message is sent to the app, with the model and no settings. Only numbers of
+        its answer count, and changes to `context.state` are dropped.
         """
         number = max(versions.values(), default=0)
         state = self._states.before(sum(versions.values()), True)
@@ -189,7 +188,7 @@ class FlowerTrainer:
         reply = self._ask(message, content, self._context(state), 0)
         said, count, key = self._read_metrics(reply, "")
         if count is None and message.startswith("query"):
-            count = 1  # Flower's own analytics apps say none: their nodes count alike
+            count = 1  # Flower's own analytics apps give no number; their nodes count alike
         examples = to_whole_number(f"{self._app.where}: {message}: {key}", count)
         return EvaluateResult(None, examples, self._numbers(message, said))
 
@@ -210,7 +209,7 @@ class FlowerTrainer:
         return self._load()
 
     def evaluates(self) -> bool:
-        """Whether the app can evaluate; sends it an evaluate message with its initial model."""
+        """Tells whether the app can evaluate, by having it evaluate its initial model."""
         return self._evaluate(self.parameters(0), None) is not None
 
     # --- the initial model --------------------------------------------------------
@@ -269,7 +268,7 @@ class FlowerTrainer:
         return Context(RUN, self._node_id(), node, state, run)
 
     def _node_id(self) -> int:
-        """An id that differs between clients: from the name, or else from the partition."""
+        """Makes an id that differs between clients, from the name or else the partition."""
         if not self._name:
             return 1 + int(self._settings.node.get(NODE["partition"], 0))
         name = hashlib.blake2b(self._name.encode(), digest_size=8, person=b"secureps-node").digest()
@@ -278,9 +277,10 @@ class FlowerTrainer:
     def _content(
         self, legacy: str, parameters: Tensors, config: Mapping[str, Setting], at: int
     ) -> RecordDict:
-        """Makes a message's content; `legacy` is the prefix of records' names in the older API.
+        """Makes a message's content; `legacy` prefixes records' names in the older API.
 
-        `config` overrides the ServerApp's settings for round `at`. WrongShape for another model.
+        `config` overrides the ServerApp's settings for round `at`. Raises WrongShape for another
+        model.
         """
         arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.records_at(legacy == "evaluateins", at))
@@ -313,10 +313,10 @@ class FlowerTrainer:
         try:
             return Code(reply.config_records[f"{name}.status"]["code"])
         except (KeyError, ValueError):
-            raise ScriptFailed(f"{self._app.where}: an answer without a status") from None
+            raise ScriptFailed(f"{self._app.where}: its answer has no status") from None
 
     def _read_metrics(self, reply: RecordDict, legacy: str) -> tuple[dict[str, Any], Any, str]:
-        """The metrics of an answer, its number of examples, and the name of that number."""
+        """Reads an answer's metrics, its number of examples, and the name of that number."""
         if self._app.legacy:
             number = reply.metric_records[f"{legacy}.num_examples"]["num_examples"]
             return dict(reply.config_records[f"{legacy}.metrics"]), number, "num-examples"
@@ -381,39 +381,39 @@ class FlowerTrainer:
             found, to_whole_number(f"{where}: {key}", count), self._numbers("evaluate", said)
         )
 
-    def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
-        """The finite numbers among metrics; names the others on this client's terminal, once."""
-        found = dict(_flatten(said))
+    def _numbers(self, what: str, given: Mapping[str, Any]) -> dict[str, float]:
+        """Keeps the finite numbers among metrics; logs the names of the others once."""
+        found = dict(_flatten(given))
         numbers = {name: number(value) for name, value in found.items()}
         metrics = {n: v for n, v in numbers.items() if v is not None and math.isfinite(v)}
         others = sorted((found.keys() - metrics.keys()) - self._told)
         if others:
             self._told.update(others)
-            text = f"{what} returned {', '.join(others)}, no finite number: it goes nowhere"
-            log.warning("%s: %s", self._app.where, text)
+            said = f"{what} returned {', '.join(others)}"
+            log.warning("%s: %s: not sent, because not a finite number", self._app.where, said)
         return metrics
 
 
 def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
-    """Makes a message to a client, as Flower's server would."""
+    """Makes a message to a client, like Flower's server."""
     return new_message(
         content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type)
     )
 
 
 def new_message(content: RecordDict, metadata: Metadata) -> Message:
-    """Makes a message with our own metadata, which the constructor's signature does not show."""
+    """Makes a message with metadata, which the constructor's signature does not show."""
     found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
     return found
 
 
 def statistics_in(model: FlowerModel) -> dict[str, Kind]:
-    """The kinds of running statistics, by PyTorch's names; unknown for arrays without names."""
+    """Finds running statistics by PyTorch's names."""
     return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
 def reduce_work(config: FitConfig) -> dict[str, Setting]:
-    """The plan's settings, with steps and epochs reduced to this training's part of the work."""
+    """Reduces steps and epochs in the plan's settings to this training's part of the work."""
     told = dict(config.settings)
     if config.work == 1:
         return told
@@ -427,8 +427,8 @@ def reduce_work(config: FitConfig) -> dict[str, Setting]:
 def bind_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
-    An app's own noise (LocalDpMod) comes from them. If a server has a version trained again from
-    another model, the same noise would cancel in the difference.
+    An app's own noise (LocalDpMod) comes from them. Else a malicious server could have a version
+    trained from two models, and the same noise would cancel in the difference.
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
@@ -439,7 +439,7 @@ def bind_seed(seed: int, parameters: Mapping[str, NumpyArray]) -> int:
 
 
 def _flatten(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields names and values; a list becomes several metrics: per-class.0, per-class.1, ..."""
+    """Yields names and values; a list becomes metrics per-class.0, per-class.1, ..."""
     for name, value in said.items():
         if isinstance(value, list):
             yield from ((f"{name}.{i}", each) for i, each in enumerate(value))
@@ -452,9 +452,9 @@ _TURNS = threading.RLock()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds the global generators with 63 bits, and restores their state on exit; calls take turns.
+    """Seeds the global generators with 63 bits, and restores them on exit; threads take turns.
 
-    torch is not imported for this: an app that uses torch has imported it.
+    torch is seeded only if the app has imported it.
     """
     with _TURNS, ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
@@ -474,7 +474,7 @@ def seeded(seed: int) -> Iterator[None]:
 Tensors = dict[str, NumpyArray]
 
 KEPT = 3
-"""Versions kept in `States`: the last one, and two for a run that went back."""
+"""Versions kept in `States`: the last, and two more if a restarted run goes back."""
 
 KINDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "config": ConfigRecord}
 """Flower's records, by their names in the files of `States`."""
@@ -485,9 +485,9 @@ _EMPTY = "_empty"
 
 @dataclass(frozen=True, eq=False)
 class FlowerModel:
-    """A model in the app's own order. Arrays without names are called arr_0, arr_1, ...
+    """A model in the app's own order.
 
-    Flower calls those "0", "1", ...; `nameless` says that the app gets these names again.
+    If the app's arrays are `nameless`, Flower names them "0", "1", ..., and we arr_0, arr_1, ...
     """
 
     tensors: Tensors
@@ -495,7 +495,7 @@ class FlowerModel:
 
     @classmethod
     def of_record(cls, record: ArrayRecord) -> FlowerModel:
-        """Reads a record of the app; WrongShape if it has no arrays, or one that is not NumPy's."""
+        """Reads a record of the app; WrongShape unless it has arrays, all of NumPy."""
         arrays = {name: array for name, array in record.items() if name != _EMPTY}
         if not arrays:
             raise WrongShape("the app's model has no arrays")
@@ -504,14 +504,14 @@ class FlowerModel:
 
     @classmethod
     def of_file(cls, tensors: Mapping[str, NumpyArray], names: Sequence[str] = ()) -> FlowerModel:
-        """Takes a file's tensors in the order of `names`, else in its own; arr_0, ... by number."""
+        """Orders a file's tensors by `names`, else by numbers arr_0, ..., else as in the file."""
         numbered = [_our_name(str(i), True) for i in range(len(tensors))]
         found = numbered if set(tensors) == set(numbered) else tensors
         order = list(names or found)
         return cls({name: tensors[name] for name in order}, order == numbered)
 
     def record(self, tensors: Mapping[str, NumpyArray]) -> ArrayRecord:
-        """Makes the record of a state of this model, with copied arrays, else WrongShape."""
+        """Makes the record of a state of this model, with copied arrays; else WrongShape."""
         reason = find_mismatch(tensors, self.shapes)
         if reason is not None:
             raise WrongShape(f"not a state of this app's model: {reason}")
@@ -521,10 +521,10 @@ class FlowerModel:
     def read(self, record: ArrayRecord, given: Mapping[str, NumpyArray]) -> Tensors:
         """Reads the model that the app trained from `given`, in this model's order.
 
-        Floating-point numbers of another width are cast back. Integers and booleans beside them
-        stay as they were given: BatchNorm counts steps in them, which in an update's norm would
-        leave the weights no room under the clip. Raises WrongShape for another model, NotFinite
-        for a value that is not finite, perhaps only in the model's own width.
+        Floating-point numbers of another width are cast back. If there are any, integers and
+        booleans stay as given: BatchNorm counts steps in them, and in an update's norm they would
+        leave the weights no room under the clip. Raises WrongShape for another model, NotFinite for
+        a value that is not finite after the cast.
         """
         found = FlowerModel.of_record(record).tensors
         reason = find_mismatch(found, self.shapes)
@@ -535,7 +535,7 @@ class FlowerModel:
         return {n: given[n].copy() if real and n not in real else trained[n] for n in trained}
 
     def refuse_unsummable(self, where: str) -> None:
-        """Refuses a model without numbers to average, such as serialized trees (ConfigError)."""
+        """Raises ConfigError for a model without numbers to average, such as serialized trees."""
         if any(
             a.size and a.dtype.kind in "fiu" and a.dtype != np.uint8 for a in self.tensors.values()
         ):
@@ -560,7 +560,7 @@ def _our_name(name: str, nameless: bool) -> str:
 
 
 def _array(values: NumpyArray) -> Array:
-    """Makes Flower's array with one copy of the values; Flower itself makes three."""
+    """Makes Flower's array with one copy of the values, where Flower makes three."""
     if not values.flags.c_contiguous:
         return Array(values)
     header = BytesIO()
@@ -570,7 +570,7 @@ def _array(values: NumpyArray) -> Array:
 
 
 def single_bytes(values: NumpyArray) -> memoryview:
-    """The bytes of an array in C order; a copy only if it lies in another order."""
+    """The bytes of an array in C order; a copy only if it has another order."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
@@ -599,7 +599,7 @@ def _cast_like(wanted: NumpyArray, found: NumpyArray, name: str) -> NumpyArray:
 
 
 def _place(version: int, evaluated: bool) -> str:
-    """The name of the state after a version's fit, or after its evaluation; names ascend."""
+    """Names the state after a version's fit or evaluation; names ascend."""
     return f"state-{version:012d}{'-evaluated' * evaluated}"
 
 
@@ -610,9 +610,8 @@ def _version(place: str) -> int:
 class States:
     """Keeps `context.state` by version, in a folder or in memory.
 
-    A fit at version n starts from the newest state up to n, and leaves n + 1, so a killed client
-    repeats it from the same state. The evaluation of version n comes between the last fit and this
-    one.
+    A fit at version n starts from the newest state up to n, and writes n + 1, so a killed client
+    repeats it from the same state. The evaluation of version n comes before that fit.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -620,16 +619,16 @@ class States:
         self._memory: dict[str, tuple[Tensors, str]] = {}
 
     def before(self, version: int, evaluates: bool = False) -> RecordDict:
-        """The state that a fit or evaluation at `version` starts from; may raise DamagedStore."""
+        """Loads the state that a fit or evaluation starts from; DamagedStore if it is damaged."""
         newest = _place(version, not evaluates)
         return self._load([known for known in self._places() if known <= newest])
 
     def newest(self) -> RecordDict:
-        """The state that the last fit or evaluation left."""
+        """Loads the state after the last fit or evaluation."""
         return self._load(self._places())
 
     def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:
-        """Keeps the state after the fit, or evaluation, at `version`; a fit drops later states."""
+        """Keeps the state after a fit or evaluation at `version`; a fit drops later states."""
         if not state and not self._places():
             return
         place = _place(version, True) if evaluated else _place(version + 1, False)
@@ -673,7 +672,7 @@ class States:
 
 
 def to_plain(state: RecordDict) -> tuple[Tensors, str]:
-    """Splits a state into its arrays' bytes, as tensors, and JSON of everything else."""
+    """Splits a state into its arrays' bytes, as tensors, and JSON of the rest."""
     arrays: Tensors = {}
     records: list[tuple[str, str, dict[str, Any]]] = []
     for name, record in state.items():
@@ -691,7 +690,7 @@ def to_plain(state: RecordDict) -> tuple[Tensors, str]:
 
 
 def from_plain(arrays: Mapping[str, NumpyArray], text: str) -> RecordDict:
-    """Joins what `to_plain` split; KeyError, ValueError or TypeError if it did not write this."""
+    """Joins what `to_plain` split; KeyError, ValueError or TypeError for anything else."""
     state = RecordDict()
     for name, kind, items in json.loads(text):
         if kind == "arrays":

@@ -86,7 +86,7 @@ def test_a_least_part_is_a_power_of_two() -> None:
 def test_private_steps_are_all_taken() -> None:
     with pytest.raises(PlanRefused, match="work: under record-level privacy"):
         make_plan(work={}, privacy=PRIVACY, training={"local_steps": 5})
-    with pytest.raises(ConfigError, match="private steps are all taken"):
+    with pytest.raises(ConfigError, match="takes all private steps"):
         FitConfig({}, 1, {}, RecordPrivacy(1.0, 1.0, 0.1, 1e-5), work=0.5)
 
 
