@@ -89,7 +89,7 @@ from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import InProcessNetwork
-from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, Relay, about, answering
+from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, Relay, make_answer, request_digest
 
 ANSWER, LOOK = 600.0, 1.0
 """Seconds that a server of this process has to answer, and between two looks if it has ended."""
@@ -195,7 +195,7 @@ class Aggregator:
             for owner, ask in self._asks(order.group, order.version):
                 with suppress(SecurepsError):  # the client hears it when it asks
                     reply = self._block(owner, ask)
-                    entries.append(answering(about(owner, encode(ask)), reply))
+                    entries.append(make_answer(request_digest(owner, encode(ask)), reply))
                     payloads[reply.digest] = bytes(reply.payload)
         return entries, payloads
 

@@ -99,7 +99,7 @@ class StatusClient:
         """Asked anew each time: blocks may have moved to other shards."""
         reply = self._ask(COORDINATOR, AskRun())
         assert isinstance(reply, Welcome)
-        self._transport.belong(reply.run.id)
+        self._transport.bind_run(reply.run.id)
         return reply
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:

@@ -508,7 +508,7 @@ class Executor:
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
-            self._around.transport.belong(self.run)
+            self._around.transport.bind_run(self.run)
         elif isinstance(record, RosterFollowed):
             self.roster = Roster.from_text(record.text)
             self._watchers.keep_to(self.roster)

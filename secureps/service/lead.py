@@ -44,7 +44,7 @@ from secureps.store.checkpoint import (
 )
 from secureps.store.journal import Journal
 from secureps.store.journal_rows import Mark
-from secureps.wire.transport import told
+from secureps.wire.transport import error_for_sender
 
 AWAY = 5.0
 """Seconds of silence after which the standby is not waited for."""
@@ -200,7 +200,7 @@ class Lead(Executor):
         elif exhaustion(error):
             raise error
         else:
-            self._settle(answer, told(error))  # the run goes on without a standby
+            self._settle(answer, error_for_sender(error))  # the run goes on without a standby
 
     def _drop_copy(self) -> None:
         """Drops a copy, which may be large, if its standby is away."""

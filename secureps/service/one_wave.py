@@ -59,9 +59,9 @@ from secureps.wire.waves.batch import (
     Entry,
     Kind,
     WaveTransport,
-    about,
-    opened,
-    sealed,
+    open_batch,
+    request_digest,
+    seal_batch,
 )
 
 MOST = 64 << 20
@@ -199,7 +199,7 @@ def play_wave(
     """
 
     secure_folder(party.state)
-    batch = opened(data, MOST_BYTES, partial(_verify, party.roster))
+    batch = open_batch(data, MOST_BYTES, partial(_verify, party.roster))
     if batch.sender != COORDINATOR or batch.to not in ("", party.name):
         raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {party.name}")
     ended = ""
@@ -219,7 +219,7 @@ def play_wave(
         KitWatch(party.name, executor, party.kit).once()
         ActWatch(party.name, executor, party.state, party.identity.public).once()
         loop.run(executor.halted.done)
-        said = transport.out()
+        said = transport.take_sent()
         if executor.halted.done():
             halt = executor.halted.result()
             if halt.error is not None and issubclass(halt.error, ScriptFailed):
@@ -230,7 +230,7 @@ def play_wave(
             said = (*_drop_repeated(said, first), *first)
         executor.stop()
     answer = Batch(party.name, COORDINATOR, executor.run, batch.challenge, said)
-    return sealed(answer, partial(party.identity.sign, WAVE_DOMAIN)), ended
+    return seal_batch(answer, partial(party.identity.sign, WAVE_DOMAIN)), ended
 
 
 def _verify(roster: Roster, sender: str, data: bytes, signature: bytes) -> None:
@@ -294,8 +294,8 @@ def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Itera
 
 
 def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
-    asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
+    asked = {request_digest(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
-        repeated = each.name and about(each.name.decode(), each.envelope) in asked
+        repeated = each.name and request_digest(each.name.decode(), each.envelope) in asked
         if not repeated and each.kind not in (Kind.WATCH, Kind.UNWATCH):
             yield each
