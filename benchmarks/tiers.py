@@ -217,7 +217,7 @@ def pulled(kit: Path, run: bytes, address: str, name: str, groups: Sequence[str]
     link = make_link(kit, name, public.ca, insecure=False)
     party = Party(name, load_private(kit, name), link, public.roster, kit, kit)
     way = GrpcTransport(link, name, party.sign, {SHARD: address})
-    way.belong(run)
+    way.bind_run(run)
     asked, whole = deque(way.call(SHARD, GetBlock(run, each, 0, 0)) for each in groups), sha256()
     while asked:
         reply = asked.popleft().result()

@@ -43,7 +43,7 @@ from secureps.store.issuing import make_keys
 from secureps.store.keyring import ENVELOPE
 from secureps.store.kit_files import Passphrase, read
 from secureps.store.spool import check_key
-from secureps.wire.grpc.framing import open_frame, unbundled
+from secureps.wire.grpc.framing import open_frame, unbundle
 from secureps.wire.msgpack import decode, encode
 from tests.kits.privacy_kit import PRIVACY
 from tests.kits.roles_kit import collecting, make_plan
@@ -133,7 +133,7 @@ def framed(length: int) -> bytes:
 
 
 def bundled(number: int, _: Path) -> None:
-    unbundled(b"\0" + b"".join(struct.pack("<I", 1) + b"x" for _ in range(number)))
+    unbundle(b"\0" + b"".join(struct.pack("<I", 1) + b"x" for _ in range(number)))
 
 
 def batch(length: int, folder: Path) -> None:

@@ -1,12 +1,10 @@
-"""Objects under a URL, by fsspec: files that a store keeps which is no disk of this machine.
+"""Files in an object store, by fsspec, and a plan's file of version 0.
 
-An object is written once. `create` puts nothing over other bytes, whoever wrote them, and is
-harmless where the same bytes are there already, so it may be done again after a cut. A URL is shown
-without what opens the store.
+An object is written once: `create` never overwrites other bytes, and may be repeated with the same
+bytes after a cut. Errors and logs show a URL without the secrets that open its store.
 
-A plan's file of version 0 may lie there, too: it is fetched once by each process, into a file of
-this machine that goes with the process, and is as long as `MOST_BYTES` at most, whatever the store
-says. A plan pins its digest: parties that find other bytes there are of another run.
+A plan's file of version 0 may lie in a store too. Each process downloads it once, into a temporary
+file of at most `MOST_BYTES`, whatever length the store claims. The plan pins the file's digest.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _PIECE = 8 << 20
 """Bytes that are read of an object at a time."""
 
 _MOST_REASON = 300
-"""Characters of an error of somebody else's that are told."""
+"""The most characters of a library's error that are shown."""
 
 
 def is_url(place: str) -> bool:
@@ -42,8 +40,8 @@ def is_url(place: str) -> bool:
 
 
 def redact(url: str) -> str:
-    """A URL without user, password and query: those open the store to whoever reads them."""
-    if re.search(r"\?.*@", url, re.S):  # which of the two signs is whose, nobody knows
+    """Hides a URL's user, password and query, which open the store to every reader of the URL."""
+    if re.search(r"\?.*@", url, re.S):  # the "@" may end a password or be part of the query
         return re.sub(r"://.*", "://***", url, flags=re.S)
     return re.sub(r"://.*@", "://***@", re.sub(r"\?.*", "?***", url, flags=re.S), flags=re.S)
 
@@ -52,11 +50,11 @@ class ObjectStore:
     """The objects whose names begin with one URL; `name` is what may be shown of it.
 
     Args:
-        url: of whatever fsspec knows: s3://BUCKET/PREFIX, for example. Keys to it come from where
-            its library looks for them, as the environment and ~/.aws of s3fs.
+        url: s3://BUCKET/PREFIX, for example, or another URL that fsspec knows. Its library reads
+            the keys from where it looks for them: the environment and ~/.aws for s3fs.
 
     Raises:
-        ConfigError: no URL, or nothing that is installed can open it; says what to install.
+        ConfigError: this is no URL, or no installed package can open it; says what to install.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,13 +71,13 @@ class ObjectStore:
             raise ConfigError(f"{self.name}: {self._describe(error)}") from None
 
     def create(self, name: str, data: bytes) -> None:
-        """Writes an object, if there is none; one that has these bytes already is left alone.
+        """Writes an object, unless it exists with these bytes already.
 
-        One that is cut off where ours goes on was left by a store that shows half a file, and is
-        written anew.
+        An object that has only the beginning of these bytes is written anew: some stores show a
+        file that was cut off.
 
         Raises:
-            ConfigError: an object of that name has other bytes: somebody else's.
+            ConfigError: an object of that name has other bytes.
             DiskFailed: the store refuses, or cannot be reached; it may work again.
         """
         path = self._path(name)
@@ -100,11 +98,11 @@ class ObjectStore:
         )
 
     def download(self, name: str, path: Path, most: int) -> None:
-        """Writes the bytes of an object into a file of this machine, piece by piece.
+        """Downloads an object into a file of this machine, piece by piece.
 
         Raises:
-            ConfigError: it is longer than `most` bytes; the file has what was read.
-            DamagedStore: there is none.
+            ConfigError: the object is longer than `most` bytes; the file has what was read.
+            DamagedStore: there is no such object.
             DiskFailed: as `create`; or the disk of this machine refuses.
         """
         with self._name_errors(name):
@@ -119,7 +117,7 @@ class ObjectStore:
                     file.write(piece)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """The bytes of all objects below a folder, by name; {} if there is none. As `create`."""
+        """Returns the sizes of all objects below a folder, by name; raises as `create`."""
         path = self._path(folder)
         with self._name_errors(folder):
             self._files.invalidate_cache()
@@ -132,9 +130,9 @@ class ObjectStore:
             return {}
 
     def demand_bucket(self) -> None:
-        """Asks for the bucket itself; DiskFailed if it is not there, or not listed."""
+        """Raises DiskFailed if the bucket is missing, or these keys may not list it."""
         bucket = self._root.partition("/")[0]
-        if not bucket:  # of files of this machine, or in memory
+        if not bucket:  # a store of files or memory has none
             return
         with self._name_errors(""):
             self._files.invalidate_cache()
@@ -146,8 +144,8 @@ class ObjectStore:
     def _write_new(self, path: str, data: bytes) -> None:
         """Writes a new object; FileExistsError if there is one.
 
-        A store that has folders is asked for the last one, where it is missing: to ask for all of
-        them would make a bucket of any misspelt name.
+        Only the innermost missing folder is made: making all of them would create a bucket for any
+        misspelt name.
         """
         try:
             self._files.pipe_file(path, data, mode="create")
@@ -161,7 +159,7 @@ class ObjectStore:
 
     @contextmanager
     def _name_errors(self, name: str) -> Iterator[None]:
-        """Turns whatever a library raises into a DiskFailed without a secret."""
+        """Turns a library's errors into a DiskFailed that shows no secret."""
         try:
             with from_extras():
                 yield
@@ -186,12 +184,12 @@ def _open(url: str) -> tuple[Any, str]:
         options = {"auto_mkdir": True} if url.startswith("file:") else {}
         files, root = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
-        raise error.__cause__ or error from None  # what is missing, and no hint to another tool
+        raise error.__cause__ or error from None  # names the package, not another tool
     return files, root.rstrip("/")
 
 
 def _secrets(url: str) -> tuple[str, ...]:
-    """What of a URL opens the store, as it stands and as it is meant; the longest first."""
+    """The secret parts of a URL, encoded and decoded, the longest first."""
     found = set[str]()
     if match := re.search(r"://(.*)@", url, re.S):
         user, _, password = match[1].partition(":")
@@ -209,21 +207,21 @@ _lock = threading.Lock()
 
 
 def is_remote(initial: str) -> bool:
-    """Whether reading a plan's file of version 0 dials another machine."""
-    # Windows logs in to whichever server a path names: //SERVER/SHARE/FILE is as good as a URL.
+    """Whether reading a plan's file of version 0 connects to another machine."""
+    # Windows connects and logs in to the server of a path //SERVER/SHARE/FILE.
     return is_url(initial) or PureWindowsPath(initial).drive.startswith("\\\\")
 
 
 def pin_initial(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]:
-    """Where a plan's file of version 0 is, as all parties are told, and its hex digest.
+    """Returns the place of a plan's file of version 0, for all parties, and its hex digest.
 
     Args:
         initial: a URL, or a path that is relative to `base`.
-        fetch: whether another machine may be asked; without, the digest of its file is empty.
+        fetch: whether to read files of other machines; if not, their digest is empty.
 
     Raises:
-        PlanRefused: no such file or object, or a URL that must not be told.
-        ConfigError: it is too long, or what opens its store is not installed.
+        PlanRefused: there is no such file or object, or the URL has a secret.
+        ConfigError: the file is too long, or the package that opens its store is missing.
         DiskFailed: the store refuses, or cannot be reached; it may work again.
     """
     if is_url(initial) and redact(initial) != initial:
@@ -248,9 +246,9 @@ def pin_initial(initial: str, base: Path, fetch: bool = True) -> tuple[str, str]
 
 
 def initial_path(place: str) -> Path:
-    """The file of this machine that a path names, or that was fetched from a URL.
+    """Returns a file of this machine: the path itself, or the downloaded file of a URL.
 
-    DamagedStore if there is no object of that URL; ConfigError and DiskFailed as `pin_initial`.
+    DamagedStore if the URL has no object; ConfigError and DiskFailed as `pin_initial`.
     """
     if not is_url(place):
         return Path(place)
@@ -281,7 +279,7 @@ def _fetch(url: str) -> Path:
 
 
 def _remove(process: int, folder: Path) -> None:
-    """Removes a process's copy, and not that of the process that it was forked from."""
+    """Removes the file at the exit of the process that made it, but not in its forks."""
     if process == os.getpid():
         with suppress(OSError):
             shutil.rmtree(folder)

@@ -87,7 +87,7 @@ from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import CoordinatorServer
 from secureps.wire.msgpack import encode
 from secureps.wire.transport import InProcessNetwork
-from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, Relay, about, answering
+from secureps.wire.waves.batch import WAVE_DOMAIN, Entry, Relay, make_answer, request_digest
 
 ANSWER, LOOK = 600.0, 1.0
 """Seconds within which a server must answer, and between two checks whether it has ended."""
@@ -193,7 +193,7 @@ class Aggregator:
             for owner, ask in self._asks(order.group, order.version):
                 with suppress(SecurepsError):  # the client gets the error when it asks
                     reply = self._block(owner, ask)
-                    entries.append(answering(about(owner, encode(ask)), reply))
+                    entries.append(make_answer(request_digest(owner, encode(ask)), reply))
                     payloads[reply.digest] = bytes(reply.payload)
         return entries, payloads
 

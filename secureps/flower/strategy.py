@@ -55,10 +55,10 @@ from secureps.wire.waves.batch import (
     Batch,
     Entry,
     Kind,
-    due,
-    holder_due,
-    opened,
-    sealed,
+    has_holder_work,
+    has_work,
+    open_batch,
+    seal_batch,
 )
 from secureps.wording import named, printable
 
@@ -611,17 +611,17 @@ class Waves:
         if not node.name:
             return True
         relay = self._servers.relay
-        if relay.refused(node.name):
+        if relay.has_refusal(node.name):
             return True
-        if not relay.answered(node.name):
+        if not relay.is_answered(node.name):
             return False
         orders = relay.orders(node.name)
         if node.name in self._holders:
-            return holder_due(orders, not node.heard)
+            return has_holder_work(orders, not node.heard)
         plan = self._servers.plan
-        if len(plan.groups) > 1 and due(orders):
+        if len(plan.groups) > 1 and has_work(orders):
             orders = tuple(each for each in orders if not is_early(plan, each, versions()))
-        return due(orders)
+        return has_work(orders)
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
         challenge = os.urandom(CHALLENGE_BYTES)
@@ -629,11 +629,11 @@ class Waves:
         if node.name:
             orders = self._servers.relay.orders(node.name)
             ahead, blocks = self._servers.answer_ahead(orders)
-            own, answers = self._servers.relay.goes(node.name)
+            own, answers = self._servers.relay.take_news(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
             node.heard = node.heard or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
-        parcel = post.Parcel(self._said, sealed(batch, self._servers.sign_wave), payloads)
+        parcel = post.Parcel(self._said, seal_batch(batch, self._servers.sign_wave), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
         content = RecordDict({**records, **post.pack(parcel, self._arrays)})
         ttl = self._timeout
@@ -686,7 +686,7 @@ class Waves:
         parcel = post.unpack(reply.content, most)
         if error := parcel.said.get("error"):
             raise NotReady(_shorten(error))
-        batch = opened(parcel.batch, most, self._verify)
+        batch = open_batch(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
         if batch.run and (ours := self._servers.run) and batch.run != ours:
@@ -702,7 +702,7 @@ class Waves:
             del self._nodes[id]
         node.name = batch.sender
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
-        self._servers.relay.came(node.name, batch.entries)
+        self._servers.relay.perform_batch(node.name, batch.entries)
         if ended := parcel.said.get("ended"):
             node.ended = _shorten(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
@@ -733,7 +733,7 @@ class Waves:
         """Repeats the last wave's orders in the next one: the client may not have got them."""
         node.waiting = node.heard = False
         if node.name and node.standing:
-            self._servers.relay.came(node.name, node.standing)
+            self._servers.relay.perform_batch(node.name, node.standing)
 
     def _refuse_failing(self) -> None:
         """Raises NotReady if the app has failed at every node that is there too often."""

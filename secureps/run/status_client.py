@@ -98,7 +98,7 @@ class StatusClient:
         """Gets the run again each time, because blocks may have moved to other shards."""
         reply = self._ask(COORDINATOR, AskRun())
         assert isinstance(reply, Welcome)
-        self._transport.belong(reply.run.id)
+        self._transport.bind_run(reply.run.id)
         return reply
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:

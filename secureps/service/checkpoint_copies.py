@@ -3,10 +3,9 @@
     URL/000007/shard-0.safetensors    parts first
     URL/000007/manifest.json          last: what makes a checkpoint complete, there too
 
-Local files stay as they are. The copier repeats a refused copy while the process lives, and
-`secureps status` says so; no step of the run waits for it, and the next process copies what a
-killed one did not. A reader first brings a checkpoint to this machine, and judges it there as any
-other (`store.checkpoint`): half a copy is no checkpoint.
+Local files stay. The copier repeats a refused copy while the process lives, and `secureps status`
+shows it. No step of the run waits for a copy, and the next process copies the rest after a kill. A
+reader first downloads a checkpoint, and then checks it as a local one (`store.checkpoint`).
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from secureps.store.checkpoint import (
 )
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds until a store that refused is asked again: at first, and at most."""
+"""Seconds between two tries at a store that refuses: at first, and at most."""
 
 PATIENT = 5
 """Tries after which the log says that another server's part is missing."""
 
 MOST_UNCOPIED = 20
-"""Checkpoints that wait for a store and are not deleted; a store may be down for days."""
+"""The most checkpoints that stay on disk because the store lacks them."""
 
 LAST_WAIT = 1.5
-"""Seconds that the end of a process waits for a copy under way."""
+"""Seconds that a process waits at its end for a copy that is being made."""
 
 
 class CheckpointCopies(Meter):
-    """Copies the checkpoints of one server; as its meter it hears that one was written.
+    """Copies the checkpoints of one server; as a meter it learns of each new one.
 
-    A shard copies its own parts. The coordinator copies everything in its folder, and a manifest
-    once all parts are there.
+    A shard copies its own parts. The coordinator copies its whole folder, and a manifest once all
+    parts are in the store.
     """
 
     def __init__(self, party: str, checkpoints: Path, store: ObjectStore) -> None:
@@ -66,7 +65,7 @@ class CheckpointCopies(Meter):
         self._said = ""
 
     def start(self, trouble: Callable[[str], None]) -> None:
-        """Copies in a thread, which tells `trouble` what is wrong, and "" when it has passed."""
+        """Starts the copying thread; `trouble` gets each failure in words, and "" once it ends."""
         self._trouble = trouble
         self._thread.start()
 
@@ -79,7 +78,7 @@ class CheckpointCopies(Meter):
         return tuple(int(each.name) for each in self._find_uncopied()[:MOST_UNCOPIED])
 
     def copy(self) -> str:
-        """Copies what is left, for a short-lived process; returns what is in the way."""
+        """Copies in the caller's thread, for a short-lived process; returns the failures."""
         failed, awaited = self._copy_all()
         return "; ".join([*self._refused.values(), *failed, *awaited])
 
@@ -129,7 +128,7 @@ class CheckpointCopies(Meter):
         return [each for each in found if (each / self._own).is_file()]
 
     def _copy_all(self) -> tuple[list[str], list[str]]:
-        """Copies what is left; returns what the store refuses, and what waits for other servers."""
+        """Copies the rest; returns the store's refusals, and the missing parts of others."""
         awaited = []
         try:
             if self._done is None:
@@ -139,7 +138,7 @@ class CheckpointCopies(Meter):
                     break
                 try:
                     missing = self._copy(directory)
-                except (ConfigError, DamagedStore) as error:  # the same however often it is tried
+                except (ConfigError, DamagedStore) as error:  # no retry mends it
                     if (directory / self._own).is_file():  # else it was pruned meanwhile
                         self._refused[directory.name] = str(error)
                     continue
@@ -154,7 +153,10 @@ class CheckpointCopies(Meter):
         return [], awaited
 
     def _find_copied(self) -> set[str]:
-        """What an earlier process copied, but for the newest, which is compared byte by byte."""
+        """Finds checkpoints of earlier processes in the store by size.
+
+        The newest is left out, so that it is compared byte by byte: its copy may be cut off.
+        """
         sizes, left = self._store.sizes(), self._find_uncopied()
         return {
             each.name
@@ -163,7 +165,7 @@ class CheckpointCopies(Meter):
         }
 
     def _copy(self, directory: Path) -> str:
-        """Copies a checkpoint, or its own part; returns the part that is missing."""
+        """Copies a checkpoint, or a shard's own part; returns the missing part's name, or ""."""
         number = directory.name
         if self._own == MANIFEST:
             there = self._store.sizes(number)
@@ -179,7 +181,7 @@ class CheckpointCopies(Meter):
 
 
 class CopiedCheckpoints:
-    """The checkpoints below a store's URL, brought one by one into an empty `folder`."""
+    """Iterates over the checkpoints of a store, and downloads each into an empty `folder`."""
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._store, self._folder = store, folder
@@ -195,7 +197,7 @@ class CopiedCheckpoints:
             yield self._download(number, sizes)
 
     def name_urls(self, text: str) -> str:
-        """A text about files that were brought, with URLs in place of paths."""
+        """Replaces the paths of downloaded files in a text by their URLs."""
         return text.replace(str(self._folder), self._store.name)
 
     def _download(self, number: str, sizes: dict[str, int]) -> Path:
@@ -203,7 +205,7 @@ class CopiedCheckpoints:
         directory.mkdir(exist_ok=True)
         if f"{number}/{MANIFEST}" not in sizes:
             return directory
-        # whoever loads it says what is wrong; a store may send more than it says
+        # The caller's load reports the damage. A store may send more bytes than it announced.
         with suppress(DamagedStore, ConfigError):
             self._store.download(f"{number}/{MANIFEST}", directory / MANIFEST, MANIFEST_LIMIT)
             for part in read_manifest(directory).files:
@@ -213,14 +215,14 @@ class CopiedCheckpoints:
 
 
 def parts_at(store: ObjectStore, file: str) -> Iterator[Path]:
-    """A shard's parts of the checkpoints at a store, newest first; each is gone after its turn."""
+    """Downloads a shard's parts of a store's checkpoints, newest first, one at a time."""
     sizes = store.sizes()
     with TemporaryDirectory(prefix="secureps-") as folder:
         for number in _numbers(sizes):
             if f"{number}/{file}" in sizes:
                 path = Path(folder) / number / file
                 path.parent.mkdir()
-                with suppress(ConfigError):  # it is longer than the store said: damaged
+                with suppress(ConfigError):  # longer than the store said: the caller sees damage
                     store.download(f"{number}/{file}", path, sizes[f"{number}/{file}"])
                 yield path
                 path.unlink()

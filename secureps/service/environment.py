@@ -1,4 +1,4 @@
-"""The surroundings of an executor: transport, loop, meters, stores, and the worker of its role."""
+"""What an executor is given: transport, loop, meter, stores, and the worker of its role."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from secureps.wire.transport import Transport
 class Meter:
     """Observes an executor without changing what it does; this one counts nothing.
 
-    Methods return at once and never raise. `asked` and `worked` come from any thread, the others
-    from the loop.
+    Methods return at once and never raise. `on_request` and `on_work` are called on any thread,
+    the others on the loop.
     """
 
     def on_request(self, message: Request, answer: Future[Reply]) -> None: ...
@@ -32,21 +32,21 @@ class Meter:
     def on_call(self, message: Request, answer: Future[Reply]) -> None: ...
 
     def on_retry(self, to: str) -> None:
-        """Hears that a call to this server failed and is tried again later."""
+        """Notes that a call to a server failed and will be repeated."""
 
     def on_replay(self, record: Record) -> None:
-        """Hears of a record of an earlier start."""
+        """Notes a record that an earlier process wrote."""
 
     def on_records(self, records: Sequence[Record]) -> None: ...
 
     def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Hears that the worker ended a task, or failed at it."""
+        """Notes that the worker finished a task; the `result` is None if the task failed."""
 
     def on_state(self, machine: Machine, now: float) -> None:
-        """Hears that events were handled and journalled: the machine may be read only now."""
+        """Notes that events were handled and journalled: only now may the machine be read."""
 
     def on_hang(self, hangs: bool) -> None:
-        """Hears from the main thread that the party hangs (`service.process`), or goes on."""
+        """Notes that the party hangs or works again; the main thread calls this."""
 
 
 class Meters(Meter):
@@ -82,32 +82,31 @@ class Stores:
 
 
 class Worker(Protocol):
-    """Does a role's work outside its machine; by default it takes and stores no payloads."""
+    """Does a role's work outside its machine; by default it accepts no payloads."""
 
     @abstractmethod
     def work(self, task: Task) -> TaskResult | None:
-        """Does a task; returns the event that reports its end, or None."""
+        """Does a task; returns the event for the machine, or None."""
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks the payload of a PutBlock; returns what stores it, durably, on any thread.
+        """Checks the payload of a PutBlock; returns an action that stores it durably.
 
-        Raises:
-            Malformed: it is not what that message has to bring.
+        The action may run on any thread. Raises Malformed if the payload does not fit the message.
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
         """Checks and stores the payload, of this digest, that answers a request.
 
-        Returns:
-            the digest of what it stored in its place, else None; Malformed if it cannot answer
-            that.
+        Returns the digest of other bytes that it stored in its place, else None. Raises Malformed
+        if the payload does not answer the request.
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """Reads the payload under a machine's `key`; a PeerError goes to the caller as answer."""
+        """Reads the payload under a `key`; a PeerError is sent to the asking party."""
         raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")
 
     def seconds(self, task: Task) -> float:
+        """Virtual seconds of a task in a simulation."""
         return 0.0

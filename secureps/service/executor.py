@@ -1,8 +1,14 @@
 """The executor: runs any machine over a transport, a loop, a journal and a worker.
 
-It handles one event at a time. The records of all events that waited together go into the journal
-in one transaction (group commit) before any of their effects is performed. Beside it stand its
-calls to servers, its streams of orders, unanswered requests, and faults of its disk.
+The executor handles one event at a time. It writes the records of all waiting events in one journal
+transaction (group commit), and performs their effects only afterwards.
+
+| class          | keeps                                     |
+|----------------|-------------------------------------------|
+| `Calls`        | this party's unanswered calls to servers  |
+| `OpenRequests` | unanswered requests of other parties      |
+| `Watchers`     | streams of orders to other parties        |
+| `DiskFaults`   | faults of the party's own disk            |
 """
 
 from __future__ import annotations
@@ -80,26 +86,27 @@ PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time; they bound its memory."""
 
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
-"""The number and bytes of small blocks of others that a shard passes on at a time.
+"""The number and bytes of small blocks of other parties that a shard passes on at a time.
 
-A row-block that moves brings hundreds of them; few at a time, each would queue on a busy link.
+A row-block that moves brings hundreds of small blocks. Sent a few at a time, each would wait for a
+whole round trip.
 """
 
 AGAIN_SECONDS = 1.0
-"""Seconds until a failed disk is tried again, and that a sender is asked to wait."""
+"""Seconds until a failed disk operation is repeated, and that senders are asked to wait."""
 
 LONGEST_BACKOFF = 5.0
 
 NOTICES = (4, 40, 400)
-"""Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
+"""Numbers of failed tries (some seconds, minutes, half an hour) that are logged.
 
-Of each server it also logs the first wait of more than LONGEST_BACKOFF.
+The first wait for each server of more than LONGEST_BACKOFF is logged too.
 """
 
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Unanswered:
-    """An unanswered call: how often and when it was tried."""
+    """An unanswered call, its number of tries, and the time of the last one."""
 
     call: Call
     tried: int = 0
@@ -109,9 +116,8 @@ class _Unanswered:
 class Calls:
     """Sends a party's requests to servers, and repeats them until they are answered or refused.
 
-    Few payloads are under way at a time; the others queue. A payload in an answer is checked
-    against its digest and stored before the machine gets the answer. To be used on the party's
-    thread.
+    It sends few payloads at a time; the others queue. It checks a payload in an answer against its
+    digest and stores the payload before the machine gets the answer. Used on the party's thread.
     """
 
     def __init__(self, party: str, around: Environment, caller: Executor) -> None:
@@ -130,7 +136,7 @@ class Calls:
         self._try(each)
 
     def call_off(self, to: str) -> None:
-        """Forgets the requests to a server, or sends them to the others that can answer."""
+        """Drops the requests to a server, or sends them to other servers that can answer."""
         for each in list(self._unanswered):
             call = each.call
             rest = tuple(other for other in call.others if other != to)
@@ -174,7 +180,7 @@ class Calls:
                 self._free_room(each.call)
                 return
             message, error = each.call.message, fetched.exception()
-            if is_disk_fault(error):  # our own disk: it is read when the disk works again
+            if is_disk_fault(error):  # our own disk: retry until the disk works again
                 self._free_room(each.call)
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
@@ -206,8 +212,8 @@ class Calls:
             self._retry(each, error, error.retry_after)
             return
         if isinstance(error, UnknownParty) and call.to != COORDINATOR and call.attach is None:
-            # It may follow an older roster: whether this party has left, the coordinator says. Of a
-            # block the author may be meant, who was revoked.
+            # The server may follow an older roster: only the coordinator knows whether this party
+            # has left. An attached block is different: its author may have been revoked.
             self._retry(each, error, AGAIN_SECONDS)
             return
         self._note_recovery(call.to)
@@ -228,7 +234,7 @@ class Calls:
             self._slow.add(call.to)
         delay = min(LONGEST_BACKOFF, seconds * 1.5 ** min(tried, 12))
         if call.others and isinstance(error, Unreachable | NotReady):
-            # One that is not ready may have lost its disk, and waits for the others itself.
+            # A server that is not ready may have lost its disk, and wait for the others itself.
             next, *rest = call.others
             each.call = dataclasses.replace(call, to=next, others=(*rest, call.to))
         each.tried += 1
@@ -239,9 +245,10 @@ class Calls:
         self._caller.post(each.call.to, event)
 
     def _when_done(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
-        """Runs an action on the party's thread when a future ends, to which it must not refer.
+        """Runs an action on the party's thread when a future ends.
 
-        A future keeps its callbacks: in a circle its payload would stay until a garbage collection.
+        The action must not refer to the future: the reference cycle would keep the payload in
+        memory until a garbage collection.
         """
         future.add_done_callback(lambda done: self._caller.later(partial(action, done)))
 
@@ -265,7 +272,7 @@ class Calls:
         if not isinstance(reply, Payload):
             self._caller.post(to, Answered(request, reply))
             return
-        # Damage on the way is told from a wrong answer, which the machine compares with records.
+        # This finds damage on the way. The machine compares the digest itself with its records.
         if payload_digest(reply.payload) != reply.digest:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
             self._caller.post(to, Failed(request, damaged))
@@ -275,7 +282,7 @@ class Calls:
 
         def finish(kept: Future[bytes | None]) -> None:
             error = kept.exception()
-            if is_disk_fault(error):  # our own disk: it is kept when the disk works again
+            if is_disk_fault(error):  # our own disk: retry until the disk works again
                 again = partial(self._accept_reply, to, request, reply)
                 self._caller.later(again, AGAIN_SECONDS)
             elif isinstance(error, SecurepsError):
@@ -295,7 +302,7 @@ def _header(call: Call) -> BlockHeader:
 
 
 def replay(machine: Machine, journal: Journal) -> Iterator[Record]:
-    """Takes a machine to where its journal ends; yields each record that it has applied."""
+    """Applies a journal's fold and records to a machine; yields each applied record."""
     fold = journal.fold
     if fold is not None:
         if not isinstance(machine, Unfolds):
@@ -310,8 +317,8 @@ def replay(machine: Machine, journal: Journal) -> Iterator[Record]:
 def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; logs if the disk refuses. Raises DamagedStore.
 
-    Call it again and again, when every record that the machine has applied is in the journal: each
-    call does a little of what takes long.
+    Call it after each commit: packing old rows takes long, and each call packs a few of them. All
+    records that the machine has applied must be in the journal.
     """
     if not journal.is_due or not isinstance(machine, Foldable):
         return
@@ -325,21 +332,21 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
 
 
 class Watchers:
-    """The streams of orders to watching parties; `ended` hears of each that this party ends."""
+    """The streams of orders to watching parties; `ended` is called for each closed stream."""
 
     def __init__(self, ended: Callable[[str], None]) -> None:
         self._streams: dict[str, Deliver] = {}
         self._ended = ended
 
     def begin(self, party: str, deliver: Deliver) -> None:
-        """Opens a stream, and ends an older one of the party, which would wait for ever."""
+        """Opens a stream, and ends the party's older one, whose watcher would wait for ever."""
         if (older := self._streams.get(party)) is not None:
             text = f"another process with {party}'s kit has taken its orders over: a kit is "
             older(KitError(f"{text}for one process at a time, end one of them"))
         self._streams[party] = deliver
 
     def end(self, party: str, deliver: Deliver) -> None:
-        """Forgets a stream that its other end closed, unless another has taken its place."""
+        """Drops a stream that its watcher closed, unless a newer stream has replaced it."""
         if self._streams.get(party) is deliver:
             del self._streams[party]
             self._ended(party)
@@ -360,14 +367,14 @@ class Watchers:
 
 
 Reception = Future[Reply] | None
-"""The future that answers a request; None where the event was none."""
+"""The future that answers a request; None for an event that is no request."""
 
 
 class OpenRequests:
     """The unanswered requests of other parties.
 
-    A request may be answered after a later event: it is deferred under a ticket. Thread-safe,
-    except for deferred requests.
+    A request that is answered after a later event is deferred under a ticket. Thread-safe, except
+    for deferred requests.
     """
 
     def __init__(self, party: str) -> None:
@@ -381,7 +388,7 @@ class OpenRequests:
         return Unreachable(f"{self._party} is stopping")
 
     def begin(self, answer: Future[Reply]) -> bool:
-        """Takes a request; refuses it and returns False if the party has ended."""
+        """Adds a request; refuses the request and returns False if the party has ended."""
         with self._lock:
             if not self._stopped:
                 self._waiting.add(answer)
@@ -400,7 +407,7 @@ class OpenRequests:
         self._deferred.setdefault(ticket, []).append(answer)
 
     def deferred(self, ticket: str) -> list[Reception]:
-        """Takes the requests under a ticket, which are answered now."""
+        """Removes and returns the requests under a ticket."""
         return self._deferred.pop(ticket, [])
 
     def stop(self) -> None:
@@ -414,8 +421,8 @@ class OpenRequests:
 class DiskFaults:
     """The faults of a party's own disk, for log and status; for the party's thread.
 
-    They pass once there is space again: senders are asked to wait, tasks are repeated, and nothing
-    is dropped. `beside` says what else is wrong, and `hangs` what does not end.
+    Until the disk works again senders are asked to wait and tasks are repeated; nothing is dropped.
+    `beside` describes other trouble, and `hangs` an event or disk access that does not end.
     """
 
     def __init__(self, party: str) -> None:
@@ -429,12 +436,12 @@ class DiskFaults:
 
     @property
     def said(self) -> str:
-        """The words of status about all of it, which follow the party's name."""
+        """The text for status, to follow the party's name."""
         own = f"waits for its own disk: {self.text}" if self._known else ""
         return "; ".join(filter(None, (self.hangs, own, self.beside)))
 
     def note(self, what: str, error: BaseException | None) -> bool:
-        """Notes that the disk failed to do `what`, or did it (None); returns whether it is new."""
+        """Notes that the disk failed or (None) did `what`; returns whether the text changed."""
         before = self.text
         if is_disk_fault(error):
             self._known[what] = str(error)
@@ -460,9 +467,8 @@ class _Event:
 class Executor:
     """Runs one machine; an `Endpoint` for other parties' requests.
 
-    `halted` ends with the machine's Halt, or with the error that ended the party. It has `begun`
-    once it has read its journal. `roster` is the newest that its machine follows, None for its
-    kit's.
+    `halted` ends with the machine's Halt, or with the error that ended the party. `begun` is true
+    once the journal is read. `roster` is the newest that the machine follows; None: the kit's.
     """
 
     def __init__(
@@ -497,18 +503,18 @@ class Executor:
     def _start(self) -> None:
         for record in replay(self.machine, self._journal):
             if self.halted.done():
-                return  # a long journal does not keep a process that is to end
+                return  # a process that has to end does not read a long journal first
             self._meter.on_replay(record)
             self.hear(record)
         self.begun = True
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
     def hear(self, record: Record) -> None:
-        """Reads a durable record for the run and its roster, on the loop."""
+        """Learns the run and its roster from a durable record; called on the loop."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
-            self._around.transport.belong(self.run)
+            self._around.transport.bind_run(self.run)
         elif isinstance(record, RosterFollowed):
             self.roster = Roster.from_text(record.text)
             self._watchers.keep_to(self.roster)
@@ -516,8 +522,7 @@ class Executor:
     def stop(self) -> None:
         """Stops all effects, as if the process had died, but leaves its files open; thread-safe.
 
-        All requests, and later ones, get Unreachable at once, and are repeated when the party is
-        back.
+        Present and later requests get Unreachable at once; their senders repeat them.
         """
         self._halt(Halt("stopped"))
         self._requests.stop()
@@ -555,7 +560,7 @@ class Executor:
         return answer
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
-        """Opens a stream of orders to `sender`; returns what closes it."""
+        """Opens a stream of orders to `sender`; returns a function that closes the stream."""
 
         def begin() -> None:
             self._watchers.begin(sender, deliver)
@@ -565,7 +570,7 @@ class Executor:
         return lambda: self.later(partial(self._watchers.end, sender, deliver))
 
     def _admit(self, sender: str, message: Request, answer: Future[Reply]) -> None:
-        """Has the worker check and store a payload, which the machine never sees; then posts it."""
+        """Posts a request to the machine, after the worker has stored its payload, if any."""
         if not isinstance(message, PutBlock):
             self._post(_Event(sender, message, answer))
             return
@@ -589,7 +594,7 @@ class Executor:
             else:
                 self._loop.write(self._unless_halted(done.result())).add_done_callback(kept)
 
-        # In its turn behind works that delete what is known no more: it may be the same block.
+        # The worker takes it after earlier deletions, one of which may be of the same block.
         self._offload(partial(self.worker.take, bare, message.payload)).add_done_callback(taken)
 
     def _finish_storing(self, event: _Event, done: Future[Any]) -> None:
@@ -597,7 +602,7 @@ class Executor:
         self._note_disk("payloads", error)
         if error is None:
             self._post(event)
-        elif is_disk_fault(error):  # not the sender's fault, and not the end of what it sends
+        elif is_disk_fault(error):  # not the sender's fault: the sender tries again
             self._settle(event.answer, self._not_ready(error))
         elif isinstance(error, SecurepsError):
             self._settle(event.answer, error)
@@ -610,19 +615,19 @@ class Executor:
         return NotReady(f"{self._party} waits for its own disk: {error}", AGAIN_SECONDS)
 
     def _note_disk(self, what: str, error: BaseException | None) -> None:
-        """Notes that the disk failed or worked; exhausted limits of the process end it."""
+        """Notes that the disk failed or worked; raises at an exhausted limit of the process."""
         if error is not None and name_limit(error):
             raise error
         if self._troubles.note(what, error):
             self._say_troubles()
 
     def trouble(self, text: str) -> None:
-        """Shows in the status what else is wrong, or ("") that it is over; thread-safe."""
+        """Shows other trouble in the status; "" ends it. Thread-safe."""
         self._troubles.beside = text
         self.later(self._say_troubles)
 
     def hangs(self, text: str) -> None:
-        """Takes the main thread's word that this party hangs, or ("") goes on."""
+        """Shows in the status why this party hangs; "" says that the party works again."""
         self._meter.on_hang(bool(text))
         self._troubles.hangs = text
         self.later(self._say_troubles)
@@ -638,7 +643,7 @@ class Executor:
         self._loop.call_later(delay, self._guard(action))
 
     def fetch(self, key: str) -> Future[bytes | memoryview]:
-        """Has the worker read a payload; status and log say so while the disk refuses."""
+        """Has the worker read a payload; status and log tell while the disk refuses."""
         payload = self._offload(partial(self.worker.fetch, key))
         payload.add_done_callback(self._read)
         return payload
@@ -660,7 +665,7 @@ class Executor:
     # --- events -------------------------------------------------------------------
 
     def _answer_while_full(self, event: _Event) -> Reply | SecurepsError:
-        """Answers a request while nothing can be journalled: by a view, or by asking to wait."""
+        """Answers a request while the disk is full: by a view, or by asking to wait."""
         try:
             seen = None
             if isinstance(self.machine, Viewed):
@@ -687,7 +692,7 @@ class Executor:
             try:
                 handled.append((item, self.machine.handle(now, item.sender, item.event)))
             except Exception as error:
-                # After a fault of our own the state may hold records that the journal does not.
+                # After our own fault the state may have records that the journal lacks: stop.
                 if isinstance(error, SecurepsError) and not isinstance(error, InternalError):
                     self._complain(item, error)
                     continue
@@ -712,7 +717,7 @@ class Executor:
             try:
                 self._journal.append(self._loop.now(), records)
             except DiskFailed as error:
-                self._draining = True  # no effect before it is durable, and no later event first
+                self._draining = True  # no effect and no later event before this is durable
                 self._full = error
                 self._note_disk("journal", error)
                 for item in (*(item for item, _ in handled), *self._inbox):
@@ -740,7 +745,7 @@ class Executor:
                 self._perform(item, effect)
             if not any(_settles_request(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
-                self._settle(item.answer, Malformed(text))  # nobody is left waiting
+                self._settle(item.answer, Malformed(text))  # else the sender would wait for ever
 
     def _retry_commit(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False
@@ -798,10 +803,10 @@ class Executor:
 
         def finish(done: Future[bytes | memoryview]) -> None:
             if done.cancelled() or self.halted.done():
-                return  # `stop` has answered, or will
+                return  # `stop` answers it
             if (error := done.exception()) is None:
                 assert isinstance(message, Payload)
-                payload = done.result()  # of differences no digest was known
+                payload = done.result()  # differences come without a digest
                 self._settle(answer, Payload(message.digest or payload_digest(payload), payload))
             elif isinstance(error, PeerError):
                 complain(self._party, item.event, error)
@@ -818,7 +823,7 @@ class Executor:
         return self._loop.offload(self._unless_halted(action), seconds)
 
     def _unless_halted(self, action: Callable[[], T]) -> Callable[[], T]:
-        """Wraps an action beside the loop: nothing is begun for a party that has ended."""
+        """Wraps an action that runs beside the loop: after a halt it does not begin."""
 
         def begin() -> T:
             if self.halted.done():
@@ -857,7 +862,8 @@ class Executor:
         def lost(error: SecurepsError) -> None:
             if live[0]:
                 live[0] = False
-                # The same again would be refused again, or taken over again, in turns.
+                # A new subscription would be refused again; with a second process of this kit, the
+                # two would take the stream from each other in turns.
                 if isinstance(error, ClientError | KitError):
                     self.later(lambda: self._post(_Event(COORDINATOR, Failed(subscription, error))))
                     return
@@ -875,7 +881,7 @@ class Executor:
             cancel()
 
         self._cancel_watch = end
-        if self._troubles.said:  # whoever is watched now may not have heard
+        if self._troubles.said:  # a coordinator that started anew has not heard of them
             self._say_troubles()
 
 

@@ -1,10 +1,10 @@
 """A coordinator and its standby: the executor that leads, and the workers of both.
 
-A coordinator performs no effect before its standby has the records. The standby asks for rows of
-the journal again and again, and says how far it is; if those rows are gone, it first gets a copy of
-the whole journal. From the moment at which it has everything, effects wait for it. After AWAY
-seconds without it the coordinator starts anew, alone, and acts on nothing before shards and holders
-obey it (`roles.coordinator.reign`).
+A coordinator performs no effect before its standby has the records. The standby polls for rows of
+the journal and names its last row; if the next rows are archived, the standby first gets a copy of
+the whole journal. Effects begin to wait once the standby has every row. After AWAY seconds without
+the standby the coordinator starts anew, alone, and acts only once shards and holders obey it
+(`roles.coordinator.reign`).
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from secureps.store.checkpoint import (
 )
 from secureps.store.journal import Journal
 from secureps.store.journal_rows import Mark
-from secureps.wire.transport import told
+from secureps.wire.transport import error_for_sender
 
 AWAY = 5.0
-"""Seconds of silence after which the standby is not waited for."""
+"""Seconds of silence after which the coordinator goes on without its standby."""
 PAUSE = 1.0
-"""Seconds after which a standby hears that there is nothing new."""
+"""Seconds after which a standby gets an answer without rows."""
 ROWS = 1 << 20
-"""Bytes of rows in one answer, about."""
+"""Approximate bytes of rows in one answer."""
 
 Handled = list[tuple[Any, Step]]
 """Events and their steps."""
 
 ALONE = "its standby is away: the coordinator starts anew, and goes on without it"
-"""Why a coordinator ends that is to be started again at once."""
+"""The reason of a coordinator that ends in order to be started again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of a journal, by its digest; it has at least this row, perhaps later ones."""
+    """A copy of a journal and its digest; it has this row and perhaps later ones."""
 
     row: Mark
     digest: bytes
@@ -109,7 +109,7 @@ class Lead(Executor):
             super()._act(self._held.popleft()[1])
 
     def _compact(self) -> None:
-        """Compacts, unless a standby that is here lacks a row that would be gone."""
+        """Compacts, unless a standby that follows lacks a row that would be archived."""
         away = self._copying is None and self._loop.now() >= self._heard + AWAY
         if self._has >= self._rows.fold_mark.seq or away:
             super()._compact()
@@ -134,7 +134,7 @@ class Lead(Executor):
         except Conflict:
             rows = ()
             mark = Mark(-1, b"")
-        except Refused:  # rows that it asks for are gone
+        except Refused:  # these rows are archived
             self._standby, self._heard, self._has = message.standby, now, mark.seq
             self._answer_part(message, answer)
             return
@@ -160,8 +160,8 @@ class Lead(Executor):
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
         """Sends the requested part of a copy of the journal.
 
-        A standby that has no part gets the first one: of the copy that is there if later rows are
-        there too, or of a new one, which is made beside the loop.
+        A standby without any part gets the first one: of the present copy if all later rows are
+        still in the journal, otherwise of a new copy, which is made beside the loop.
         """
         copy = self._copy
         if copy is not None and (copy.digest == message.copy or self._is_usable(copy, message)):
@@ -173,7 +173,7 @@ class Lead(Executor):
             self.later(partial(self._finish_copy, message, answer, done))
 
         if self._copying is None:
-            self._copy = None  # either may be large
+            self._copy = None  # two copies would take much memory
             self._copying = self._offload(partial(self._copy_journal, self._rows.mark))
         self._copying.add_done_callback(made)
 
@@ -192,7 +192,7 @@ class Lead(Executor):
 
     def _finish_copy(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
         self._heard, error = self._loop.now(), done.exception()
-        if self._copying is done:  # the first of those who asked for it
+        if self._copying is done:  # the first of several callbacks
             self._copying, self._copy = None, done.result() if error is None else None
         if error is None:
             self._settle(answer, Rows((), _part(done.result(), message)))
@@ -200,15 +200,15 @@ class Lead(Executor):
         elif name_limit(error):
             raise error
         else:
-            self._settle(answer, told(error))  # the run goes on without a standby
+            self._settle(answer, error_for_sender(error))  # the run goes on without a standby
 
     def _drop_copy(self) -> None:
-        """Drops a copy, which may be large, if its standby is away."""
+        """Frees the memory of a copy if its standby is away."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
     def _answer_rows(self, answer: Future[Reply]) -> None:
-        """Answers the standby with what is new, unless it has asked again since."""
+        """Answers the standby with new rows, unless it has asked again since."""
         if self._asks is not None and self._asks[1] is answer:
             mark, _ = self._asks
             self._asks = None
@@ -228,7 +228,7 @@ class Lead(Executor):
         self.post(WORKER, StandbyFollows(self._standby))
 
     def _watch_standby(self) -> None:
-        """Ends this process's rule if its standby is away; looks again later."""
+        """Halts this coordinator if its standby is away; otherwise looks again later."""
         left = self._heard + AWAY - self._loop.now()
         if left <= 0:
             self._halt(Halt(ALONE))
@@ -245,7 +245,7 @@ def _part(copy: Copy, message: Follow) -> CopyPart:
 class CoordinatorWorker(Worker):
     """The worker of the coordinator; manifests go to `checkpoints`/NUMBER/manifest.json.
 
-    `uncopied` gives checkpoints that still have to be copied to an object store: they stay.
+    `uncopied` returns the checkpoints that an object store still lacks: they are not deleted.
     """
 
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
@@ -275,17 +275,17 @@ class CoordinatorWorker(Worker):
             ),
         )
         at = task.number, task.placement.epoch
-        if at < self._newest:  # it was repeated, and an older placement's comes to nothing
+        if at < self._newest:  # a repeated task of an older placement
             return ManifestWritten(*at, ())
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         self._newest = at
         return ManifestWritten(*at, self._prune(task))
 
     def _prune(self, task: WriteManifest) -> tuple[int, ...]:
-        """Deletes checkpoints as the plan says; returns the numbers of those that stay.
+        """Deletes checkpoints as the plan says; returns the numbers of the remaining ones.
 
-        Without the first checkpoint this folder is not the run's whole one (say, after a takeover),
-        and no numbers are returned: shards may have the only copies.
+        Returns no numbers if the first checkpoint is missing, as after a takeover: then this folder
+        lacks some of the run's checkpoints, and shards may have the only copies.
         """
         keep = self._machine.plan.section.keep
         if not keep:
@@ -295,10 +295,10 @@ class CoordinatorWorker(Worker):
 
 
 class StandbyWorker(Worker):
-    """Keeps the rows of the coordinator's journal; nobody else writes to this journal meanwhile.
+    """Keeps the rows of the coordinator's journal; it is the only writer of this journal.
 
-    A `copy` of the machine applies the rows, so that the worker can compact the journal as the
-    coordinator does. `hear` takes each record once it is durable, on any thread.
+    A `copy` of the machine applies the rows, so that the worker can compact the journal. `hear`
+    gets each record once it is durable, on any thread.
     """
 
     def __init__(self, journal: Journal, copy: Machine, parts: CopyParts) -> None:
@@ -309,7 +309,7 @@ class StandbyWorker(Worker):
         self.hear: Callable[[Record], None] = lambda record: None
 
     def work(self, task: Task) -> RowsKept | Done:
-        """Checks and keeps rows, or parts of a copy; DamagedStore if rows do not follow."""
+        """Checks and keeps rows, or a part of a copy; DamagedStore if a row does not fit."""
         if not isinstance(task, Rows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
         rows, part = task.rows, task.part
@@ -326,7 +326,7 @@ class StandbyWorker(Worker):
         return RowsKept(mark.seq, mark.chain, records)
 
     def _compact(self) -> None:
-        """Takes the copy to the journal's end; compacts the journal if it is time."""
+        """Applies the newest rows to the copy of the machine; compacts the journal if due."""
         if self._behind is None:
             for _ in replay(self._copy, self._journal):
                 pass

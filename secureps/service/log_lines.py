@@ -30,7 +30,7 @@ KNOWN = ("group", "version", "round", "number", "extensions", "client")
 
 
 class LogLines:
-    """The log lines of one party. A group is not named if the plan has no other."""
+    """The log lines of one party; they name a group only if the plan has several."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
@@ -46,7 +46,7 @@ class LogLines:
         return self._plan is not None and self._plan.trails(group)
 
     def line(self, record: Record) -> str | None:
-        """The line to log when a record is journalled, or None."""
+        """Returns the line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
                 reign, start = number // records.REIGN, number % records.LINE
@@ -143,7 +143,7 @@ class LogLines:
                 return self._of(group, f"cohort {number}: {lost}")
             case holder_records.CohortReleased(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
-                # a round of a trailing group is of a version that its cohort does not say
+                # the cohort of a trailing group does not name its round's version
                 at = "" if self._trails(cohort.group) else f"version {cohort.version}: "
                 return self._of(cohort.group, f"{at}{opens}")
             case coordinator_records.Ending(reason):
@@ -155,7 +155,7 @@ class LogLines:
 
 
 def log_fields(record: Record) -> dict[str, str | int]:
-    """The fields of a record for programs."""
+    """Returns the fields of a record that a JSON log line has."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):
         known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}

@@ -4,8 +4,8 @@
      "event": "VersionCommitted", "message": "version 3 is committed",
      "group": "all", "version": 3}
 
-Nothing else sets up logging, and the logger `secureps` has a handler of its own. A process survives
-its stdout and stderr, closed or on a full disk: results are in files, and prints only tell of them.
+No other module sets up logging; the logger `secureps` has its own handler. A process goes on when
+its stdout or stderr is closed or on a full disk, because results are in files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LogFormat = Literal["text", "json"]
 FORMATS: tuple[LogFormat, ...] = ("text", "json")
 
 PLAIN = "Log"
-"""The event of a line that names no other."""
+"""The default event of a line."""
 
 _LOG = logging.getLogger("secureps")
 _EXTRA = "secureps"
@@ -45,7 +45,7 @@ def tell(
 ) -> None:
     """Logs one line of a party about one event, with fields for programs."""
     extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
-    _LOG.disabled = False  # a script's `logging.config` disables every logger that it does not name
+    _LOG.disabled = False  # a script's `logging.config` disables all loggers but its own
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
@@ -56,7 +56,7 @@ def complain(party: str, event: object, error: Exception) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a line as JSON: ts, level, party (the process's by default), event, message."""
+    """Formats a line as JSON: ts, level, party, event, message and the event's fields."""
 
     def __init__(self, party: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _drop_traceback(record: logging.LogRecord) -> bool:
-    """Drops the traceback of gRPC's lines about a connection whose text is no UTF-8."""
+    """Drops the traceback of a gRPC line about text that is not UTF-8: any caller can cause it."""
     if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
         record.exc_info = None
     return True
@@ -85,7 +85,7 @@ def _drop_traceback(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _handle_alone(logger: logging.Logger, handler: logging.Handler, level: int) -> Iterator[None]:
-    """Lets one handler alone show a logger's lines while the `with` lasts."""
+    """Gives a logger one handler only while the `with` lasts."""
     before = logger.handlers, logger.propagate, logger.level
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(level)
@@ -102,11 +102,11 @@ def logging_as(
 ) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
-    A limit of the operating system that ends the `with` becomes the operator's error. With "json"
-    an error that ends it is a line too, and the process ends with `exit_status`.
+    Inside the `with` an exhausted limit of the operating system becomes an OperatorError. With
+    "json" an error that leaves the `with` is logged, and the process ends with `exit_status`.
 
     Args:
-        ours: the process runs one of our commands; a script's process keeps its own configuration.
+        ours: whether the process runs one of our commands; a script keeps its own configuration.
     """
     logging.getLogger("grpc._cython.cygrpc").addFilter(_drop_traceback)
     handler = logging.StreamHandler(sys.stderr)
@@ -116,7 +116,7 @@ def logging_as(
         stack.enter_context(
             _handle_alone(_LOG, handler, logging.DEBUG if verbose else logging.INFO)
         )
-        if ours:  # a library may have configured the root when it was imported, as opacus does
+        if ours:  # a library may have configured the root at its import, as opacus does
             stack.enter_context(_handle_alone(logging.getLogger(), handler, logging.INFO))
         else:
             logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -152,7 +152,7 @@ def _log_thread_error(failed: threading.ExceptHookArgs) -> None:
 
 
 class _Lossy(io.FileIO):
-    """An open file to which every write succeeds: what the system does not take is lost."""
+    """An open file whose writes always succeed; bytes that the system refuses are lost."""
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
@@ -162,8 +162,8 @@ class _Lossy(io.FileIO):
 
 
 def ignore_output_errors() -> None:
-    """Makes every later print of this process succeed; streams without files stay."""
-    for number in (0, 1, 2):  # a file that is opened later must not become stdout
+    """Makes every later print of this process succeed, unless a stream was replaced."""
+    for number in (0, 1, 2):  # otherwise the next file that is opened would become stdout
         try:
             os.fstat(number)
         except OSError:

@@ -1,12 +1,8 @@
 """Event loops, which run a party's actions one after another, in real or in virtual time.
 
-`RealLoop` is a thread with a heap of timers and a few workers. `VirtualLoop` is the heap without a
-thread: its time jumps to the next event, so that a simulation is a function of its inputs.
-`WaveLoop` jumps over short waits, and ends when all is done. All keep the order of scheduling among
-events of one time.
-
-Kernels release the interpreter's lock while they work, so that threads share the cores; a
-cipher whose library holds the lock gains nothing.
+`RealLoop` is a thread with a heap of timers and a few workers. `VirtualLoop` has no thread: its
+time jumps to the next event, so that a simulation is a function of its inputs. `WaveLoop` skips
+short waits, and ends when no action is left. Actions of the same time keep their order.
 """
 
 from __future__ import annotations
@@ -27,26 +23,26 @@ from secureps.wire.transport import Clock
 T = TypeVar("T")
 
 WRITERS = 4
-"""Files that are written at once: one after another they would wait for the disk."""
+"""Files that are written at a time, so that their waits for the disk overlap."""
 
 PATIENCE = 8.0
-"""Seconds of waits that one wave skips; later actions come in the next wave.
+"""Seconds of waits that one wave skips; later actions belong to the next wave.
 
-It is more than an executor's longest pause before a retry.
+This is longer than an executor's longest pause before a retry.
 """
 
 
 class Loop(Clock, Protocol):
     """The run's clock, with workers; every action runs on the loop, one at a time.
 
-    Its time never runs backwards, and goes on after a restart where the journal ends.
+    Time never runs backwards, and continues after a restart from the journal's last second.
     """
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
-        """Runs `action` beside the loop. Under virtual time it takes `seconds` of it."""
+        """Runs `action` beside the loop; under virtual time it takes `seconds`."""
 
     def write(self, action: Callable[[], T]) -> Future[T]:
-        """Runs a disk write beside the loop and its workers; under virtual time it ends at once."""
+        """Runs a disk write beside the loop and its workers; under virtual time, at once."""
 
 
 class RealLoop:
@@ -82,19 +78,19 @@ class RealLoop:
             return self._workers.submit(action)
         except RuntimeError:
             if not self._stopped:
-                raise  # no thread could be started: a future that never ends would hide it
+                raise  # no thread could be started: a future that never ends would hide this
             return Future()
 
     def write(self, action: Callable[[], T]) -> Future[T]:
         try:
             return self._writers.submit(action)
-        except RuntimeError as error:  # as in `offload`, but nobody is there to whom to raise it
+        except RuntimeError as error:  # as in `offload`, but no caller would see a raised error
             failed: Future[T] = Future()
             failed.set_exception(error)
             return failed
 
     def run(self) -> None:
-        """Performs actions until `stop`; call it on the thread that is to be the loop."""
+        """Performs actions until `stop`, on the calling thread."""
         while (action := self._next()) is not None:
             self._acting = time.monotonic()
             action()
@@ -102,12 +98,12 @@ class RealLoop:
 
     @property
     def age(self) -> float:
-        """Seconds of the action under way; 0 if there is none. Thread-safe."""
+        """Seconds since the running action began; 0 if none is running. Thread-safe."""
         began = self._acting
         return 0.0 if began is None else time.monotonic() - began
 
     def stop(self) -> None:
-        """Ends `run` after the action that is running; waits for no worker."""
+        """Ends `run` after the running action; does not wait for workers."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -128,7 +124,7 @@ class RealLoop:
 
 
 class _OneThread(ABC):
-    """A heap of actions that one thread performs."""
+    """A loop whose actions all run on the thread that calls `run`."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -173,7 +169,7 @@ class VirtualLoop(_OneThread):
 
 
 class WaveLoop(_OneThread):
-    """The loop of a party that lives for one wave: real time, without waits."""
+    """The loop of a party that lives for one wave: real time in which waits are skipped."""
 
     def __init__(self, begin: float = 0.0) -> None:
         super().__init__()
@@ -195,7 +191,7 @@ class WaveLoop(_OneThread):
 
 
 def perform(action: Callable[[], T], future: Future[T]) -> None:
-    """Performs an action, and gives its result or its error to a future."""
+    """Performs an action; its result or its error ends the future."""
     try:
         result = action()
     except BaseException as error:
@@ -204,7 +200,7 @@ def perform(action: Callable[[], T], future: Future[T]) -> None:
         future.set_result(result)
 
 
-# --- processes the blocks of a vector on several threads, in order -----------------
+# --- blocks on several threads -----------------------------------------------------
 
 
 Item = TypeVar("Item")
@@ -212,10 +208,11 @@ Made = TypeVar("Made")
 
 
 def in_order(threads: int, action: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """Yields `action(item)` for every item, in order; with 1 thread all happens in the caller's.
+    """Yields `action(item)` for every item, in order; with 1 thread in the caller's thread.
 
-    At most `threads` items are in work, and as many wait to be taken. Raises what `action` raises,
-    once no thread works; later items are never begun.
+    Kernels release the interpreter's lock, so that threads share the cores. At most `threads` items
+    are in work, and as many results wait. Raises an error of `action` once no thread works, and
+    begins no later item.
     """
     if threads == 1:
         yield from map(action, items)

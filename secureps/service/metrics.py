@@ -1,10 +1,8 @@
 """Counts what a server does, for Prometheus, and serves the counts on a port.
 
-A `Metrics` has a registry of its own; nothing is global. Labels are words of the code (classes of
-messages, records, tasks and errors), the plan's groups and steps, rules' reasons and servers'
-names: their number is bounded, and none is a client's. Values are counts, sizes and seconds.
-
-Machines belong to their loop's thread: scrapes and health checks read what it noted last.
+Each `Metrics` has its own registry. Labels are names of classes, groups, steps and servers, and
+rules' reasons: their number is bounded, and none names a client. Values are counts, sizes and
+seconds. A machine belongs to its loop's thread, so a scrape reads what the loop noted last.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 ASKING = 16
-"""Open connections to the port."""
+"""The most open connections to the port."""
 PATIENCE = 10.0
 """Seconds of silence after which a handshake, a request or a reader loses its connection."""
 
@@ -79,7 +77,7 @@ class Metrics(Meter, Collector):
         self._ready = self._hangs = False
         self._rows: tuple[_Row, ...] = ()
         self._spent: tuple[Plan, Sequence[Mapping[Fact, int]], bool] | None = None
-        """Under this plan, how often each member spent; and whether a seed was unsafe."""
+        """The plan, each member's charges with their numbers, and whether a seed was unsafe."""
         self._spent_more = True
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -134,11 +132,11 @@ class Metrics(Meter, Collector):
 
     @property
     def ready(self) -> bool:
-        """Whether the party can do its work, and does not hang; from any thread."""
+        """Whether the party can do its work and does not hang; thread-safe."""
         return self._ready and not self._hangs
 
     def on_ready(self, tell: Callable[[bool], None]) -> None:
-        """Calls `tell` with whether the party is ready, now and at each change, on its loop."""
+        """Calls `tell` with `ready`, now and at each change, on the loop."""
         with self._ready_lock:
             self._tell_ready = tell
             tell(self.ready)
@@ -243,7 +241,7 @@ _Row = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
 
 
 def _is_ready(machine: Machine) -> bool:
-    """Whether it can do its work: a coordinator has read its journal, others are in a run too."""
+    """Whether a started machine can do its work; a shard or holder needs a run for that."""
     match machine:
         case Shard():
             return machine.state.founded
@@ -292,8 +290,8 @@ def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
 def unnamed(reason: str, clients: Collection[str]) -> str:
     """Replaces clients' names in a reason: "client-1, client-2 and 3 more" becomes "clients".
 
-    It also removes the seconds that are left. Both bound the number of labels, and metrics, which
-    need no signature to read, tell of no client.
+    It also removes the remaining seconds. Both keep the number of labels bounded, and metrics,
+    which anybody may read, name no client.
     """
     reason = re.sub(r", \d+ s left", "", reason)
     words = ("clients" if w in clients else w for w in re.split(r"([^\w.-]+|[.](?:\s|$))", reason))
@@ -304,12 +302,12 @@ def unnamed(reason: str, clients: Collection[str]) -> str:
 def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    On loopback it is HTTP, by a name of this machine. Elsewhere it is HTTPS, TLS 1.3, for holders
-    of a certificate of the kit's CA.
+    On loopback it speaks HTTP, and only under a name of this machine. Elsewhere it speaks HTTPS,
+    TLS 1.3, with callers that have a certificate of the kit's CA.
 
     Raises:
-        ConfigError: `listen` is not HOST:PORT, or beyond this machine without `tls`.
-        OperatorError: nothing can be bound there.
+        ConfigError: `listen` is not HOST:PORT, or not on loopback and without `tls`.
+        OperatorError: it cannot listen there.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
@@ -340,10 +338,10 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
 
 
 def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
-    """Refuses requests that do not name this server, which come from a browser's other pages."""
+    """Refuses requests that do not name this server (DNS rebinding, see `refuse_host`)."""
 
     def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
-        host = environ.get("HTTP_HOST")  # of several headers it has all, with commas
+        host = environ.get("HTTP_HOST")  # several headers are joined by commas
         if why := refuse_host([] if host is None else [host], environ["PATH_INFO"], names):
             begin("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
             return [f"{why}\n".encode()]
@@ -361,14 +359,14 @@ class _Asked(WSGIRequestHandler):
         """Logs nothing."""
 
     def get_stderr(self) -> IO[str]:
-        """Discards errors: callers leave in the middle of an answer."""
+        """Discards errors, because callers may leave in the middle of an answer."""
         return io.StringIO()
 
 
 class _Port(ThreadingMixIn, WSGIServer):
-    """The port: a thread for each connection, of which the oldest ends for one more than ASKING.
+    """A server with one thread per connection; beyond ASKING the oldest connection is closed.
 
-    Handshakes are made on the connections' threads, so that no caller delays the others.
+    The TLS handshake runs on the connection's thread, so that a slow caller delays no other.
     """
 
     daemon_threads = True
@@ -399,7 +397,7 @@ class _Port(ThreadingMixIn, WSGIServer):
             if isinstance(request, ssl.SSLSocket):
                 request.do_handshake()
             super().process_request_thread(request, client_address)
-        except OSError:  # who knocked speaks no TLS, has no certificate of the kit, or is gone
+        except OSError:  # the caller speaks no TLS, has no certificate of the kit, or is gone
             self.shutdown_request(request)
         finally:
             with self._lock:
@@ -410,7 +408,7 @@ class _Port(ThreadingMixIn, WSGIServer):
 
 
 class _Secured:
-    """Wraps connections with the newest certificate; for the one thread that accepts them."""
+    """Wraps connections in TLS with the newest certificate; used on the accepting thread."""
 
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
@@ -418,13 +416,13 @@ class _Secured:
 
     def __call__(self, line: socket.socket) -> ssl.SSLSocket:
         if (now := self._tls()) is not self._used:
-            with suppress(OSError):  # a file that changes just now is read for the next one
+            with suppress(OSError):  # a file is just being changed: the next connection reads it
                 self._used, self._context = now, server_context(self._tls)
         return self._context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
 
 
 def server_context(tls: TlsFiles) -> ssl.SSLContext:
-    """Makes mutual TLS 1.3 for a server of Python's own, with the newest certificate."""
+    """Makes a context for mutual TLS 1.3 by Python's `ssl`, with the newest certificate."""
     authority, certificate, _ = tls.paths
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -437,9 +435,10 @@ def server_context(tls: TlsFiles) -> ssl.SSLContext:
 
 @contextmanager
 def _key_file(tls: TlsFiles) -> Iterator[str]:
-    """Yields a file with the private key: Python's TLS takes no bytes, and the disk has none.
+    """Yields the path of a pipe with the private key.
 
-    A pipe holds more than the length of a key.
+    `ssl` reads keys from files only, and the key on disk may be under a passphrase. A pipe's buffer
+    is longer than a key.
     """
     reading, writing = os.pipe()
     try:
@@ -451,7 +450,7 @@ def _key_file(tls: TlsFiles) -> Iterator[str]:
 
 
 def spooled_bytes(spool: Path) -> int:
-    """Bytes of all files in a spool's folder; one that is deleted meanwhile counts as 0."""
+    """Returns the bytes of all files in a spool's folder."""
     total = 0
     for path in spool.iterdir():
         with suppress(FileNotFoundError):
@@ -460,7 +459,7 @@ def spooled_bytes(spool: Path) -> int:
 
 
 def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[str]:
-    """Allowed Host headers: HOST:PORT, and HOST alone where the port is the scheme's."""
+    """Lists allowed Host headers: HOST:PORT, and also HOST if the port is the default."""
     ends = ("", f":{port}") if port == default else (f":{port}",)
     return frozenset(f"{host}{end}".lower() for host in hosts for end in ends)
 
@@ -468,13 +467,13 @@ def host_names(hosts: Iterable[str], port: int, default: int = 80) -> frozenset[
 def refuse_host(headers: Sequence[str], target: str, names: frozenset[str]) -> str:
     """Says why a request is not for the server of these names; empty if it is.
 
-    A page in the operator's browser may point its own name at 127.0.0.1 and read the answers (DNS
-    rebinding). Its requests carry that page's name, so a server on loopback answers only to its
-    own.
+    A web page in the operator's browser may point its own name at 127.0.0.1 and read the answers
+    (DNS rebinding). Its requests carry the page's name, so a server on loopback refuses all names
+    but its own.
 
     Args:
         headers: the values of all Host headers.
-        target: the path, or a whole URL, whose host counts too.
+        target: the path, or a whole URL, whose host is checked too.
     """
     asked = list(headers)
     if not target.startswith("/"):

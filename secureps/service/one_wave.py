@@ -1,12 +1,12 @@
-"""Plays one wave of a party: it starts from its journal, takes a batch, answers it, and ends.
+"""Plays one wave of a party: the party starts from its journal, answers one batch, and ends.
 
-Whatever outlives the wave lies in the state folder. The answer also has the requests with which the
-party will begin its next wave, so that their answers come with that wave.
+All state between waves lies in the state folder. The answer also has the requests with which the
+party will begin its next wave, so that the next batch brings their answers.
 
-A key holder takes its waves from a local socket, so that the app that relays them reads none of its
-files. Processes of the same user or of root could read these files, and are refused; file modes
-keep others out. A frame is a kind (uint8: a batch, or an error in words), a length (uint64, little
-endian), and as many bytes. One frame goes each way, and the connection ends.
+A key holder gets its waves through a local socket, so that the app that relays them needs no access
+to the holder's files. The socket refuses processes of the same user or of root, because they could
+read these files; file modes keep others out. A frame is a kind (uint8: a batch, or an error as
+text), a length (uint64, little endian) and that many bytes. Each side sends one frame.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from secureps.wire.waves.batch import (
     Entry,
     Kind,
     WaveTransport,
-    about,
-    opened,
-    sealed,
+    open_batch,
+    request_digest,
+    seal_batch,
 )
 
 MOST = 64 << 20
-"""Bytes of a key holder's batch: receipts of a cohort, and no payloads."""
+"""The most bytes of a key holder's batch: receipts of a cohort, and no payloads."""
 SECONDS = 120.0
-"""Seconds in which a frame comes or goes."""
+"""Timeout of a frame."""
 
 _BATCH, _ERROR = 0, 1
 _HEAD = struct.Struct("<BQ")
@@ -81,8 +81,8 @@ def answer_batches(
 ) -> Iterator[None]:
     """Listens on a socket, and answers one batch after another, while the context is open.
 
-    SecurepsErrors of `answer` go back in words. In a `test` no real records are at stake, and a
-    process that can read this party's files may ask too.
+    SecurepsErrors of `answer` go back as text. A `test`, which has no real records, also answers
+    processes that can read this party's files.
 
     Raises:
         OperatorError: it cannot listen there.
@@ -103,13 +103,13 @@ def answer_batches(
                 tell(party, "Complaint", str(error), logging.WARNING)
                 kind, data = _ERROR, str(error).encode()
             except OSError:
-                return  # who asked is gone, and asks again
+                return  # the caller is gone, and will ask again
             with suppress(OSError):
                 self.wfile.write(_HEAD.pack(kind, len(data)) + data)
 
     try:
         with suppress(FileNotFoundError):
-            if stat.S_ISSOCK(path.lstat().st_mode):  # of a process that was killed
+            if stat.S_ISSOCK(path.lstat().st_mode):  # a killed process left it
                 path.unlink()
         server = socketserver.UnixStreamServer(str(path), Handler)
         path.chmod(0o660)
@@ -128,7 +128,7 @@ def answer_batches(
 def refuse_reader(line: socket.socket) -> None:
     """Raises ConfigError if the asking process could read this one's files or memory.
 
-    A process in another container has no process id here, and not our files.
+    A process in another container shows no process id here, and cannot see our files.
     """
     process, user, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     own = os.geteuid()
@@ -171,35 +171,35 @@ def _read_exactly(file: BufferedIOBase, length: int) -> bytes:
 
 
 Make = Callable[[Stores, Environment], Executor]
-"""Puts the party together; called twice in a wave."""
+"""Makes the party's executor; called twice in a wave."""
 
 
 LEAST = 256 << 10
-"""Bytes of rows before which the journal is not compacted: every wave reads them all."""
+"""Bytes of rows from which the journal is compacted: few, because every wave reads all of them."""
 
 SHARED = (WrongRun, KitError)
-"""Errors whose words the server hears. Words of others may tell of records, or of what a site keeps
-to itself, so the server hears only their class."""
+"""Errors whose text the server gets. The text of other errors may reveal records or a site's
+policy, so the server gets only their class."""
 
 
 def play_wave(
     party: Party, data: bytes, payloads: Mapping[bytes, bytes], make: Make
 ) -> tuple[bytes, str]:
-    """Takes one batch of the servers' messages to a party whose process lives for a wave.
+    """Delivers one batch of the servers' messages to a party whose process lives for a wave.
 
     Args:
         payloads: of answers, by digest.
 
     Returns:
-        the party's own batch; and, in words for its server, why it takes part no more, if so.
+        The party's own batch, and a text for its server if the party leaves the run, else "".
 
     Raises:
-        WrongRun: the batch is of another run than the one that the state folder is of.
-        SecurepsError: it is not this run's server's, or whatever ended this party.
+        WrongRun: the state folder belongs to another run than the batch.
+        SecurepsError: the batch is not signed by this run's server, or another error of the party.
     """
 
     secure_folder(party.state)
-    batch = opened(data, MOST_BYTES, partial(_verify, party.roster))
+    batch = open_batch(data, MOST_BYTES, partial(_verify, party.roster))
     if batch.sender != COORDINATOR or batch.to not in ("", party.name):
         raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {party.name}")
     ended = ""
@@ -219,18 +219,18 @@ def play_wave(
         KitWatch(party.name, executor, party.kit).once()
         ActWatch(party.name, executor, party.state, party.identity.public).once()
         loop.run(executor.halted.done)
-        said = transport.out()
+        said = transport.take_sent()
         if executor.halted.done():
             halt = executor.halted.result()
             if halt.error is not None and issubclass(halt.error, ScriptFailed):
-                raise halt.error(halt.reason)  # it may train the next time, and told more than we
+                raise halt.error(halt.reason)  # the script may succeed in the next wave
             ended = explain_end(party.name, halt)
         else:
             first = tuple(_first_requests(make(stores, around), kept, loop.now()))
             said = (*_drop_repeated(said, first), *first)
         executor.stop()
     answer = Batch(party.name, COORDINATOR, executor.run, batch.challenge, said)
-    return sealed(answer, partial(party.identity.sign, WAVE_DOMAIN)), ended
+    return seal_batch(answer, partial(party.identity.sign, WAVE_DOMAIN)), ended
 
 
 def _verify(roster: Roster, sender: str, data: bytes, signature: bytes) -> None:
@@ -243,7 +243,7 @@ def _open_journal(party: Party) -> DatedJournal:
 
 
 def explain_end(name: str, halt: Halt) -> str:
-    """Logs why a party takes part no more; returns what its server hears of that."""
+    """Logs why a party leaves the run; returns the text for its server."""
     if halt.error is None:
         return halt.reason
     tell(name, "Ended", halt.reason, logging.ERROR)
@@ -263,7 +263,7 @@ class _ReadOnce(WrappedJournal):
             self._rows += ((at, record) for record in records)
 
     def records(self) -> Iterator[Record]:
-        """The records that its machine applies, but for what the fold says otherwise."""
+        """Yields all records of the fold and after it."""
         yield from () if self.fold is None else self.fold.records
         yield from (record for _, record in self.replay())
 
@@ -273,7 +273,7 @@ class _ReadOnce(WrappedJournal):
         return iter(self._rows)
 
     def pack(self) -> bool:
-        while not super().pack():  # the next wave's process would begin anew
+        while not super().pack():  # the next process would have to begin packing anew
             pass
         return True
 
@@ -283,7 +283,7 @@ class _ReadOnce(WrappedJournal):
 
 
 def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
-    """The requests that a party's next process makes before it hears anything, by its journal."""
+    """Yields the requests that a party's next process will make when it has read its journal."""
     machine = executor.machine
     for _ in replay(machine, journal):
         pass
@@ -294,8 +294,8 @@ def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Itera
 
 
 def _drop_repeated(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
-    asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
+    asked = {request_digest(each.name.decode(), each.envelope) for each in first if each.name}
     for each in said:
-        repeated = each.name and about(each.name.decode(), each.envelope) in asked
+        repeated = each.name and request_digest(each.name.decode(), each.envelope) in asked
         if not repeated and each.kind not in (Kind.WATCH, Kind.UNWATCH):
             yield each

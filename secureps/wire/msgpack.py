@@ -64,7 +64,7 @@ def encode(message: Any) -> bytes:
         given = _ENCODER.encode(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise Malformed(f"{name} has no place in MessagePack: {error}") from None
-    data = _written(_read(kind, given))  # what was read has no integer where a float belongs
+    data = _encode(_decode(kind, given))  # what was read has no integer where a float belongs
     if len(data) > MESSAGE_LIMIT:
         raise Oversized(f"{name} takes {len(data)} bytes; at most {MESSAGE_LIMIT} are allowed")
     return data
@@ -86,16 +86,16 @@ def decode(data: bytes) -> Any:
         raise Malformed("these bytes are no secureps message") from None
     if name not in SENT:
         raise Malformed(f"{name!r:.80} is no message of this version of secureps")
-    message = _read(SENT[name], body)
-    if _written(message) != data:
-        raise _misspelt(message, data)
+    message = _decode(SENT[name], body)
+    if _encode(message) != data:
+        raise _explain_difference(message, data)
     return message
 
 
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
-def _exact(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     """Converts NumPy's float64 and subclasses of str, for msgspec; refuses everything else."""
     for kind in (str, float):
         if isinstance(value, kind):
@@ -103,7 +103,7 @@ def _exact(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_exact)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_convert)
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
@@ -112,17 +112,17 @@ def _decoder(kind: type) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-def _written(message: Any) -> bytes:
+def _encode(message: Any) -> bytes:
     return _ENCODER.encode((type(message).__name__, message))
 
 
-def _read(kind: type, body: bytes | msgspec.Raw) -> Any:
+def _decode(kind: type, body: bytes | msgspec.Raw) -> Any:
     try:
         message = _decoder(kind).decode(body)
     except _UNREADABLE as error:
         what, _, where = str(error).partition(" - at `$")
         raise Malformed(f"{kind.__name__}{where.rstrip('`')}: {what}") from None
-    _demand(message)
+    _check_fields(message)
     return message
 
 
@@ -131,7 +131,7 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _demand(message: Any) -> None:
+def _check_fields(message: Any) -> None:
     """Refuses a value whose length or range its field's name does not allow."""
     kind: type = type(message)
     for name in _names(kind):
@@ -150,7 +150,7 @@ def _demand(message: Any) -> None:
                 case float():
                     good = math.isfinite(item) or (kind.__name__ in INFINITE and item == item)
                 case _:
-                    _demand(item)
+                    _check_fields(item)
                     continue
             if not good:
                 raise Malformed(
@@ -158,12 +158,12 @@ def _demand(message: Any) -> None:
                 )
 
 
-def _misspelt(message: Any, data: bytes) -> Malformed:
+def _explain_difference(message: Any, data: bytes) -> Malformed:
     """Names the first field of a message that `encode` writes in another way."""
     kind: type = type(message)
     name, fields = kind.__name__, _names(kind)
     pieces = [_ENCODER.encode(each) + _ENCODER.encode(getattr(message, each)) for each in fields]
-    at = len(_written(message)) - sum(map(len, pieces))
+    at = len(_encode(message)) - sum(map(len, pieces))
     for each, piece in zip(fields, pieces):
         if data[at : at + len(piece)] != piece:
             name += f".{each}"

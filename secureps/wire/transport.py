@@ -79,7 +79,7 @@ class Transport(Protocol):
     def locate(self, party: str, address: str) -> None:
         """Notes where a server is from now on."""
 
-    def belong(self, run: bytes) -> None:
+    def bind_run(self, run: bytes) -> None:
         """Binds the party's requests to a run, by its id, from now on."""
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class InProcessNetwork:
         """Ends what one of a party's ways to the servers has open."""
         with self._lock:
             own = [link for link in self._own.get(party, ()) if link.owner is owner]
-        self._end(own, closed(), quiet=True)
+        self._end(own, closed_error(), quiet=True)
 
     def _call(self, call: _Call, message: Any) -> None:
         self._begin(call)
@@ -142,9 +142,9 @@ class InProcessNetwork:
         self._clock.call_later(wait, lambda: self._perform(call, message))
 
     def _perform(self, call: _Call, message: Any) -> None:
-        endpoint = self._reached(call)
+        endpoint = self._find_endpoint(call)
         if endpoint is not None:
-            ask(endpoint, speaker(call.sender), message, functools.partial(self._reply, call))
+            ask(endpoint, party_at(call.sender), message, functools.partial(self._reply, call))
 
     def _reply(self, call: _Call, result: Any) -> None:
         if call not in self._links:
@@ -157,7 +157,7 @@ class InProcessNetwork:
         self._clock.call_later(wait, lambda: self._subscribe(stream, message))
 
     def _subscribe(self, stream: _Stream, message: Subscribe) -> None:
-        endpoint = self._reached(stream)
+        endpoint = self._find_endpoint(stream)
         if endpoint is None:
             return
         try:
@@ -165,7 +165,7 @@ class InProcessNetwork:
                 stream.sender, message, lambda order: self._order(stream, order)
             )
         except Exception as error:
-            self._finish_later(0.0, stream, told(error))
+            self._finish_later(0.0, stream, error_for_sender(error))
             return
         stream.cancel = cancel
         if stream not in self._links:  # it ended before there was anything to cancel
@@ -192,7 +192,7 @@ class InProcessNetwork:
             self._links[link] = None
             self._own.setdefault(link.sender, {})[link] = None
 
-    def _reached(self, link: _Call | _Stream) -> Endpoint | None:
+    def _find_endpoint(self, link: _Call | _Stream) -> Endpoint | None:
         if link not in self._links:
             return None
         endpoint = self._endpoints.get(link.to)
@@ -247,7 +247,7 @@ class _InProcessTransport:
         place = self._places[0] if to == COORDINATOR else to
         call = _Call(self, self._party, place)
         if self._closed:
-            call.finish(closed())
+            call.finish(closed_error())
         else:
             call.future.add_done_callback(lambda done: self._turn(place, done.exception()))
             self._network._call(call, message)
@@ -266,12 +266,12 @@ class _InProcessTransport:
 
         stream = _Stream(self, self._party, deliver, ended, place)
         self._network._watch(stream, message)
-        return lambda: self._network._end((stream,), closed(), quiet=True)
+        return lambda: self._network._end((stream,), closed_error(), quiet=True)
 
     def locate(self, party: str, address: str) -> None:
         """Does nothing: the network knows where everyone is."""
 
-    def belong(self, run: bytes) -> None:
+    def bind_run(self, run: bytes) -> None:
         """Does nothing: here nobody speaks for another."""
 
     def close(self) -> None:
@@ -279,12 +279,12 @@ class _InProcessTransport:
         self._network.end_of(self, self._party)
 
 
-def speaker(place: str) -> str:
+def party_at(place: str) -> str:
     """The party at a place: a standby is the coordinator, elsewhere."""
     return COORDINATOR if place == STANDBY else place
 
 
-def running() -> Future[Any]:
+def start_future() -> Future[Any]:
     """A future that its holder cannot cancel."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
@@ -297,7 +297,7 @@ class _Call:
     sender: str
     to: str
     quiet: bool = False
-    future: Future[Any] = field(default_factory=running)
+    future: Future[Any] = field(default_factory=start_future)
 
     def finish(self, result: Any) -> None:
         settle(self.future, result)
@@ -323,7 +323,7 @@ class _Stream:
             self.lost(error)
 
 
-def closed() -> Unreachable:
+def closed_error() -> Unreachable:
     """The error in which calls on a closed transport end."""
     return Unreachable("this transport is closed", None)
 
@@ -336,19 +336,19 @@ def settle(future: Future[Any], result: Any) -> None:
         future.set_result(result)
 
 
-def outcome(done: Future[Any]) -> Any:
+def result_of(done: Future[Any]) -> Any:
     """The answer in an endpoint's future, or the SecurepsError to send back."""
     if done.cancelled():
         return Unreachable("the server stopped before it answered")
     error = done.exception()
-    return done.result() if error is None else told(error)
+    return done.result() if error is None else error_for_sender(error)
 
 
 EXHAUSTED_SECONDS = 1.0
 """Seconds until a request is tried again for which a process had no room."""
 
 
-def told(error: BaseException) -> SecurepsError:
+def error_for_sender(error: BaseException) -> SecurepsError:
     """The error that a sender may hear: a SecurepsError as it is, and no words of others."""
     known = isinstance(error, SecurepsError)
     # No fault of the request: a client drops an update for which it hears of a bug.
@@ -365,6 +365,6 @@ def ask(endpoint: Endpoint, sender: str, message: Any, answered: Callable[[Any],
     try:
         future = endpoint.request(sender, message)
     except Exception as error:
-        answered(told(error))
+        answered(error_for_sender(error))
     else:
-        future.add_done_callback(lambda done: answered(outcome(done)))
+        future.add_done_callback(lambda done: answered(result_of(done)))

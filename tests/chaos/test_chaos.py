@@ -377,7 +377,7 @@ COMMIT = Executor._commit
 EARLY = {
     "before the record": ("secureps.service.executor.Executor._commit", answers_first, "journal"),
     "before the journal": ("secureps.store.journal.SYNCHRONOUS", "NORMAL", "journal"),
-    "before the bytes": ("secureps.store.spool.written", not_synced, "durable"),
+    "before the bytes": ("secureps.store.spool.fresh_file", not_synced, "durable"),
     "before the name": ("secureps.store.spool.put_in_place", os.replace, "durable"),
 }
 

@@ -24,7 +24,7 @@ from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import explain_end
 from secureps.store.issuing import create_kit, issue
 from secureps.store.keyring import NATIVE, load_private
-from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
+from secureps.wire.waves.batch import WAVE_DOMAIN, open_batch, seal_batch
 from tests.kits.engine_apps import (
     Tensors,
     initial,
@@ -44,9 +44,9 @@ OTHER_RUN = bytes(range(32))
 def signed(content: RecordDict, kit: Path, signer: str, **changes: Any) -> RecordDict:
     """A message whose batch somebody has signed, after a change."""
     data = content.array_records[post.BATCH]["batch"].data
-    batch = replace(opened(data, len(data), lambda *signed: None), **changes)
+    batch = replace(open_batch(data, len(data), lambda *signed: None), **changes)
     identity = load_private(kit, signer)
-    again = sealed(batch, lambda own: identity.sign(WAVE_DOMAIN, own))
+    again = seal_batch(batch, lambda own: identity.sign(WAVE_DOMAIN, own))
     return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.wrap_bytes(again)})})
 
 

@@ -181,7 +181,7 @@ def _models(folder: Path) -> list[Target]:
         ),
         Target(
             "local-tensors",
-            ("store.checkpoint:_filed",),
+            ("store.checkpoint:_find_tensors",),
             (honest,),
             in_file(local, lambda _: own.load()),
             cost=8,

@@ -164,7 +164,7 @@ class Caller:
         except StopIteration:
             return b""
         except grpc.RpcError as error:
-            return framing.error_of(error, to)
+            return framing.read_error(error, to)
         finally:
             call.cancel()
         return answer
@@ -235,7 +235,7 @@ class Messages(Caller):
             if (complaint := _wrong(answer)) is not None:
                 return count, 0, complaint
             if isinstance(answer, bytes):
-                for each in framing.replies(answer, count, to):
+                for each in framing.read_replies(answer, count, to):
                     taken += not isinstance(each, SecurepsError)
                     if (complaint := _wrong(each)) is not None:
                         return count, taken, complaint
@@ -278,7 +278,7 @@ class Streams(Caller):
         except SecurepsError:
             envelope = b"\xff"
         rest = [payload] if payload else []
-        return envelope, [framing.head(envelope, len(payload)), *rest]
+        return envelope, [framing.frame_head(envelope, len(payload)), *rest]
 
 
 class Handshakes(Caller):

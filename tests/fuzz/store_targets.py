@@ -130,7 +130,7 @@ def _journals(folder: Path) -> list[Target]:
     )
     copies = ("store.backup:_find", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_rows:_parse_slot")
-    parts = ("store.journal_rows:_fold", "store.journal_rows:_unpacked")
+    parts = ("store.journal_rows:_parse_fold", "store.journal_rows:_unpack_row")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
         Target("journal-row", ("store.journal_rows:read_row",), texts, _row),
@@ -222,7 +222,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         return data if size <= len(data) else b"more than is in the file"
 
     begins = "store.checkpoint:header_end"
-    views = ("store.checkpoint:_filed", "store.checkpoint:_view", begins)
+    views = ("store.checkpoint:_find_tensors", "store.checkpoint:_view", begins)
     return [
         Target(
             "manifest",

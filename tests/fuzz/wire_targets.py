@@ -15,7 +15,7 @@ from secureps.messages.format import FORMAT
 from secureps.messages.requests import Refusal
 from secureps.service import one_wave
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.framing import REQUEST_DOMAIN, claim_of, sign_request
+from secureps.wire.grpc.framing import REQUEST_DOMAIN, read_claim, sign_request
 from secureps.wire.msgpack import SENT, decode, encode
 from secureps.wire.waves import batch
 from tests.fuzz.target import Target
@@ -31,30 +31,30 @@ def targets() -> list[Target]:
     sent = [make(kind) for _, kind in sorted(SENT.items()) for make in (full, unset)]
     envelopes = tuple(encode(message) for message in sent)
     bundles = tuple(framing.bundle(envelopes[at : at + 3]) for at in range(0, len(envelopes), 5))
-    frames = tuple(framing.head(each, 7) + b"payload" for each in envelopes[:20])
+    frames = tuple(framing.frame_head(each, 7) + b"payload" for each in envelopes[:20])
     refusals = tuple(encode(make(Refusal)) for make in (full, unset))
     records = tuple(canonical(make(kind)) for kind in KNOWN.values() for make in (full, unset))
     return [
         Target("message", ("wire.msgpack:decode",), envelopes, lambda d: encode(decode(d))),
-        Target("bundle", ("wire.grpc.framing:unbundled",), bundles, _bundle),
+        Target("bundle", ("wire.grpc.framing:unbundle",), bundles, _bundle),
         Target("frame", ("wire.grpc.framing:open_frame",), frames, _read_frame),
-        Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),
-        Target("claim", ("wire.grpc.framing:claim_of",), (_CLAIM,), _claim),
+        Target("refusal", ("wire.grpc.framing:_read_refusal",), refusals, _refusal),
+        Target("claim", ("wire.grpc.framing:read_claim",), (_CLAIM,), _claim),
         Target("record", ("messages.encoding:_read",), records, _record),
-        Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
+        Target("batch", ("wire.waves.batch:open_batch",), (_BATCH,), _batch, signed=True),
         Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),
         Target("batch-framed", ("service.one_wave:_read_frame",), (_framed(0, _BATCH),), _unframed),
     ]
 
 
 def _bundle(data: bytes) -> bytes:
-    framing.replies(data, len(envelopes := framing.unbundled(data)), "it")
+    framing.read_replies(data, len(envelopes := framing.unbundle(data)), "it")
     return framing.bundle([encode(decode(each)) for each in envelopes])
 
 
 def _read_frame(data: bytes) -> bytes:
     envelope, length, begin = framing.open_frame(data)
-    collected = framing.Collected()
+    collected = framing.PartialPayload()
     collected._room = memoryview(bytearray(min(length, 1 << 16)))
     if begin:
         collected.add(begin)
@@ -62,8 +62,8 @@ def _read_frame(data: bytes) -> bytes:
 
 
 def _refusal(data: bytes) -> bytes:
-    error = framing._told_by(data, "it")
-    framing.refusal(error)
+    error = framing._read_refusal(data, "it")
+    framing.encode_refusal(error)
     return data
 
 
@@ -79,7 +79,7 @@ _ENTRIES = (
     batch.Entry(batch.Kind.WATCH, envelope=b"envelope"),
     batch.Entry(batch.Kind.ANSWER, b"n" * 32, b"envelope"),
 )
-_BATCH = batch.sealed(
+_BATCH = batch.seal_batch(
     batch.Batch("hospital-1", "coordinator", b"r" * 32, b"c" * 32, _ENTRIES), _signed
 )
 
@@ -88,13 +88,13 @@ def _batch(data: bytes) -> bytes:
     def verify(party: str, said: bytes, signature: bytes) -> None:
         ME.public.verify(batch.WAVE_DOMAIN, said, signature)
 
-    return batch.sealed(batch.opened(data, 1 << 20, verify), _signed)
+    return batch.seal_batch(batch.open_batch(data, 1 << 20, verify), _signed)
 
 
 def _entries(data: bytes) -> bytes:
     """Whoever signed it."""
-    found = batch.opened(data, 1 << 20, lambda *_: None)
-    return batch.sealed(found, lambda _: data[-64:])
+    found = batch.open_batch(data, 1 << 20, lambda *_: None)
+    return batch.seal_batch(found, lambda _: data[-64:])
 
 
 def _framed(kind: int, data: bytes) -> bytes:
@@ -145,9 +145,9 @@ _CLAIM = _packed(
 
 
 def _claim(data: bytes) -> bytes:
-    claim = claim_of(_unpacked(data))
+    claim = read_claim(_unpacked(data))
     ME.public.verify(REQUEST_DOMAIN, claim.signed(METHOD), claim.signature)
-    honest = claim_of(_unpacked(_CLAIM))
+    honest = read_claim(_unpacked(_CLAIM))
     same = dataclasses.replace(claim, format=FORMAT) == honest  # which is not signed
     return data if same else b"another claim under the same signature"
 

@@ -110,7 +110,7 @@ class Besieged:
         header = dataclasses.replace(put(b"", party, length=length).header, sequence=sequence)
         envelope = encode(PutBlock(header))
         metadata = self.signed(party, framing.PUT, envelope)
-        return self.begin(framing.PUT, metadata, framing.head(envelope, length), *pieces)
+        return self.begin(framing.PUT, metadata, framing.frame_head(envelope, length), *pieces)
 
     def close(self) -> None:
         self.over.set()
@@ -125,4 +125,4 @@ class Besieged:
 def ends(call: Any) -> SecurepsError:
     """What a call ended in, waiting for it."""
     assert call.exception(PATIENCE) is not None
-    return framing.error_of(call, "it")
+    return framing.read_error(call, "it")

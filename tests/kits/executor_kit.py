@@ -92,7 +92,7 @@ class Line:
     def locate(self, party: str, address: str) -> None:
         pass
 
-    def belong(self, run: bytes) -> None:
+    def bind_run(self, run: bytes) -> None:
         self.run = run
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from secureps.wire.transport import (
     _Stream,
     ask,
     no_delay,
-    speaker,
+    party_at,
 )
 
 
@@ -112,12 +112,12 @@ class FaultyNetwork(InProcessNetwork):
         if endpoint is None or call not in self._links or not fault:
             super()._perform(call, message)
         elif isinstance(fault, DropReply | Cut):
-            ask(endpoint, speaker(call.sender), message, unheard)
+            ask(endpoint, party_at(call.sender), message, unheard)
             self._lose(fault, call)
         else:
             super()._perform(call, message)
             if isinstance(fault, Duplicate):
-                ask(endpoint, speaker(call.sender), message, unheard)
+                ask(endpoint, party_at(call.sender), message, unheard)
 
     def _order(self, stream: _Stream, order: Any) -> None:
         fault = self._fault(stream.to, stream.sender, order)

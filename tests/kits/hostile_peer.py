@@ -107,7 +107,7 @@ class HostilePeer:
         try:
             answer: bytes = next(call)
         except grpc.RpcError as error:
-            raise framing.error_of(error, f"{to} at {self._addresses[to]}") from None
+            raise framing.read_error(error, f"{to} at {self._addresses[to]}") from None
         finally:
             call.cancel()
         return answer
@@ -115,7 +115,9 @@ class HostilePeer:
     def say(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
         """The first bytes of a shard's answer to a message as it is, with a payload or without."""
         envelope = encode(message)
-        frame = (framing.head(envelope, len(payload)), bytes(payload)) if payload else (envelope,)
+        frame = (
+            (framing.frame_head(envelope, len(payload)), bytes(payload)) if payload else (envelope,)
+        )
         return self.raw(self.owner(), method, frame, envelope)
 
     def announce(self, message: PutBlock) -> bytes:
@@ -123,7 +125,7 @@ class HostilePeer:
         over, envelope = threading.Event(), encode(message)
 
         def frame() -> Iterator[bytes]:
-            yield framing.head(envelope, message.header.length)
+            yield framing.frame_head(envelope, message.header.length)
             over.wait(PATIENCE)
 
         try:
@@ -236,7 +238,7 @@ class HostilePeer:
         """(envelope, pieces) of a block; `announced` payload bytes instead of those there are."""
         envelope = encode(put)
         payload = bytes(put.payload)
-        head = framing.head(envelope, len(payload) if announced is None else announced)
+        head = framing.frame_head(envelope, len(payload) if announced is None else announced)
         rest = [payload[at : at + (1 << 20)] for at in range(0, len(payload), 1 << 20)]
         return envelope, [head, *rest]
 

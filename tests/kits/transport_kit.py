@@ -48,7 +48,7 @@ from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
-from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
+from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, start_future
 
 PATIENCE = 20.0
 BLOCK_LIMIT = 4 << 20
@@ -88,7 +88,7 @@ class EchoServer:
     def request(self, sender: str, message: Any) -> Future[Any]:
         if not isinstance(message, AskBlock):
             self.seen.append((sender, message))
-        future = running()
+        future = start_future()
         match message:
             case OpenRefused(holder="raise", reason=name):
                 raise from_wire(name, f"a {name} of the test", 1.5)

@@ -15,8 +15,8 @@ from secureps.wire.waves.batch import (
     Batch,
     Relay,
     WaveTransport,
-    opened,
-    sealed,
+    open_batch,
+    seal_batch,
 )
 from tests.kits.transport_kit import sign_as
 
@@ -54,12 +54,12 @@ class Pumped:
         """One wave: what each has said goes up, and what the servers have for it comes down."""
         self.waves += 1
         for name, transport in self.parties:
-            said = Batch(name, COORDINATOR, b"", bytes(CHALLENGE_BYTES), transport.out())
-            up = opened(sealed(said, sign_as(name)), MOST_BYTES, verify)
-            self.relay.came(name, up.entries)
-            entries, payloads = self.relay.goes(name)
+            said = Batch(name, COORDINATOR, b"", bytes(CHALLENGE_BYTES), transport.take_sent())
+            up = open_batch(seal_batch(said, sign_as(name)), MOST_BYTES, verify)
+            self.relay.perform_batch(name, up.entries)
+            entries, payloads = self.relay.take_news(name)
             told = Batch(COORDINATOR, name, b"", bytes(CHALLENGE_BYTES), entries)
-            down = opened(sealed(told, sign_as(COORDINATOR)), MOST_BYTES, verify)
+            down = open_batch(seal_batch(told, sign_as(COORDINATOR)), MOST_BYTES, verify)
             transport.take(down.entries, payloads)
 
     def result(self, future: Future[Any]) -> Any:

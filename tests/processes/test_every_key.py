@@ -71,7 +71,7 @@ def test_every_message_is_there() -> None:
 def refusal(peer: HostilePeer, to: str, method: str, message: Any) -> SecurepsError | None:
     """What a message is refused with that is sent by a method; None if it is answered."""
     envelope = msgpack.encode(message)
-    sent = framing.head(envelope, 0) if method == framing.PUT else envelope
+    sent = framing.frame_head(envelope, 0) if method == framing.PUT else envelope
     try:
         peer.raw(to, method, [sent], envelope)
     except SecurepsError as error:

@@ -86,7 +86,7 @@ def test_whoever_asks_for_health_is_answered_beside_many_who_never_ask(besieged:
 def test_there_are_so_many_connections_and_no_more(
     shard: Besieged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "connections", lambda: 4)
+    monkeypatch.setattr(servers, "connection_limit", lambda: 4)
     with closing(Besieged("shard-0")) as small:
         here = small.honest.call("shard-0", Heartbeat("honest"))
         assert here.result(PATIENCE) == Noted()
@@ -111,10 +111,10 @@ def test_half_of_the_files_that_may_be_open_are_for_connections(
 ) -> None:
     limits = {"soft": 1024}
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limits["soft"], -1))
-    assert servers.connections() == 512
+    assert servers.connection_limit() == 512
     for soft in (1 << 20, resource.RLIM_INFINITY):
         limits["soft"] = soft
-        assert servers.connections() == servers.MOST_CONNECTIONS
+        assert servers.connection_limit() == servers.MOST_CONNECTIONS
 
 
 # --- what is compressed, or too long ----------------------------------------------
@@ -268,7 +268,7 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
 
     def flood() -> None:
         envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-        head = framing.head(envelope, BLOCK_LIMIT)
+        head = framing.frame_head(envelope, BLOCK_LIMIT)
         while not done.is_set():
             begun.append(shard.begin(framing.PUT, None))
             if len(begun) < 4 * admission.CALLS:

@@ -38,7 +38,7 @@ from secureps.store.act_lines import FILE, ActLines, read_acts
 from secureps.store.budget import BudgetLedger
 from secureps.store.keyring import _verify_roster
 from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN
-from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, sealed
+from secureps.wire.waves.batch import WAVE_DOMAIN, Batch, seal_batch
 from tests.kits.nursery import ROOT
 from tests.kits.roles_kit import (
     CA,
@@ -205,7 +205,7 @@ def wave(folder: Path) -> Signed:
 
     def hear(author: str, signer: str) -> None:
         told = Batch(author, CLIENT, b"", bytes(32), ())
-        data = sealed(told, lambda own: SIGNERS[signer].sign(WAVE_DOMAIN, own))
+        data = seal_batch(told, lambda own: SIGNERS[signer].sign(WAVE_DOMAIN, own))
         play_wave(node, data, {}, make)
 
     return Signed(frozenset({COORDINATOR}), hear)

@@ -20,7 +20,7 @@ from secureps.run import preflight as module
 from secureps.run.preflight import Departure, Finding, preflight
 from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc.servers import CoordinatorServer
-from secureps.wire.transport import running
+from secureps.wire.transport import start_future
 from tests.kits.command import typed
 from tests.kits.transport_kit import EchoServer
 from tests.run.report.test_status_tables import STATUS
@@ -37,7 +37,7 @@ class Asked(EchoServer):
     """Seconds that its machine's clock is ahead."""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
-        future = running()
+        future = start_future()
         assert isinstance(message, AskStatus), "looking changes nothing"
         future.set_result(dataclasses.replace(STATUS, shards=self.shards, finished=self.over))
         return future

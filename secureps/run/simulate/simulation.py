@@ -619,8 +619,8 @@ class Hearing:
     def locate(self, party: str, address: str) -> None:
         self._way.locate(party, address)
 
-    def belong(self, run: bytes) -> None:
-        self._way.belong(run)
+    def bind_run(self, run: bytes) -> None:
+        self._way.bind_run(run)
 
     def close(self) -> None:
         self._way.close()

@@ -53,7 +53,7 @@ from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.run import wrong_run
 from secureps.messages.submission import BlockHeader
-from secureps.wire.grpc.framing import Claim, Link, claim_of
+from secureps.wire.grpc.framing import Claim, Link, read_claim
 from secureps.wire.transport import Endpoint
 
 QUIET = 0.5
@@ -104,7 +104,7 @@ class Connections:
     def __init__(self) -> None:
         self._trust: defaultdict[str, OrderedDict[str, int]] = defaultdict(OrderedDict)
 
-    def of(self, party: str, peer: str) -> int:
+    def trust(self, party: str, peer: str) -> int:
         return self._trust[party].get(peer, 0)
 
     def note(self, party: str, peer: str, good: bool) -> None:
@@ -129,7 +129,7 @@ class Places:
         self._connections = connections
 
     @asynccontextmanager
-    async def taken(self, party: str, peer: str) -> AsyncIterator[Place]:
+    async def take(self, party: str, peer: str) -> AsyncIterator[Place]:
         """Waits for a place and holds it; `party` is authenticated, so that names are few.
 
         Raises:
@@ -142,7 +142,7 @@ class Places:
         try:
             async with limit:
                 await self._enter(party, place)
-                await self._room(party)
+                await self._wait_for_room(party)
                 try:
                     place.move()
                     place.since = place.moved
@@ -165,10 +165,10 @@ class Places:
     def oust(self, party: str, peer: str) -> bool:
         """Makes a call of another connection give way, if one must; returns whether one did."""
         return self._oust(party, self.waiting(party), peer) or self._oust(
-            party, self.held(party), peer
+            party, self.active(party), peer
         )
 
-    def held(self, party: str) -> list[Place]:
+    def active(self, party: str) -> list[Place]:
         return [place for place in self._calls[party] if place.turn.done()]
 
     def waiting(self, party: str) -> list[Place]:
@@ -178,10 +178,10 @@ class Places:
         self._calls[party].append(place)
         self._give_turns(party)
         while not place.turn.done():
-            self._oust(party, self.held(party), place.peer)
+            self._oust(party, self.active(party), place.peer)
             await asyncio.wait({place.turn}, timeout=QUIET)
 
-    async def _room(self, party: str) -> None:
+    async def _wait_for_room(self, party: str) -> None:
         """Waits for one of the places of all; another party's call gives up its own after TURN."""
         if not self._all.locked():
             await self._all.acquire()  # at once
@@ -194,7 +194,7 @@ class Places:
                     place
                     for other in self._calls
                     if other != party
-                    for place in self.held(other)
+                    for place in self.active(other)
                     if place.since <= now - TURN
                     or max(place.since, place.moved) <= now - self._silent
                 ]
@@ -207,11 +207,11 @@ class Places:
 
     def _give_turns(self, party: str) -> None:
         """Gives free places to the most trusted connection first, then to one that has few."""
-        while (waiting := self.waiting(party)) and len(held := self.held(party)) < self._each:
+        while (waiting := self.waiting(party)) and len(held := self.active(party)) < self._each:
             has = Counter(place.peer for place in held)
 
             def order(place: Place, has: Counter[str] = has) -> tuple[int, int]:
-                return -self._connections.of(party, place.peer), has[place.peer]
+                return -self._connections.trust(party, place.peer), has[place.peer]
 
             min(waiting, key=order).turn.set_result(None)
 
@@ -223,7 +223,7 @@ class Places:
         """
         here = [place for place in places if not place.ousted]
         has = Counter(place.peer for place in here)
-        trust, now = self._connections.of, asyncio.get_running_loop().time()
+        trust, now = self._connections.trust, asyncio.get_running_loop().time()
         own = trust(party, peer)
 
         def gives(place: Place) -> bool:
@@ -302,7 +302,7 @@ class Callers:
         self.refusals = Refusals()
 
     @contextmanager
-    def admitted(self, method: str, context: Any) -> Iterator[Claim]:
+    def admit(self, method: str, context: Any) -> Iterator[Claim]:
         """Judges a call before its message is taken, and counts it while it lasts.
 
         Raises:
@@ -313,9 +313,9 @@ class Callers:
             WrongRun: its party is in another run.
             Busy: too many of its party's are under way.
         """
-        with self._counted(NOBODY):
-            claim = self._known(method, context)
-        with self._counted(claim.party):
+        with self._count_refusal(NOBODY):
+            claim = self._identify(method, context)
+        with self._count_refusal(claim.party):
             if claim.run and (ours := self._run()) and claim.run != ours:
                 raise WrongRun(wrong_run(claim.party, claim.run, ours))
             peer, full = context.peer(), self._calls[claim.party] >= CALLS
@@ -329,16 +329,16 @@ class Callers:
                 self._calls[claim.party] -= 1
 
     @contextmanager
-    def _counted(self, party: str) -> Iterator[None]:
+    def _count_refusal(self, party: str) -> Iterator[None]:
         try:
             yield
         except SecurepsError as error:
             self.refusals.note(party, error)
             raise
 
-    def _known(self, method: str, context: Any) -> Claim:
-        """Reads whose call it is; raises as `admitted`."""
-        claim = claim_of(context.invocation_metadata())
+    def _identify(self, method: str, context: Any) -> Claim:
+        """Reads whose call it is; raises as `admit`."""
+        claim = read_claim(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
         if claim.format != FORMAT:  # before anything of it is judged that may mean something else
@@ -347,14 +347,14 @@ class Callers:
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         return claim
 
-    def places(self, most: int, each: int, silent: float = STALLED) -> Places:
+    def make_places(self, most: int, each: int, silent: float = STALLED) -> Places:
         """Makes places for calls; a party without room for another call loses one of these."""
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
 
 
-async def arrived(context: Any) -> bytes | None:
+async def receive(context: Any) -> bytes | None:
     """Reads the next message of a call, None at its end; Unreachable if it does not come."""
     try:
         async with asyncio.timeout(STALLED):
@@ -364,7 +364,7 @@ async def arrived(context: Any) -> bytes | None:
     return None if data is EOF else data
 
 
-async def sent(context: Any, data: bytes, place: Place | None = None) -> None:
+async def send(context: Any, data: bytes, place: Place | None = None) -> None:
     """Sends a message; Unreachable if nobody takes it."""
     try:
         async with asyncio.timeout(STALLED):
@@ -375,9 +375,9 @@ async def sent(context: Any, data: bytes, place: Place | None = None) -> None:
         place.move()
 
 
-async def request(context: Any, claim: Claim, limit: int) -> bytes:
+async def receive_request(context: Any, claim: Claim, limit: int) -> bytes:
     """Reads the one message of a call, as it was signed; Oversized beyond `limit` bytes."""
-    data = await arrived(context)
+    data = await receive(context)
     if data is None:
         raise Malformed("a call without a message")
     if len(data) > limit:
@@ -394,7 +394,7 @@ LARGE = 5 << 18
 server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
 
 
-class Gathering:
+class PayloadBuffer:
     """The bytes of a payload, in order; memory is at most twice what has come."""
 
     def __init__(self, length: int, buffers: Buffers) -> None:
@@ -458,10 +458,10 @@ class Uploads:
         """Unfinished uploads by sender and block, the last begun at the end."""
 
     @property
-    def taken(self) -> int:
+    def bytes_held(self) -> int:
         return self._held.total()
 
-    def known(self, sender: str, message: Any, answer: Any) -> Any:
+    def add_progress(self, sender: str, message: Any, answer: Any) -> Any:
         """Adds to the endpoint's answer to an AskBlock how much of the wanted block is here.
 
         The sender continues on another connection: nothing more comes on the old one.
@@ -511,14 +511,14 @@ class Uploads:
     def _share(self) -> int:
         return self._limit // SHARES
 
-    def _give(self, sender: str, count: int) -> None:
+    def _release(self, sender: str, count: int) -> None:
         self._held[sender] -= count
-        self._let_in()
+        self._give_turns()
 
     def _idle(self) -> list[Upload]:
         return [each for each in self._uploads.values() if not each.reading]
 
-    def _let_in(self) -> None:
+    def _give_turns(self) -> None:
         """Gives turns to those that wait, in their order, while there is room."""
         for upload in tuple(self._waiting):
             if not upload.current or self._fits(upload):
@@ -540,7 +540,7 @@ class Uploads:
         sender = upload.sender
         for idle in self._idle():
             own = self._held[sender] + count > self._share
-            if self.taken + count <= self._limit and not own:
+            if self.bytes_held + count <= self._limit and not own:
                 break
             if idle.have and (idle.sender == sender or not own):
                 idle._drop()
@@ -561,7 +561,7 @@ class Upload:
         self._came = -math.inf
         self._intake = intake
         self._bytes = (
-            Gathering(header.length, intake._buffers) if before is None else before.forget()
+            PayloadBuffer(header.length, intake._buffers) if before is None else before.take_bytes()
         )
         self._known = self.have - at
         """How many of the bytes that come first are here already."""
@@ -589,9 +589,9 @@ class Upload:
                 self._drop()
             if self in self._intake._waiting:
                 self._intake._waiting.remove(self)
-            self._intake._let_in()
+            self._intake._give_turns()
 
-    def turn(self) -> Future[None]:
+    def ask_turn(self) -> Future[None]:
         """Asks for a turn, for a piece that is here; returns a future that ends when it begins.
 
         No event tells that another turn has ended by silence: the caller asks again now and then.
@@ -603,7 +603,7 @@ class Upload:
             if self not in self._intake._waiting:
                 self._turn = Future()
                 self._intake._waiting.append(self)
-            self._intake._let_in()
+            self._intake._give_turns()
             return self._turn
 
     def begin_turn(self) -> None:
@@ -620,7 +620,7 @@ class Upload:
             Unreachable: the sender goes on with it elsewhere, or others needed its memory.
         """
         with self._intake._lock:
-            self._own()
+            self._demand_current()
             if not piece:
                 self._drop()
                 raise Malformed("an empty piece of payload")
@@ -633,7 +633,7 @@ class Upload:
             try:
                 self._bytes.add(news)
             except BaseException:  # no memory: what did not come takes no room
-                self._intake._give(self.sender, len(news))
+                self._intake._release(self.sender, len(news))
                 raise
 
     def hand_over(self, endpoint: Endpoint) -> Future[Any]:
@@ -645,15 +645,15 @@ class Upload:
         """
         length = self.header.length
         with self._intake._lock:
-            self._own()
+            self._demand_current()
             if self.have < length:
                 raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
             del self._intake._uploads[self.sender, self.header]
-            whole = PutBlock(self.header, self.forget().whole())
+            whole = PutBlock(self.header, self.take_bytes().whole())
 
         def give(_: object = None) -> None:
             with self._intake._lock:
-                self._intake._give(self.sender, length)
+                self._intake._release(self.sender, length)
 
         try:
             answer = endpoint.request(self.sender, whole)
@@ -664,15 +664,15 @@ class Upload:
         answer.add_done_callback(give)
         return answer
 
-    def forget(self) -> Gathering:
-        held, self._bytes = self._bytes, Gathering(self.header.length, self._intake._buffers)
+    def take_bytes(self) -> PayloadBuffer:
+        held, self._bytes = self._bytes, PayloadBuffer(self.header.length, self._intake._buffers)
         return held
 
     def _drop(self) -> None:
         del self._intake._uploads[self.sender, self.header]
-        self._intake._give(self.sender, self.have)
-        self.forget()
+        self._intake._release(self.sender, self.have)
+        self.take_bytes()
 
-    def _own(self) -> None:
+    def _demand_current(self) -> None:
         if not self.current:
             raise Unreachable("this block goes on over another connection, or begins anew")

@@ -49,7 +49,14 @@ from secureps.messages.run import COORDINATOR, split_addresses
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.framing import LANES, Lanes, Link, Metadata, Pace, Progress, Stalls
 from secureps.wire.msgpack import decode, encode
-from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
+from secureps.wire.transport import (
+    Cancel,
+    Deliver,
+    closed_error,
+    error_for_sender,
+    settle,
+    start_future,
+)
 
 TURN = 0.5
 """Seconds between two turns: calls that fail together are one failure."""
@@ -65,25 +72,25 @@ class Addresses:
         self._turned: dict[str, float] = {}
         self._clock = clock
 
-    def of(self, party: str) -> str | None:
+    def address(self, party: str) -> str | None:
         known = self._known.get(party)
         return None if known is None else known[0]
 
-    def several(self, party: str) -> bool:
+    def has_several(self, party: str) -> bool:
         return len(self._known.get(party, ())) > 1
 
     def set(self, party: str, address: str) -> bool:
         """Sets an address; returns whether it differs from the one before."""
-        other = self.of(party) != address
+        other = self.address(party) != address
         if other:
             self._known[party] = deque([address])
         return other
 
-    def failed(self, party: str, error: SecurepsError) -> bool:
+    def note_failure(self, party: str, error: SecurepsError) -> bool:
         """Takes a failed call; returns whether another address is dialled from now on."""
         now = self._clock()
         soon = now - self._turned.get(party, -TURN) < TURN
-        if not isinstance(error, Unreachable) or not self.several(party) or soon:
+        if not isinstance(error, Unreachable) or not self.has_several(party) or soon:
             return False
         self._turned[party] = now
         self._known[party].rotate(-1)
@@ -125,7 +132,7 @@ class Liveness:
         try:
             self._call = ask.future(b"", timeout=NOBODY_SECONDS)
         except BaseException:
-            _keep(channel)
+            _leak(channel)
             raise
         self._channel = channel
         return ""
@@ -136,7 +143,7 @@ class Liveness:
             channel.close()
 
 
-def _keep(channel: grpc.Channel) -> None:
+def _leak(channel: grpc.Channel) -> None:
     """Leaks a channel whose call found no thread: closing it would wait for that call."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
@@ -157,18 +164,18 @@ class Tells:
 
     Args:
         begin: begins a call to a server with these bytes: a gRPC future, or an exception.
-        failed: the SecurepsError behind an exception of a call, or a limit that the process met.
+        to_error: the SecurepsError behind an exception of a call, or a limit that the process met.
         settle: ends a message's future with its answer, or with such an error.
     """
 
     def __init__(
         self,
         begin: Callable[[str, bytes], Any],
-        failed: Callable[[Exception, str], Exception],
+        to_error: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._begin, self._failed, self._settle = begin, failed, settle
+        self._begin, self._to_error, self._settle = begin, to_error, settle
         self._lock = threading.Lock()
         self._waiting: defaultdict[_Turns, deque[_Tell]] = defaultdict(deque)
         self._clock = clock
@@ -189,8 +196,8 @@ class Tells:
         try:
             self._thread.submit(self._next, turns)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
-            failed = self._failed(error, to) if name_limit(error) else closed()
-            while sent := self._taken(turns):
+            failed = self._to_error(error, to) if name_limit(error) else closed_error()
+            while sent := self._take_next(turns):
                 self._answer(sent, [failed] * len(sent))
 
     def longest(self) -> tuple[str, float]:
@@ -207,19 +214,19 @@ class Tells:
     def _next(self, turns: _Turns) -> None:
         """Begins the next call; the messages after it wait for its end."""
         to, _ = turns
-        while sent := self._taken(turns):
+        while sent := self._take_next(turns):
             try:
                 call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-                call.add_done_callback(partial(self._ended, turns, sent))
+                call.add_done_callback(partial(self._finish, turns, sent))
                 return
             except Exception as error:
-                self._answer(sent, [self._failed(error, to)] * len(sent))
+                self._answer(sent, [self._to_error(error, to)] * len(sent))
 
-    def _taken(self, turns: _Turns) -> list[_Tell]:
+    def _take_next(self, turns: _Turns) -> list[_Tell]:
         """Takes the messages of the next call; none if no message waits."""
         with self._lock:
             waiting, taken = self._waiting[turns], list[_Tell]()
-            while waiting and (not taken or _together([*taken, waiting[0]])):
+            while waiting and (not taken or _fit_together([*taken, waiting[0]])):
                 taken.append(waiting.popleft())
             if taken:
                 self._busy[turns] = self._clock()
@@ -227,11 +234,11 @@ class Tells:
                 del self._busy[turns], self._waiting[turns]
             return taken
 
-    def _ended(self, turns: _Turns, sent: list[_Tell], call: Any) -> None:
+    def _finish(self, turns: _Turns, sent: list[_Tell], call: Any) -> None:
         try:
-            answers = framing.replies(call.result(), len(sent), turns[0])
+            answers = framing.read_replies(call.result(), len(sent), turns[0])
         except Exception as error:
-            answers = [self._failed(error, turns[0])] * len(sent)
+            answers = [self._to_error(error, turns[0])] * len(sent)
         self._next(turns)
         self._answer(sent, answers)
 
@@ -240,9 +247,9 @@ class Tells:
             self._settle(each.future, answer)
 
 
-def _together(tells: Sequence[_Tell]) -> bool:
+def _fit_together(tells: Sequence[_Tell]) -> bool:
     envelopes = [each.envelope for each in tells]
-    return framing.joins(envelopes) and not any(each.alone for each in tells)
+    return framing.has_room(envelopes) and not any(each.alone for each in tells)
 
 
 PAYLOAD_LIMIT = 1 << 30
@@ -299,11 +306,11 @@ class GrpcTransport:
         """Channels that were replaced; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
-        self._tells = Tells(self._tell, self._failed, self._settle)
+        self._tells = Tells(self._tell, self._to_error, self._settle)
         self._liveness = Liveness()
         self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
         self._buffers = Buffers(KEPT)
-        self._halves: dict[tuple[str, bytes], framing.Collected] = {}
+        self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
         """Payloads of which a part came, at most LANES, for the next request of them."""
         self._met: set[str] = set()
         """Servers that answered before: an impostor at their address is expected to go away."""
@@ -313,7 +320,7 @@ class GrpcTransport:
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        future = running()
+        future = start_future()
         with self._lock:
             self._pending.add(future)
         try:
@@ -325,14 +332,14 @@ class GrpcTransport:
             else:
                 self._tells.add(to, message, envelope, future)
         except Exception as error:
-            self._settle(future, self._failed(error, to))
+            self._settle(future, self._to_error(error, to))
         return future
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         def ended(error: SecurepsError) -> None:
-            self._turn(COORDINATOR, error)
+            self._dial_next(COORDINATOR, error)
             lost(error)
 
         watch = _Watch(deliver, ended, lambda: self._subscribe(message))
@@ -341,13 +348,13 @@ class GrpcTransport:
                 return lambda: None
             self._watches = {known for known in self._watches if known.thread.is_alive()} | {watch}
             watch.thread.start()
-            beats = self._beats and self._addresses.several(COORDINATOR)
+            beats = self._beats and self._addresses.has_several(COORDINATOR)
         if beats:
             threading.Thread(target=self._beat, args=(watch,), name="beat", daemon=True).start()
         return watch.cancel
 
     def _beat(self, watch: _Watch) -> None:
-        """Calls the coordinator while it is watched; if it does not answer, `_turn` ends the watch.
+        """Calls the coordinator while it is watched; if it does not answer, `_dial_next` ends it.
 
         A coordinator that hangs keeps its connections: gRPC's own threads answer pings.
         """
@@ -363,7 +370,7 @@ class GrpcTransport:
         if channel is not None:
             channel.close()
 
-    def belong(self, run: bytes) -> None:
+    def bind_run(self, run: bytes) -> None:
         self._run = run
 
     def stalled(self) -> str:
@@ -374,7 +381,7 @@ class GrpcTransport:
         """
         to, seconds = self._tells.longest()
         if seconds > self._timeout + OVERDUE:
-            return f"a call to {self._at(to)} has not ended for {seconds:.0f} s"
+            return f"a call to {self._name_server(to)} has not ended for {seconds:.0f} s"
         return self._liveness.stalled()
 
     def close(self) -> None:
@@ -388,7 +395,7 @@ class GrpcTransport:
         for watch in watches:
             watch.cancel()
         for future in pending:
-            self._settle(future, closed())
+            self._settle(future, closed_error())
         self._lanes.close()
         self._stalls.close()
         for channel in channels:
@@ -403,8 +410,8 @@ class GrpcTransport:
     def _channel(self, to: str) -> grpc.Channel:
         with self._lock:
             if self._closed:
-                raise closed()
-            address = self._addresses.of(to)
+                raise closed_error()
+            address = self._addresses.address(to)
             if address is None:
                 raise Unreachable(f"nobody has told where {to} is")
             identity = self._link.identity()
@@ -413,16 +420,16 @@ class GrpcTransport:
                 return channel
             if channel is not None:
                 self._retired.append(channel)
-            several = self._addresses.several(to)
+            several = self._addresses.has_several(to)
             options = framing.FOLLOWING_OPTIONS if several else framing.CLIENT_OPTIONS
             channel = self._link.channel(to, address, options)
             self._channels[to] = (identity, channel)
             return channel
 
-    def _turn(self, to: str, error: SecurepsError) -> None:
+    def _dial_next(self, to: str, error: SecurepsError) -> None:
         """Dials another address of a server from now on, if it has several and this one failed."""
         with self._lock:
-            if not self._addresses.failed(to, error):
+            if not self._addresses.note_failure(to, error):
                 return
             if to in self._channels:
                 self._retired.append(self._channels.pop(to)[1])
@@ -436,15 +443,15 @@ class GrpcTransport:
     def _submit(self, work: Callable[..., Any], future: Future[Any], to: str, *rest: Any) -> None:
         def run() -> None:
             try:
-                with self._lanes.taken():
+                with self._lanes.take():
                     result = work(to, *rest)
             except Exception as error:
-                result = self._failed(error, to)
+                result = self._to_error(error, to)
             self._settle(future, result)
 
         with self._lock:
             if self._closed:
-                raise closed()
+                raise closed_error()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._threads.submit(run)
@@ -454,13 +461,13 @@ class GrpcTransport:
         call: Any = self._channel(to).unary_unary(method)
         metadata = self._metadata(to, method, data)
         with self._lock:
-            several = self._addresses.several(to)
+            several = self._addresses.has_several(to)
         timeout = min(self._timeout, ELSEWHERE) if several else self._timeout
         begun = call.future(data, timeout=timeout, metadata=metadata)
-        begun.add_done_callback(lambda ended: self._meet(to, ended))
+        begun.add_done_callback(lambda ended: self._note_met(to, ended))
         return begun
 
-    def _meet(self, to: str, ended: Any) -> None:
+    def _note_met(self, to: str, ended: Any) -> None:
         if framing.is_answered(ended):
             self._met.add(to)
 
@@ -480,8 +487,8 @@ class GrpcTransport:
                 self._taking.add(to)
             except Exception as error:
                 self._taking.discard(to)
-                self._pace.broke()
-                if not _broke(self._failed(error, to)):
+                self._pace.shorten()
+                if not _is_resumable(self._to_error(error, to)):
                     raise
                 reply = self._ask(to, message)
                 if reply.have is not None and reply.have <= offset:
@@ -503,30 +510,30 @@ class GrpcTransport:
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:
-            yield framing.head(envelope, len(message.payload) - offset)
+            yield framing.frame_head(envelope, len(message.payload) - offset)
             for piece in framing.pieces(memoryview(message.payload)[offset:], self._pace):
                 yield piece
                 for each in moved:
                     each()
 
         call = method.future(counted(), metadata=metadata)
-        with self._watched(call, to) as progress:
-            moved.append(progress.moved)
+        with self._watch_progress(call, to) as progress:
+            moved.append(progress.note_movement)
             return decode(call.result())
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
         """Fetches a payload; after a break it continues from the byte that is here."""
         name = (to, encode(message))
         with self._lock:
-            here = self._halves.pop(name, None) or framing.Collected()
+            here = self._halves.pop(name, None) or framing.PartialPayload()
         while True:
             before = here.have
             try:
                 return self._get_from(to, message, here)
             except Exception as error:
-                failed = self._failed(error, to)
+                failed = self._to_error(error, to)
                 later = isinstance(failed, Busy)
-                if not later and not _broke(failed):
+                if not later and not _is_resumable(failed):
                     raise
                 if later or here.have <= before:
                     with self._lock:
@@ -535,13 +542,13 @@ class GrpcTransport:
                             del self._halves[next(iter(self._halves))]
                     raise
 
-    def _get_from(self, to: str, message: GetBlock | GetSum, here: framing.Collected) -> Any:
+    def _get_from(self, to: str, message: GetBlock | GetSum, here: framing.PartialPayload) -> Any:
         offset = here.have
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.GET, envelope)
         method: Any = self._channel(to).unary_stream(framing.GET)
         stream = method(envelope, metadata=metadata)
-        with self._watched(stream, to) as progress:
+        with self._watch_progress(stream, to) as progress:
             answer, rest, begin = framing.open_frame(next(stream, b""))
             reply, length = decode(answer), offset + rest
             if not isinstance(reply, Payload):
@@ -551,27 +558,29 @@ class GrpcTransport:
             here.begin(reply.digest, length, self._buffers)
             if here.have != offset:
                 raise Unreachable(f"{to} has another payload now")
-            progress.moved()
+            progress.note_movement()
             if begin:
                 here.add(begin)
             for piece in stream:
                 here.add(piece)
-                progress.moved()
+                progress.note_movement()
             return dataclasses.replace(reply, payload=here.whole())
 
     @contextmanager
-    def _watched(self, call: Any, to: str) -> Iterator[Progress]:
+    def _watch_progress(self, call: Any, to: str) -> Iterator[Progress]:
         """Cancels a payload's call when nothing moves, and at the end of the `with`."""
         try:
-            with Progress(self._stalls, call.cancel, self._lanes.saw) as progress:
+            with Progress(self._stalls, call.cancel, self._lanes.note_wait) as progress:
                 try:
                     yield progress
                 except (grpc.RpcError, grpc.FutureCancelledError):
                     if progress.over:
-                        raise Unreachable(f"{self._at(to)} moved nothing in time") from None
+                        raise Unreachable(
+                            f"{self._name_server(to)} moved nothing in time"
+                        ) from None
                     raise
-                progress.moved()
-                self._lanes.done(progress.longest)
+                progress.note_movement()
+                self._lanes.note_finished(progress.longest)
         finally:
             call.cancel()
 
@@ -581,7 +590,7 @@ class GrpcTransport:
         call: Any = self._channel(COORDINATOR).unary_stream(framing.WATCH)
         return call(envelope, metadata=metadata)
 
-    def _failed(self, error: Exception, to: str) -> Exception:
+    def _to_error(self, error: Exception, to: str) -> Exception:
         """The SecurepsError behind an error of a call; a limit, or a bug of ours, comes back as is.
 
         Either ends the process. After a limit gRPC may be left without a thread of its own, and
@@ -590,16 +599,16 @@ class GrpcTransport:
         if name_limit(error):
             return error
         if isinstance(error, grpc.RpcError):
-            failed = framing.error_of(error, self._at(to), to in self._met)
-            self._turn(to, failed)
+            failed = framing.read_error(error, self._name_server(to), to in self._met)
+            self._dial_next(to, failed)
             return failed
         if isinstance(error, ValueError | grpc.FutureCancelledError):
             # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
         return error
 
-    def _at(self, to: str) -> str:
-        address = self._addresses.of(to)
+    def _name_server(self, to: str) -> str:
+        address = self._addresses.address(to)
         return to if address is None else f"{to} at {address}"
 
     def _settle(self, future: Future[Any], result: Any) -> None:
@@ -610,7 +619,7 @@ class GrpcTransport:
             settle(future, result)
 
 
-def _broke(error: Exception) -> bool:
+def _is_resumable(error: Exception) -> bool:
     """Whether the call may continue over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
@@ -644,12 +653,12 @@ class _Watch:
             self.thread.join()
 
     def _run(self) -> None:
-        error = self._watched()
+        error = self._deliver_all()
         if not self.over.is_set():
             self.over.set()
             self._lost(error)
 
-    def _watched(self) -> SecurepsError:
+    def _deliver_all(self) -> SecurepsError:
         """Delivers all orders of a stream; returns the error that ended it."""
         try:
             call = self._subscribe()
@@ -660,17 +669,17 @@ class _Watch:
             for data in call:
                 if self.over.is_set():
                     break
-                for order in framing.unbundled(data):
+                for order in framing.unbundle(data):
                     self._deliver(decode(order))
             error: SecurepsError = Unreachable("the coordinator ended the stream")
         except grpc.RpcError as failure:
-            error = framing.error_of(failure, COORDINATOR)
+            error = framing.read_error(failure, COORDINATOR)
         except ValueError:
             error = Unreachable("the connection to the coordinator was closed")
         except Exception as failure:
             if name_limit(failure):
-                raise  # as in `_failed`: it ends the process
-            error = told(failure)
+                raise  # as in `_to_error`: it ends the process
+            error = error_for_sender(failure)
         if self._call is not None:
             self._call.cancel()
         return error

@@ -148,7 +148,7 @@ def sign_request(
     )
 
 
-def claim_of(metadata: Iterable[Any] | None) -> Claim:
+def read_claim(metadata: Iterable[Any] | None) -> Claim:
     """Reads the claim in a request's metadata; Unsigned if it names nobody, else Malformed."""
     found: dict[str, Any] = dict(metadata or ())
     party, to = found.get(_PARTY), found.get(_TO)
@@ -211,7 +211,7 @@ class Pace:
             length = next_length(length, self._clock() - began)
         self._length = length
 
-    def broke(self) -> None:
+    def shorten(self) -> None:
         self._length = SHORTEST
 
 
@@ -222,7 +222,7 @@ class Paces:
         self._known: OrderedDict[str, Pace] = OrderedDict()
 
     @contextmanager
-    def of(self, peer: str) -> Iterator[Pace]:
+    def pace_of(self, peer: str) -> Iterator[Pace]:
         """Yields a connection's pace for one payload; an error in the `with` counts as a break."""
         pace = self._known.setdefault(peer, Pace())
         self._known.move_to_end(peer)
@@ -231,7 +231,7 @@ class Paces:
         try:
             yield pace
         except BaseException:
-            pace.broke()
+            pace.shorten()
             raise
 
 
@@ -249,7 +249,7 @@ class Lanes:
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def take(self) -> Iterator[None]:
         """Waits for a lane and holds it; `close` ends the wait."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._taken < self.open)
@@ -261,13 +261,13 @@ class Lanes:
                 self._taken -= 1
                 self._changed.notify()  # one lane is free, for one of those that wait
 
-    def saw(self, seconds: float) -> None:
+    def note_wait(self, seconds: float) -> None:
         """Closes a lane if a payload waited this long for its next piece, and it was long."""
         if seconds > SLOW:
             with self._changed:
                 self.open = max(1, self.open - 1)
 
-    def done(self, longest: float) -> None:
+    def note_finished(self, longest: float) -> None:
         """Opens a lane after a payload whose longest wait was short."""
         if longest < FAST:
             with self._changed:
@@ -304,7 +304,7 @@ class Stalls:
             if self._rests:
                 self._changed.notify()
 
-    def over(self, progress: Progress) -> None:
+    def forget(self, progress: Progress) -> None:
         with self._changed:
             self._watched.discard(progress)
 
@@ -313,7 +313,7 @@ class Stalls:
             self._closed = True
             self._changed.notify()
 
-    def late(self) -> tuple[list[Progress], float | None]:
+    def find_stalled(self) -> tuple[list[Progress], float | None]:
         """Returns the stalled payloads, and the seconds until another may stall, or None."""
         with self._changed:
             now = self.clock()
@@ -324,7 +324,7 @@ class Stalls:
 
     def _run(self) -> None:
         while not self._closed:
-            late, seconds = self.late()
+            late, seconds = self.find_stalled()
             for each in late:
                 each.stall()
             with self._changed:
@@ -353,9 +353,9 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stalls.over(self)
+        self._stalls.forget(self)
 
-    def moved(self) -> None:
+    def note_movement(self) -> None:
         now = self._stalls.clock()
         seconds, self.last = now - self.last, now
         self.longest = max(self.longest, seconds)
@@ -374,7 +374,7 @@ SHARD_TELL = f"/{SHARD_SERVICE}/Tell"
 PUT = f"/{SHARD_SERVICE}/Put"
 GET = f"/{SHARD_SERVICE}/Get"
 
-NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
+OWN_METHOD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
 ALONE = (Join, AskRun, AskStatus, Follow)
 """Requests that are in no bundle: their answers may be long."""
@@ -469,7 +469,7 @@ SERVER_OPTIONS = (
 # --- bundles ----------------------------------------------------------------------
 
 
-def joins(envelopes: Sequence[bytes]) -> bool:
+def has_room(envelopes: Sequence[bytes]) -> bool:
     """Whether another envelope may join these in one call."""
     return len(envelopes) < BUNDLED and sum(map(len, envelopes)) < BUNDLE_LENGTH
 
@@ -481,7 +481,7 @@ def bundle(envelopes: Sequence[bytes]) -> bytes:
     return _BUNDLE + b"".join(_LENGTH.pack(len(each)) + each for each in envelopes)
 
 
-def unbundled(data: bytes) -> list[bytes]:
+def unbundle(data: bytes) -> list[bytes]:
     """The envelopes of a message; Malformed if `bundle` makes no such bytes."""
     if not data.startswith(_BUNDLE):
         return [data]
@@ -499,7 +499,7 @@ def unbundled(data: bytes) -> list[bytes]:
 # --- frames -----------------------------------------------------------------------
 
 
-def head(envelope: bytes, length: int) -> bytes:
+def frame_head(envelope: bytes, length: int) -> bytes:
     """The beginning of a frame whose payload has this length."""
     return _PREFIX.pack(len(envelope), length) + envelope
 
@@ -513,7 +513,7 @@ def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes
         yield bytes(piece)
 
 
-def part(reply: Payload, request: GetBlock | GetSum) -> memoryview:
+def cut_payload(reply: Payload, request: GetBlock | GetSum) -> memoryview:
     """The part of a payload that a request asks for; Malformed if it begins beyond the end."""
     if not 0 <= request.offset <= len(reply.payload):
         raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
@@ -536,7 +536,7 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
     return first[_PREFIX.size : end], length, memoryview(first)[end:]
 
 
-def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
+def read_put(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
     """Reads the first piece of a Put: the signed PutBlock, and the length of the rest."""
     envelope, length, begin = open_frame(first)
     message = decode(claim.envelope(envelope))
@@ -547,7 +547,7 @@ def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
     return message, length
 
 
-class Collected:
+class PartialPayload:
     """The received part of a payload; it may come over several connections."""
 
     def __init__(self) -> None:
@@ -581,10 +581,10 @@ class Collected:
 # --- errors -----------------------------------------------------------------------
 
 
-def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
-    """Makes (status, details, trailing metadata) of an error, for `error_of`."""
+def encode_error(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
+    """Makes (status, details, trailing metadata) of an error, for `read_error`."""
     status = grpc.StatusCode[type(error).status]
-    return status, type(error).__name__, ((_REFUSAL, refusal(error)),)
+    return status, type(error).__name__, ((_REFUSAL, encode_refusal(error)),)
 
 
 def _text(error: SecurepsError) -> str:
@@ -592,7 +592,7 @@ def _text(error: SecurepsError) -> str:
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
 
 
-def refusal(error: SecurepsError) -> bytes:
+def encode_refusal(error: SecurepsError) -> bytes:
     """Encodes an error as a Refusal."""
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
@@ -610,14 +610,14 @@ def is_answered(call: Any) -> bool:
     return refused or call.code() is grpc.StatusCode.OK
 
 
-def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
+def read_error(call: Any, to: str, met: bool = False) -> SecurepsError:
     """Makes a SecurepsError of a failed call; `to` names the server in words.
 
     A server that has been `met` is waited for, because an impostor in its place goes away again.
     """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):
-            return _told_by(value, to)
+            return _read_refusal(value, to)
     code = call.code()
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         if "larger than max" in (call.details() or ""):  # gRPC's own limit, not ours
@@ -635,16 +635,16 @@ def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
 
-def replies(data: bytes, count: int, to: str) -> list[Any]:
+def read_replies(data: bytes, count: int, to: str) -> list[Any]:
     """Decodes the answers to so many envelopes: messages, and SecurepsErrors; else Malformed."""
-    found = unbundled(data)
+    found = unbundle(data)
     if len(found) != count:
         raise Malformed(f"{to} gave {len(found)} answers to {count} messages")
     answers = [decode(each) for each in found]
-    return [error_in(each) if isinstance(each, Refusal) else each for each in answers]
+    return [decode_refusal(each) if isinstance(each, Refusal) else each for each in answers]
 
 
-def _told_by(data: bytes, to: str) -> SecurepsError:
+def _read_refusal(data: bytes, to: str) -> SecurepsError:
     try:
         told = decode(data)
     except SecurepsError:
@@ -654,10 +654,10 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
             f"{to} answered with an error that cannot be read: all parties of a run need one "
             "version of secureps"
         )
-    return error_in(told)
+    return decode_refusal(told)
 
 
-def error_in(refusal: Refusal) -> SecurepsError:
+def decode_refusal(refusal: Refusal) -> SecurepsError:
     """Makes the error that a Refusal names."""
     wait = refusal.retry_after
     if wait is not None:  # whoever answers for the server has nobody wait for ever
@@ -754,10 +754,10 @@ class Tls:
 
     def check(self, party: str, context: Any) -> None:
         known = context.auth_context()
-        version = _first(known, "ssl_tls_version")
+        version = _read_single(known, "ssl_tls_version")
         if version != "TLSv1.3":
             raise Unsigned(f"this connection speaks {version or 'no TLS'}, and not TLS 1.3")
-        name = _first(known, "x509_common_name")
+        name = _read_single(known, "x509_common_name")
         if name != party:
             raise Unsigned(f"the connection is {name[:80]}'s, and the request {party}'s")
 
@@ -766,7 +766,7 @@ def _configuration(own: Credentials) -> Any:
     return grpc.ssl_server_certificate_configuration([(own.key, own.certificate)], own.authority)
 
 
-def _first(known: Any, key: str) -> str:
+def _read_single(known: Any, key: str) -> str:
     found = list(known.get(key, ()))
     return found[0].decode(errors="replace") if len(found) == 1 else ""
 

@@ -62,13 +62,13 @@ from secureps.wire.grpc.admission import (
     Place,
     Upload,
     Uploads,
-    arrived,
-    request,
-    sent,
+    receive,
+    receive_request,
+    send,
 )
 from secureps.wire.grpc.framing import Link, Paces
 from secureps.wire.msgpack import decode, encode
-from secureps.wire.transport import Endpoint, told
+from secureps.wire.transport import Endpoint, error_for_sender
 
 WATCH_QUEUE = 1024
 """Orders that may wait for one watcher before its stream is ended."""
@@ -109,7 +109,7 @@ class Server(ABC):
         self._endpoint = endpoint
         self._listen = listen
         self._callers = Callers(link, name, lambda: endpoint.run, authenticate)
-        self._telling = self._callers.places(TELLING, TELLING_EACH)
+        self._telling = self._callers.make_places(TELLING, TELLING_EACH)
         self._health = Health(self.SERVICE)
         self._watchers: set[asyncio.Queue[Any]] = set()
         self._started: Future[int] = Future()
@@ -153,11 +153,11 @@ class Server(ABC):
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        most = ("grpc.max_allowed_incoming_connections", connections())
+        most = ("grpc.max_allowed_incoming_connections", connection_limit())
         server = grpc.aio.server(options=(*framing.SERVER_OPTIONS, most))
         # All as streams, whatever the dialling side calls them: gRPC would take in the message of
         # a unary call before it shows who sends it.
-        tell: Any = grpc.stream_unary_rpc_method_handler(_refusing(self._tell))
+        tell: Any = grpc.stream_unary_rpc_method_handler(_make_method(self._tell))
         handlers = {"Tell": tell, **self._handlers()}
         server.add_generic_rpc_handlers(
             (
@@ -172,7 +172,7 @@ class Server(ABC):
             await self._stop.wait()
             self._health.end()
             for queue in tuple(self._watchers):  # all else has the grace, and ends with it
-                _push(queue, _stopping())
+                _push(queue, _stopping_error())
         finally:
             await server.stop(self._grace)
             # gRPC's own tasks see their calls end a little later. What is left of them when
@@ -186,10 +186,10 @@ class Server(ABC):
         """The service's methods but `Tell`."""
 
     async def _tell(self, context: Any) -> bytes:
-        with self._callers.admitted(self.TELL, context) as claim:
-            async with self._telling.taken(claim.party, context.peer()):
-                data = await request(context, claim, framing.REQUEST_LIMIT)
-                envelopes = framing.unbundled(data)
+        with self._callers.admit(self.TELL, context) as claim:
+            async with self._telling.take(claim.party, context.peer()):
+                data = await receive_request(context, claim, framing.REQUEST_LIMIT)
+                envelopes = framing.unbundle(data)
                 several = len(envelopes) > 1
                 asked = [self._ask(claim.party, each, several) for each in envelopes]
             replies = [await self._reply(claim.party, *each) for each in asked]
@@ -198,7 +198,7 @@ class Server(ABC):
                 self._callers.refusals.note(claim.party, reply)
         if several:  # each succeeds or fails alone
             return framing.bundle(
-                [framing.refusal(r) if isinstance(r, SecurepsError) else r for r in replies]
+                [framing.encode_refusal(r) if isinstance(r, SecurepsError) else r for r in replies]
             )
         if isinstance(replies[0], SecurepsError):
             raise replies[0]
@@ -211,13 +211,13 @@ class Server(ABC):
         message = None
         try:
             message = decode(envelope)
-            if isinstance(message, framing.NOT_TOLD):
+            if isinstance(message, framing.OWN_METHOD):
                 raise Malformed(f"{type(message).__name__} has a method of its own")
             if several and isinstance(message, framing.ALONE):
                 raise Malformed(f"{type(message).__name__} goes in no bundle")
             return message, self._endpoint.request(party, message)
         except Exception as error:
-            return message, told(error)
+            return message, error_for_sender(error)
 
     async def _reply(
         self, party: str, message: Any, asked: Future[Any] | SecurepsError
@@ -225,11 +225,11 @@ class Server(ABC):
         if isinstance(asked, SecurepsError):
             return asked
         try:
-            return encode(self._answered(party, message, await _answer(asked)))
+            return encode(self._complete_answer(party, message, await _answer(asked)))
         except Exception as error:
-            return told(error)
+            return error_for_sender(error)
 
-    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+    def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         return answer
 
 
@@ -253,12 +253,12 @@ class CoordinatorServer(Server):
         """Orders and their bytes, by the order's id, which is its own while it is kept."""
         self._newest_bytes = 0
 
-    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+    def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         """Adds this machine's clock: with a wrong one no certificate is valid."""
         return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
-        return {"Watch": grpc.stream_stream_rpc_method_handler(_refusing(self._watch))}
+        return {"Watch": grpc.stream_stream_rpc_method_handler(_make_method(self._watch))}
 
     async def _watch(self, context: Any) -> None:
         queue: asyncio.Queue[Any] = asyncio.Queue(WATCH_QUEUE)
@@ -268,18 +268,18 @@ class CoordinatorServer(Server):
             with suppress(RuntimeError):  # the server has stopped
                 loop.call_soon_threadsafe(_push, queue, order)
 
-        with self._callers.admitted(framing.WATCH, context) as claim:
-            async with self._telling.taken(claim.party, context.peer()):
-                message = decode(await request(context, claim, framing.REQUEST_LIMIT))
+        with self._callers.admit(framing.WATCH, context) as claim:
+            async with self._telling.take(claim.party, context.peer()):
+                message = decode(await receive_request(context, claim, framing.REQUEST_LIMIT))
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
             if self._stop is not None and self._stop.is_set():
-                raise _stopping()  # nobody would end this stream
+                raise _stopping_error()  # nobody would end this stream
             cancel = self._endpoint.subscribe(claim.party, message, deliver)
             self._watchers.add(queue)
             try:
                 while True:
-                    await sent(context, await self._orders(queue))
+                    await send(context, await self._orders(queue))
             finally:
                 self._watchers.discard(queue)
                 cancel()
@@ -287,14 +287,14 @@ class CoordinatorServer(Server):
     async def _orders(self, queue: asyncio.Queue[Any]) -> bytes:
         """Waits for orders, and bundles all that are there; raises the error that ends it."""
         taken: list[bytes] = []
-        while not taken or (not queue.empty() and framing.joins(taken)):
+        while not taken or (not queue.empty() and framing.has_room(taken)):
             order = await queue.get()
             if isinstance(order, SecurepsError):  # `_push` has dropped all others
                 raise order
-            taken.append(self._encoded(order))
+            taken.append(self._encode_order(order))
         return framing.bundle(taken)
 
-    def _encoded(self, order: Any) -> bytes:
+    def _encode_order(self, order: Any) -> bytes:
         if (known := self._newest.get(id(order))) is not None:
             return known[1]
         data = encode(order)
@@ -315,7 +315,7 @@ class StandbyServer(CoordinatorServer):
     def __init__(
         self, link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
     ) -> None:
-        super().__init__(link, endpoint, listen, partial(_elsewhere, authenticate))
+        super().__init__(link, endpoint, listen, partial(_authenticate_at_standby, authenticate))
 
     def refused(self) -> tuple[RefusedRequests, ...]:
         """Nothing: it refuses everybody who looks for the coordinator, and journals none."""
@@ -347,50 +347,50 @@ class ShardServer(Server):
         super().__init__(link, name, endpoint, listen, authenticate)
         self._intake = Uploads(in_flight_bytes, max_block_bytes)
         self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
-        self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH, SILENT)
-        self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH, SILENT)
+        self._uploads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
+        self._downloads = self._callers.make_places(TRANSFERS, TRANSFERS_EACH, SILENT)
         self._paces = Paces()
 
     @property
     def bytes_in_flight(self) -> int:
-        return self._intake.taken + self._passed_on.taken
+        return self._intake.bytes_held + self._passed_on.bytes_held
 
     def _handlers(self) -> Mapping[str, Any]:
         return {
-            "Put": grpc.stream_unary_rpc_method_handler(_refusing(self._put)),
-            "Get": grpc.stream_stream_rpc_method_handler(_refusing(self._get)),
+            "Put": grpc.stream_unary_rpc_method_handler(_make_method(self._put)),
+            "Get": grpc.stream_stream_rpc_method_handler(_make_method(self._get)),
         }
 
-    def _answered(self, party: str, message: Any, answer: Any) -> Any:
+    def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
         if not isinstance(message, AskBlock):
             return answer
-        return self._uploads_of(party, message.header).known(party, message, answer)
+        return self._uploads_of(party, message.header).add_progress(party, message, answer)
 
     def _uploads_of(self, party: str, header: BlockHeader) -> Uploads:
         return self._intake if header.author == party else self._passed_on
 
     async def _put(self, context: Any) -> bytes:
-        with self._callers.admitted(framing.PUT, context) as claim:
-            async with self._telling.taken(claim.party, context.peer()):
-                message, length = framing.announced(claim, await arrived(context) or b"")
+        with self._callers.admit(framing.PUT, context) as claim:
+            async with self._telling.take(claim.party, context.peer()):
+                message, length = framing.read_put(claim, await receive(context) or b"")
             # Anybody can announce a block. It takes no place and no memory before the machine has
             # judged who sends it, its signature, its length, and whether it is wanted here.
             wanted = await _answer(self._endpoint.request(claim.party, AskBlock(message.header)))
             if wanted.have is None:
                 return encode(wanted)
-            async with self._uploads.taken(claim.party, context.peer()) as place:
+            async with self._uploads.take(claim.party, context.peer()) as place:
                 intake = self._uploads_of(claim.party, message.header)
                 upload = intake.begin(claim.party, message, length)
                 if isinstance(upload, Stored):
                     return encode(upload)
-                stored = await self._take_in(context, upload, place)
+                stored = await self._receive_upload(context, upload, place)
             return encode(await _answer(stored))
 
-    async def _take_in(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
+    async def _receive_upload(self, context: Any, upload: Upload, place: Place) -> Future[Any]:
         """Reads an upload piece by piece, in its turns; returns the endpoint's answer."""
         with upload:
-            while (piece := await arrived(context)) is not None:
-                while not (turn := upload.turn()).done():
+            while (piece := await receive(context)) is not None:
+                while not (turn := upload.ask_turn()).done():
                     place.pause()
                     await asyncio.wait({asyncio.wrap_future(turn)}, timeout=QUIET)
                 upload.add(piece)
@@ -399,25 +399,27 @@ class ShardServer(Server):
             return upload.hand_over(self._endpoint)
 
     async def _get(self, context: Any) -> None:
-        with self._callers.admitted(framing.GET, context) as claim:
-            async with self._telling.taken(claim.party, context.peer()):
-                message = decode(await request(context, claim, framing.HEADER_LIMIT))
+        with self._callers.admit(framing.GET, context) as claim:
+            async with self._telling.take(claim.party, context.peer()):
+                message = decode(await receive_request(context, claim, framing.HEADER_LIMIT))
             if not isinstance(message, GetBlock | GetSum):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
-            async with self._downloads.taken(claim.party, context.peer()) as place:
+            async with self._downloads.take(claim.party, context.peer()) as place:
                 place.pause()
                 reply = await _answer(self._endpoint.request(claim.party, message))
                 place.move()
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
-                rest = framing.part(reply, message)
-                head = framing.head(encode(reply), len(rest))
-                with self._paces.of(context.peer()) as pace:
+                rest = framing.cut_payload(reply, message)
+                head = framing.frame_head(encode(reply), len(rest))
+                with self._paces.pace_of(context.peer()) as pace:
                     for piece in framing.pieces(rest, pace, head):
-                        await sent(context, piece, place)
+                        await send(context, piece, place)
 
 
-def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature: bytes) -> None:
+def _authenticate_at_standby(
+    authenticate: Authenticate, party: str, request: bytes, signature: bytes
+) -> None:
     """Authenticates as before, but a standby does not know who has joined the roster since."""
     try:
         authenticate(party, request, signature)
@@ -427,7 +429,7 @@ def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature
         ) from None
 
 
-def connections() -> int:
+def connection_limit() -> int:
     """The number of connections that a server takes: half of the files that its process may open.
 
     The other half is for the party: a process without descriptors could not write its journal.
@@ -446,7 +448,7 @@ def _bind(link: Link, server: Any, listen: str) -> int:
     return port
 
 
-def _stopping() -> Unreachable:
+def _stopping_error() -> Unreachable:
     return Unreachable("the coordinator is stopping")
 
 
@@ -475,14 +477,14 @@ async def _answer(future: Future[Any]) -> Any:
         raise
 
 
-def _refusing(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
+def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
     """Makes a gRPC method of `handle`, whose errors go back to the caller."""
 
     async def handled(_: Any, context: Any) -> T:
         try:
             return await handle(context)
         except Exception as error:
-            refusal = framing.refuse(told(error))
+            refusal = framing.encode_error(error_for_sender(error))
         await context.abort(*refusal)
         raise AssertionError("abort returned")
 
@@ -505,7 +507,7 @@ _SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3
 """A HealthCheckResponse: the number of its status, in field 1."""
 
 
-def _question(service: str) -> bytes:
+def _encode_question(service: str) -> bytes:
     """The HealthCheckRequest of a service, whose name is in field 1; "" is left out."""
     return bytes([0x0A, len(service)]) + service.encode() if service else b""
 
@@ -514,7 +516,7 @@ def ask(channel: grpc.Channel, timeout: float) -> bool:
     """Asks whether a server can work now; Unreachable if it does not answer in time."""
     check: Any = channel.unary_unary(f"/{SERVICE}/Check")
     try:
-        answer: bytes = check(_question(""), timeout=timeout)
+        answer: bytes = check(_encode_question(""), timeout=timeout)
     except grpc.RpcError as error:
         raise Unreachable(str(error.code().name)) from None
     return answer == _SERVING
@@ -528,7 +530,7 @@ class Health:
     """
 
     def __init__(self, service: str) -> None:
-        self._known = (_question(""), _question(service))
+        self._known = (_encode_question(""), _encode_question(service))
         self._ready = self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: dict[asyncio.Timeout, None] = {}
@@ -558,7 +560,7 @@ class Health:
         for changed in self._watchers:
             changed.set()
 
-    async def _asked(self, context: Any) -> bytes:
+    async def _read_question(self, context: Any) -> bytes:
         """Reads the question of a call; a call that never asks keeps no place from others."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
@@ -579,13 +581,13 @@ class Health:
         return bytes(data)
 
     async def _check(self, _: Any, context: Any) -> bytes:
-        question = await self._asked(context)
+        question = await self._read_question(context)
         if question not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return self._response(question)
 
     async def _watch(self, _: Any, context: Any) -> None:
-        question = await self._asked(context)
+        question = await self._read_question(context)
         if len(self._watchers) >= WATCHERS:
             text = f"{WATCHERS} watch the health of this server already"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)

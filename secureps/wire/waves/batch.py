@@ -10,7 +10,7 @@ challenge, which the party's answer repeats: a recorded batch is useless in anot
 
 A party's way to the servers where messages travel in waves (`wire.transport.Transport`).
 
-The transport collects what the party sends until `out` takes it. What its server sent comes all at
+The transport collects what the party sends until `take_sent`. What its server sent comes all at
 once by `take`: answers, and orders of the stream. An answer may come before its request, which then
 gets it at once.
 
@@ -72,7 +72,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc.framing import error_in, refusal
+from secureps.wire.grpc.framing import decode_refusal, encode_refusal
 from secureps.wire.msgpack import SIGNATURE_BYTES, decode, encode
 from secureps.wire.transport import (
     Cancel,
@@ -80,11 +80,11 @@ from secureps.wire.transport import (
     Deliver,
     Endpoint,
     ask,
-    closed,
-    outcome,
-    running,
+    closed_error,
+    error_for_sender,
+    result_of,
     settle,
-    told,
+    start_future,
 )
 
 WAVE_DOMAIN = b"secureps-wave"
@@ -115,9 +115,9 @@ class Kind(enum.IntEnum):
     UNWATCH = 5
     """The stream is closed."""
     ANSWER = 6
-    """The answer to a request, or a Refusal (`name`: `about` of the request)."""
+    """The answer to a request, or a Refusal (`name`: `request_digest` of the request)."""
     STREAM = 7
-    """The orders that follow are those of this stream (`name`: `about` of its Subscribe)."""
+    """Names the stream of the orders that follow (`name`: `request_digest` of its Subscribe)."""
     ORDER = 8
     """One order of the stream."""
     LOST = 9
@@ -156,12 +156,12 @@ class Batch:
     entries: tuple[Entry, ...]
 
 
-def about(to: str, envelope: bytes) -> bytes:
+def request_digest(to: str, envelope: bytes) -> bytes:
     """Names a request to a server, so that any process of the party finds its answer."""
     return digest("secureps-wave-request", to.encode(), envelope)
 
 
-def sealed(batch: Batch, sign: Sign) -> bytes:
+def seal_batch(batch: Batch, sign: Sign) -> bytes:
     """Encodes a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
     pieces, hasher = tuple(_pieces(batch)), payload_hasher()
     for piece in pieces:
@@ -180,12 +180,12 @@ def _pieces(batch: Batch) -> Iterator[bytes | memoryview]:
         yield from (entry.name, entry.envelope, entry.payload)
 
 
-def opened(data: bytes, most: int, verify: Verify) -> Batch:
+def open_batch(data: bytes, most: int, verify: Verify) -> Batch:
     """Reads a batch of at most `most` bytes; nothing in it is looked at before its signature holds.
 
     Raises:
         Oversized: longer, or an envelope in it is.
-        Malformed: other bytes than `sealed` makes.
+        Malformed: other bytes than `seal_batch` makes.
         ConfigError: the sender has another format.
         Unsigned, UnknownParty: as `verify`.
     """
@@ -246,7 +246,7 @@ WORK = (Invite, SealAgain, SendAgain)
 """Orders by which a client has something to do; all others can wait until it has."""
 
 
-def foreseen(message: object) -> Reply | None:
+def foresee_answer(message: object) -> Reply | None:
     """The answer that a party takes for granted; None where it has to wait."""
     match message:
         case PutBlock(header):
@@ -258,12 +258,12 @@ def foreseen(message: object) -> Reply | None:
     return None
 
 
-def due(orders: Iterable[object]) -> bool:
+def has_work(orders: Iterable[object]) -> bool:
     """Whether a client has work to do by these orders."""
     return any(isinstance(order, WORK) for order in orders)
 
 
-def holder_due(orders: Iterable[object], begins: bool) -> bool:
+def has_holder_work(orders: Iterable[object], begins: bool) -> bool:
     """Whether a key holder has work to do by these orders.
 
     Args:
@@ -280,7 +280,7 @@ Payloads = Mapping[bytes, bytes]
 
 @dataclass(eq=False)
 class _Watch:
-    about: bytes
+    request_digest: bytes
     deliver: Deliver
     lost: Callable[[SecurepsError], None]
 
@@ -305,7 +305,7 @@ class WaveTransport:
     # --- Transport ----------------------------------------------------------------
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        future = running()
+        future = start_future()
         settle_now = self._call(to, message, future)
         if settle_now is not None:
             settle(future, settle_now)
@@ -317,10 +317,10 @@ class WaveTransport:
             envelope = encode(message)
         except SecurepsError as error:
             return error
-        name = about(to, envelope)
+        name = request_digest(to, envelope)
         with self._lock:
             if self._closed:
-                return closed()
+                return closed_error()
             if name in self._known:
                 answer = self._known[name].popleft()
                 if not self._known[name]:
@@ -330,7 +330,7 @@ class WaveTransport:
             tells = self._one_wave and not isinstance(message, REPEATED)
             kind = Kind.TELL if tells else Kind.CALL
             self._out.append(Entry(kind, to.encode(), envelope, payload))
-            if self._one_wave and (answer := foreseen(message)) is not None:
+            if self._one_wave and (answer := foresee_answer(message)) is not None:
                 return answer
             self._pending[name].append(future)
             return None
@@ -339,7 +339,7 @@ class WaveTransport:
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         envelope = encode(message)
-        watch = _Watch(about(COORDINATOR, envelope), deliver, lost)
+        watch = _Watch(request_digest(COORDINATOR, envelope), deliver, lost)
         with self._lock:
             if self._closed:
                 return lambda: None
@@ -353,7 +353,7 @@ class WaveTransport:
     def locate(self, party: str, address: str) -> None:
         """Does nothing: the carrier of batches knows where everyone is."""
 
-    def belong(self, run: bytes) -> None:
+    def bind_run(self, run: bytes) -> None:
         """Does nothing: a batch names the run."""
 
     def close(self) -> None:
@@ -363,7 +363,7 @@ class WaveTransport:
             self._pending.clear()
             watch = self._watch
         for future in pending:
-            settle(future, closed())
+            settle(future, closed_error())
         if watch is not None:
             self._cancel(watch)
 
@@ -375,7 +375,7 @@ class WaveTransport:
 
     # --- waves --------------------------------------------------------------------
 
-    def out(self) -> tuple[Entry, ...]:
+    def take_sent(self) -> tuple[Entry, ...]:
         """Takes all that the party has sent since the last time."""
         with self._lock:
             said, self._out = tuple(self._out), []
@@ -387,18 +387,18 @@ class WaveTransport:
         for entry in entries:
             match entry.kind:
                 case Kind.ANSWER:
-                    self._answered(entry.name, _answer(entry, payloads))
+                    self._accept_answer(entry.name, _read_answer(entry, payloads))
                 case Kind.STREAM:
                     stream = entry.name
                     self._begin(stream)
                 case Kind.ORDER:
-                    self._ordered(stream, decode(entry.envelope))
+                    self._accept_order(stream, decode(entry.envelope))
                 case Kind.LOST:
-                    self._ordered(stream, _error(entry))
+                    self._accept_order(stream, _read_refusal(entry))
                 case _:
                     raise Malformed(f"a server's batch has no {entry.kind.name}")
 
-    def _answered(self, name: bytes, answer: Any) -> None:
+    def _accept_answer(self, name: bytes, answer: Any) -> None:
         with self._lock:
             waiting = self._pending.get(name)
             future = waiting.popleft() if waiting else None
@@ -414,7 +414,7 @@ class WaveTransport:
             if self._watch is None and not self._closed:
                 self._ahead = {stream: []}
 
-    def _ordered(self, stream: bytes, order: Any) -> None:
+    def _accept_order(self, stream: bytes, order: Any) -> None:
         with self._lock:
             watch = self._watch
             if watch is None and stream in self._ahead:
@@ -432,10 +432,10 @@ class WaveTransport:
             watch.deliver(order)
 
 
-def _answer(entry: Entry, payloads: Payloads) -> Any:
+def _read_answer(entry: Entry, payloads: Payloads) -> Any:
     message = decode(entry.envelope)
     if isinstance(message, Refusal):
-        return error_in(message)
+        return decode_refusal(message)
     if not isinstance(message, Payload):
         return message
     payload = payloads.get(message.digest)
@@ -444,11 +444,11 @@ def _answer(entry: Entry, payloads: Payloads) -> Any:
     return dataclasses.replace(message, payload=payload)
 
 
-def _error(entry: Entry) -> SecurepsError:
+def _read_refusal(entry: Entry) -> SecurepsError:
     message = decode(entry.envelope)
     if not isinstance(message, Refusal):
         raise Malformed(f"a stream ends with a Refusal, not with a {type(message).__name__}")
-    return error_in(message)
+    return decode_refusal(message)
 
 
 # --- relay -------------------------------------------------------------------------
@@ -464,14 +464,14 @@ class _Asked:
     """A request that is under way; a `quiet` one is answered only if it fails."""
 
     to: str
-    about: bytes
+    request_digest: bytes
     quiet: bool
-    future: Future[Any] = field(default_factory=running)
+    future: Future[Any] = field(default_factory=start_future)
 
 
 @dataclass(eq=False)
 class _Stream:
-    about: bytes
+    request_digest: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
     over: bool = False
@@ -539,16 +539,16 @@ class Relay:
 
     # --- what parties say ---------------------------------------------------------
 
-    def came(self, party: str, entries: Iterable[Entry]) -> None:
+    def perform_batch(self, party: str, entries: Iterable[Entry]) -> None:
         """Performs a party's batch in order, after its earlier ones; Malformed if it is none."""
-        batch = _Batch(deque((entry, _message(entry)) for entry in entries))
+        batch = _Batch(deque((entry, _read_message(entry)) for entry in entries))
         if strange := [entry.kind.name for entry, _ in batch.rest if entry.kind not in _PARTYS]:
             raise Malformed(f"a party's batch has no {strange[0]}")
         with self._lock:
             self._parties[party].batches.append(batch)
-        self._go_on(party)
+        self._perform_next(party)
 
-    def _go_on(self, party: str) -> None:
+    def _perform_next(self, party: str) -> None:
         """Performs a party's entries, up to a receipt whose blocks are not stored yet."""
         with self._lock:
             known = self._parties[party]
@@ -568,7 +568,7 @@ class Relay:
             self._perform(party, batch, entry, message)
 
         def stored(block: Future[Any]) -> None:
-            self._go_on(party)
+            self._perform_next(party)
             self._heard(party)
 
         if under_way is not None:
@@ -587,7 +587,7 @@ class Relay:
 
     def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         to = entry.name.decode("ascii", errors="replace")
-        asked = _Asked(to, about(to, entry.envelope), entry.kind is Kind.TELL)
+        asked = _Asked(to, request_digest(to, entry.envelope), entry.kind is Kind.TELL)
         with self._lock:
             self._parties[party].asked.append(asked)
         if isinstance(message, PutBlock):
@@ -634,7 +634,7 @@ class Relay:
 
     def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
         """Opens a stream once the party's first request is answered: it has joined then."""
-        stream = _Stream(about(COORDINATOR, entry.envelope))
+        stream = _Stream(request_digest(COORDINATOR, entry.envelope))
         self._unwatch(party)
         with self._lock:
             self._parties[party].stream = stream
@@ -668,7 +668,7 @@ class Relay:
                 party, message, functools.partial(self._order, party, stream)
             )
         except Exception as error:
-            self._order(party, stream, told(error))
+            self._order(party, stream, error_for_sender(error))
             return
         with self._lock:
             stream.cancel, over = cancel, stream.over
@@ -698,7 +698,7 @@ class Relay:
 
     # --- what parties hear --------------------------------------------------------
 
-    def answered(self, party: str) -> bool:
+    def is_answered(self, party: str) -> bool:
         """Whether every request whose answer a party waits for has ended."""
         with self._lock:
             known = self._parties[party]
@@ -710,13 +710,13 @@ class Relay:
             stream = self._parties[party].stream
             return () if stream is None else tuple(stream.orders)
 
-    def refused(self, party: str) -> bool:
+    def has_refusal(self, party: str) -> bool:
         """Whether a request of a party was refused, and the party has not heard so."""
         with self._lock:
             done = [each for each in self._parties[party].asked if each.future.done()]
-        return any(_lasts(outcome(each.future)) for each in done)
+        return any(_is_final(result_of(each.future)) for each in done)
 
-    def goes(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
+    def take_news(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
         """Takes all news of a party, and the payloads of answers, by digest."""
         with self._lock:
             known = self._parties[party]
@@ -728,49 +728,49 @@ class Relay:
                 stream.orders = []
         entries, payloads = list[Entry](), dict[bytes, bytes]()
         for asked in done:
-            answer = outcome(asked.future)
+            answer = result_of(asked.future)
             if isinstance(answer, Payload):
                 payloads[answer.digest] = bytes(answer.payload)
-            if not asked.quiet or _lasts(answer):
-                entries.append(answering(asked.about, answer))
+            if not asked.quiet or _is_final(answer):
+                entries.append(make_answer(asked.about, answer))
         if stream is not None:
             entries.append(Entry(Kind.STREAM, stream.about))
-            entries += map(_ordering, orders)
+            entries += map(_make_order, orders)
         return tuple(entries), payloads
 
 
-def answering(name: bytes, answer: Any) -> Entry:
+def make_answer(name: bytes, answer: Any) -> Entry:
     """The entry of an answer or an error; its payload goes beside it."""
     try:
-        data = refusal(answer) if isinstance(answer, SecurepsError) else encode(answer)
+        data = encode_refusal(answer) if isinstance(answer, SecurepsError) else encode(answer)
     except SecurepsError as error:
-        data = refusal(error)
+        data = encode_refusal(error)
     return Entry(Kind.ANSWER, name, data)
 
 
-def _ordering(order: AnyOrder | SecurepsError) -> Entry:
+def _make_order(order: AnyOrder | SecurepsError) -> Entry:
     if isinstance(order, SecurepsError):
-        return Entry(Kind.LOST, envelope=refusal(order))
+        return Entry(Kind.LOST, envelope=encode_refusal(order))
     return Entry(Kind.ORDER, envelope=encode(order))
 
 
-def _lasts(answer: Any) -> bool:
+def _is_final(answer: Any) -> bool:
     """Whether it is an error that a later try does not mend."""
     if isinstance(answer, PeerError):
         return answer.retry_after is None
     return isinstance(answer, SecurepsError)
 
 
-def _message(entry: Entry) -> Any:
+def _read_message(entry: Entry) -> Any:
     """The message of an entry, a block with its payload; or the error of one that is none."""
     try:
         message = decode(entry.envelope)
-        return _whole(message, entry.payload) if isinstance(message, PutBlock) else message
+        return _attach_payload(message, entry.payload) if isinstance(message, PutBlock) else message
     except SecurepsError as error:
         return error
 
 
-def _whole(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
+def _attach_payload(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
     if message.offset or len(payload) != message.header.length:
         raise Malformed(f"{len(payload)} bytes of a block; its header says {message.header.length}")
     return dataclasses.replace(message, payload=payload)

@@ -43,7 +43,7 @@ from secureps.roles.machine import (
 from secureps.roles.shard.shard import IDLE
 from secureps.roles.shard.state import UNSETTLED, DoesNotOpen, StepState, model_key, sum_key
 from secureps.roles.validation import LAST_SEQUENCE
-from secureps.wire.grpc.framing import refusal
+from secureps.wire.grpc.framing import encode_refusal
 from secureps.wire.msgpack import decode
 from tests.kits.roles_kit import (
     HOLDER,
@@ -159,7 +159,7 @@ def test_blocks_of_a_submission_come_in_once() -> None:
     desk.give("c0", requests.PutBlock(last))
     with pytest.raises(Conflict) as known:
         desk.give("c0", requests.PutBlock(other))
-    told = decode(refusal(known.value))
+    told = decode(encode_refusal(known.value))
     assert (told.error, told.free) == ("Conflict", LAST_SEQUENCE + 1)
 
 

@@ -13,7 +13,7 @@ from secureps.errors import ConfigError, Malformed, SecurepsError, Unreachable, 
 from secureps.messages.format import FORMAT, UNNUMBERED
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.framing import Claim, claim_of, sign_request
+from secureps.wire.grpc.framing import Claim, read_claim, sign_request
 from secureps.wire.msgpack import encode
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, sign_as
 
@@ -37,7 +37,7 @@ def test_every_part_of_a_claim_is_signed() -> None:
 
 
 def test_metadata_comes_back_as_it_was_signed() -> None:
-    back = claim_of(said_of(b"envelope"))
+    back = read_claim(said_of(b"envelope"))
     assert (back.party, back.to, back.run, back.format) == ("a", "shard-0", RUN, FORMAT)
     assert back.signature == sign_as("a")(back.signed("/m"))
     assert back.envelope(b"envelope") == b"envelope"
@@ -72,13 +72,13 @@ def test_metadata_that_says_nothing_sensible(
     said: dict[str, Any] = dict(said_of(b""))
     said[key] = value
     with pytest.raises(error):
-        claim_of(tuple(said.items()))
+        read_claim(tuple(said.items()))
 
 
 def test_who_names_no_format_has_that_of_the_first_version() -> None:
     said: dict[str, Any] = dict(said_of(b""))
     del said["secureps-format"]
-    assert claim_of(tuple(said.items())).format == UNNUMBERED == 2
+    assert read_claim(tuple(said.items())).format == UNNUMBERED == 2
 
 
 # --- over sockets -----------------------------------------------------------------
@@ -94,7 +94,7 @@ def send(address: str, method: str, metadata: Any, envelope: bytes) -> SecurepsE
                 call: Any = channel.unary_unary(method)
                 call(envelope, metadata=metadata, timeout=PATIENCE)
         except grpc.RpcError as error:
-            return framing.error_of(error, "it")
+            return framing.read_error(error, "it")
     return None
 
 
@@ -147,9 +147,9 @@ def test_a_party_speaks_in_the_run_that_it_belongs_to(world: Grpc) -> None:
     world.serve("shard-0", echo)
     transport = world.transport("a")
     for run in (b"", RUN):
-        transport.belong(run)
+        transport.bind_run(run)
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-    transport.belong(OTHER)
+    transport.bind_run(OTHER)
     with pytest.raises(WrongRun):
         world.result(transport.call("shard-0", Heartbeat("a")))
 

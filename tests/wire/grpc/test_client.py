@@ -37,7 +37,7 @@ from secureps.wire.grpc.client import LATE, TURN, Addresses, GrpcTransport, Live
 from secureps.wire.grpc.framing import PLAINTEXT, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.msgpack import encode
-from secureps.wire.transport import running
+from secureps.wire.transport import start_future
 from tests.kits.transport_kit import (
     PATIENCE,
     EchoServer,
@@ -54,26 +54,26 @@ from tests.kits.transport_kit import (
 def test_the_next_one_is_dialled_when_one_is_not_reached(clock: list[float]) -> None:
     """Calls that fail together are one failure; who is there and refuses is dialled again."""
     known = Addresses({"coordinator": "a:1,b:2", "shard-0": "c:3"}, lambda: clock[0])
-    assert not known.failed("coordinator", NotReady("later"))
+    assert not known.note_failure("coordinator", NotReady("later"))
     for party in ("shard-0", "nobody"):
-        assert not known.failed(party, Unreachable("gone"))
-    assert (known.of("coordinator"), known.of("shard-0")) == ("a:1", "c:3")
+        assert not known.note_failure(party, Unreachable("gone"))
+    assert (known.address("coordinator"), known.address("shard-0")) == ("a:1", "c:3")
     for address in ("b:2", "a:1"):
-        assert known.failed("coordinator", Unreachable("gone"))
+        assert known.note_failure("coordinator", Unreachable("gone"))
         clock[0] += TURN / 2
-        assert not known.failed("coordinator", Unreachable("gone"))
+        assert not known.note_failure("coordinator", Unreachable("gone"))
         clock[0] += TURN / 2
-        assert known.of("coordinator") == address
+        assert known.address("coordinator") == address
 
 
 def test_a_party_that_moved_is_at_one_address() -> None:
     known = Addresses({"coordinator": "a:1,b:2"})
-    assert known.several("coordinator")
-    assert known.of("shard-0") is None
+    assert known.has_several("coordinator")
+    assert known.address("shard-0") is None
     assert known.set("shard-0", "c:3")
     assert not known.set("shard-0", "c:3")
     assert known.set("coordinator", "d:4")
-    assert not known.several("coordinator")
+    assert not known.has_several("coordinator")
 
 
 @pytest.fixture
@@ -363,4 +363,4 @@ class TestGrpc(TransportContract):
 
 class Hung(EchoServer):
     def request(self, sender: str, message: Any) -> Future[Any]:
-        return running()
+        return start_future()

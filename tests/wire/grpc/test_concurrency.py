@@ -72,7 +72,7 @@ class Hall:
 
     async def _call(self, name: str, peer: str, party: str) -> None:
         try:
-            async with self.places.taken(party, peer):
+            async with self.places.take(party, peer):
                 self.inside.append(name)
                 try:
                     await self._over.wait()
@@ -162,7 +162,7 @@ async def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.Mo
     hall = Hall(silent=0.1)
     await hall.begin("a1", "a2", peer="own")
     await hall.begin("b1", "b2", peer="there", party="b")
-    held = [place for party in ("a", "b") for place in hall.places.held(party)]
+    held = [place for party in ("a", "b") for place in hall.places.active(party)]
     held[1].pause()
     held[3].pause()
     await hall.begin("c1", peer="elsewhere", party="c")
@@ -185,7 +185,7 @@ async def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.Monke
     await hall.begin("x1", "x2", peer="other")
     await hall.begin("a1", peer="own")
     while "a1" not in hall.inside:
-        for place in hall.places.held("a"):
+        for place in hall.places.active("a"):
             place.move()
         await asyncio.sleep(0.01)
     assert hall.ends == {"x1": Busy}
@@ -228,7 +228,7 @@ async def test_there_is_room_for_a_call_if_another_connection_s_can_go() -> None
 async def test_what_is_refused_came_to_its_end(error: SecurepsError | None, trust: int) -> None:
     hall = Hall()
     with suppress(SecurepsError):
-        async with hall.places.taken("a", "own"):
+        async with hall.places.take("a", "own"):
             if error is not None:
                 raise error
     assert hall.connections.of("a", "own") == trust

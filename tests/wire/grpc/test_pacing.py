@@ -42,7 +42,7 @@ def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> Non
     broken = pace.cut(memoryview(bytes(64 * unit)))
     next(broken)
     assert lengths(64) == [32, 32], "of a payload that is under way nothing is known yet"
-    pace.broke()
+    pace.shorten()
     del broken
     assert lengths(3) == [1, 2]
 
@@ -51,12 +51,12 @@ def test_a_server_goes_on_at_the_pace_of_each_connection_until_one_breaks() -> N
     paces, unit = framing.Paces(), framing.SHORTEST
 
     def first(peer: str) -> int:
-        with paces.of(peer) as pace:
+        with paces.pace_of(peer) as pace:
             begin, *_ = [len(piece) // unit for piece in pace.cut(memoryview(bytes(7 * unit)))]
         return begin
 
     assert [first("a"), first("a"), first("b")] == [1, 7, 1]
-    with pytest.raises(ConnectionError), paces.of("a"):
+    with pytest.raises(ConnectionError), paces.pace_of("a"):
         raise ConnectionError
     assert [first("a"), first("b")] == [1, 7]
 
@@ -64,10 +64,10 @@ def test_a_server_goes_on_at_the_pace_of_each_connection_until_one_breaks() -> N
 def test_a_server_forgets_the_pace_of_connections_of_long_ago() -> None:
     paces, unit = framing.Paces(), framing.SHORTEST
     for number in range(framing.REMEMBERED + 1):
-        with paces.of(str(number)) as pace:
+        with paces.pace_of(str(number)) as pace:
             assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == 2
     for peer, pieces in ((str(framing.REMEMBERED), 1), ("0", 2)):
-        with paces.of(peer) as pace:
+        with paces.pace_of(peer) as pace:
             assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == pieces
 
 
@@ -80,13 +80,13 @@ def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
     lanes = framing.Lanes()
     assert lanes.open == framing.FIRST_LANES
     for _ in range(10):
-        lanes.saw(framing.SLOW + 1)
+        lanes.note_wait(framing.SLOW + 1)
     assert lanes.open == 1
-    lanes.done(framing.FAST + 0.1)
-    lanes.saw(0.1)
+    lanes.note_finished(framing.FAST + 0.1)
+    lanes.note_wait(0.1)
     assert lanes.open == 1
     for _ in range(10):
-        lanes.done(0.1)
+        lanes.note_finished(0.1)
     assert lanes.open == framing.LANES
 
 
@@ -97,16 +97,16 @@ def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
     progress = framing.Progress(watch, lambda: stalls.append(now[0]), lambda seconds: None)
     with progress:
         now[0] = 900.0
-        progress.moved()
+        progress.note_movement()
         assert progress.longest == 900.0
         for now[0] in (1000.0, 1899.0):
-            assert watch.late() == ([], 1900.0 - now[0])
+            assert watch.find_stalled() == ([], 1900.0 - now[0])
         now[0] = 1900.0
-        late, _ = watch.late()
+        late, _ = watch.find_stalled()
         assert late == [progress]
         progress.stall()
     assert (progress.over, stalls) == (True, [1900.0])
-    assert watch.late() == ([], None)
+    assert watch.find_stalled() == ([], None)
 
 
 def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
@@ -130,19 +130,19 @@ def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
 def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
     lanes = framing.Lanes()
     for _ in range(10):
-        lanes.saw(framing.SLOW + 1)
+        lanes.note_wait(framing.SLOW + 1)
     entered: queue.Queue[int] = queue.Queue()
 
     def enter() -> None:
-        with lanes.taken():
+        with lanes.take():
             entered.put(1)
 
     waiting = [threading.Thread(target=enter) for _ in range(2)]
-    with lanes.taken():
+    with lanes.take():
         waiting[0].start()
         assert entered.empty()
     assert entered.get(timeout=PATIENCE) == 1
-    with lanes.taken():
+    with lanes.take():
         waiting[1].start()
         lanes.close()
         assert entered.get(timeout=PATIENCE) == 1

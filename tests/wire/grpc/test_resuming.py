@@ -26,9 +26,17 @@ from secureps.errors import (
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
 from secureps.wire.grpc import admission, framing, servers
-from secureps.wire.grpc.admission import HUGE, LARGE, SILENT, UNFINISHED, Gathering, Upload, Uploads
+from secureps.wire.grpc.admission import (
+    HUGE,
+    LARGE,
+    SILENT,
+    UNFINISHED,
+    PayloadBuffer,
+    Upload,
+    Uploads,
+)
 from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.grpc.framing import PLAINTEXT, Collected, part
+from secureps.wire.grpc.framing import PLAINTEXT, PartialPayload, cut_payload
 from tests.kits.polling import until
 from tests.kits.relay import Relay
 from tests.kits.transport_kit import (
@@ -130,13 +138,13 @@ def test_pieces_are_short_again_after_a_break(link: Link) -> None:
 def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that a client took in of what it pulls, piece by piece."""
     collected: list[int] = []
-    add = Collected.add
+    add = PartialPayload.add
 
-    def counted(here: Collected, piece: Any) -> None:
+    def counted(here: PartialPayload, piece: Any) -> None:
         add(here, piece)
         collected.append(len(piece))
 
-    monkeypatch.setattr(Collected, "add", counted)
+    monkeypatch.setattr(PartialPayload, "add", counted)
     return collected
 
 
@@ -252,13 +260,13 @@ def test_turns_are_for_whole_blocks_and_a_third_of_the_memory_for_one_sender() -
     intake = Uploads(150, 50)
     with begun(intake, put(bytes(30))) as first, begun(intake, put(b"x" * 30)) as second:
         give(first, bytes(20))
-        assert not second.turn().done(), "60 bytes of one sender"
+        assert not second.ask_turn().done(), "60 bytes of one sender"
         with begun(intake, put(bytes(50), "b"), "b") as third:
             fourth, fifth = (begun(intake, put(bytes(50), name), name) for name in "cd")
             with fourth, fifth:
-                assert third.turn().done(), "whoever waits keeps nobody out"
-                assert fourth.turn().done()
-                assert not (room := fifth.turn()).done()
+                assert third.ask_turn().done(), "whoever waits keeps nobody out"
+                assert fourth.ask_turn().done()
+                assert not (room := fifth.ask_turn()).done()
                 give(first, bytes(10))
                 assert not room.done(), "what came has its room, and no other's"
                 first.hand_over(EchoServer()).result(0)
@@ -274,25 +282,25 @@ def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
     for upload in silent:
         give(upload, bytes(20))
     last = begun(intake, put(bytes(50), "d"), "d")
-    assert not (turn := last.turn()).done()
+    assert not (turn := last.ask_turn()).done()
     hours[0] += SILENT
     give(silent[2], bytes(1))
-    assert not last.turn().done(), "nobody was silent for long enough"
+    assert not last.ask_turn().done(), "nobody was silent for long enough"
     hours[0] += SILENT / 2
-    assert last.turn() is turn
+    assert last.ask_turn() is turn
     assert turn.done()
     give(begun(intake, put(bytes(50), "e"), "e"), bytes(50))
     last.add(bytes(50))
     with pytest.raises(Unreachable, match="begins anew"):
         give(silent[0], b"x")
     assert intake.taken == 141, "one of the two that were silent is enough"
-    silent[1].turn()
+    silent[1].ask_turn()
     with pytest.raises(Busy):
         silent[1].add(b"x")
 
 
 def give(upload: Upload, piece: bytes | memoryview) -> None:
-    assert upload.turn().done()
+    assert upload.ask_turn().done()
     upload.add(piece)
 
 
@@ -317,7 +325,7 @@ def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
 
 
 def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
-    answer = intake.known(sender, AskBlock(message.header), Stored(message.header.digest, 0))
+    answer = intake.add_progress(sender, AskBlock(message.header), Stored(message.header.digest, 0))
     assert isinstance(answer.have, int)
     return answer.have
 
@@ -361,7 +369,7 @@ def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPat
 
     with upload:
         give(upload, b"x" * 10)
-        monkeypatch.setattr(Gathering, "add", refuse)
+        monkeypatch.setattr(PayloadBuffer, "add", refuse)
         with pytest.raises(MemoryError):
             give(upload, b"x" * 10)
     assert intake.taken == 10
@@ -383,15 +391,15 @@ def test_a_pull_that_has_to_wait_goes_on_where_it_was(
 ) -> None:
     """Others had their turn meanwhile: what came is kept."""
     relay, transport = link()
-    add, busy = Collected.add, [True]
+    add, busy = PartialPayload.add, [True]
 
-    def interrupted(here: Collected, piece: Any) -> None:
+    def interrupted(here: PartialPayload, piece: Any) -> None:
         add(here, piece)
         if here.have > SIZE // 2 and busy:
             busy.pop()
             raise Busy("others wait")
 
-    monkeypatch.setattr(Collected, "add", interrupted)
+    monkeypatch.setattr(PartialPayload, "add", interrupted)
     with pytest.raises(Busy):
         transport.call("shard-0", get(SIZE)).result(PATIENCE)
     before = relay.down
@@ -475,17 +483,19 @@ def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
 
 def test_more_than_a_payload_has_is_not_pulled() -> None:
     reply = Payload(payload_digest(b"0123456789"), b"0123456789")
-    parts = {at: bytes(part(reply, dataclasses.replace(get(10), offset=at))) for at in (0, 3, 10)}
+    parts = {
+        at: bytes(cut_payload(reply, dataclasses.replace(get(10), offset=at))) for at in (0, 3, 10)
+    }
     assert parts == {0: b"0123456789", 3: b"3456789", 10: b""}
     for at in (-1, 11):
         with pytest.raises(Malformed, match=f"byte {at} of 10"):
-            part(reply, dataclasses.replace(get(10), offset=at))
+            cut_payload(reply, dataclasses.replace(get(10), offset=at))
 
 
 @pytest.mark.parametrize("size", [0, 1, HUGE - 1, HUGE, LARGE - 1, LARGE, 3 * HUGE + 5])
 @pytest.mark.parametrize("piece", [1000, 1 << 20, 5 << 20])
 def test_what_came_is_whole_and_read_only(size: int, piece: int) -> None:
-    data, gathering = os.urandom(size), Gathering(size, Buffers(0))
+    data, gathering = os.urandom(size), PayloadBuffer(size, Buffers(0))
     for start in range(0, size, piece):
         assert gathering.have == start
         gathering.add(memoryview(data)[start : start + piece])
@@ -497,7 +507,7 @@ def test_what_came_is_whole_and_read_only(size: int, piece: int) -> None:
 
 def test_a_payload_of_which_little_has_come_takes_little() -> None:
     """Else whoever begins many uploads of large blocks takes a huge page for a byte of each."""
-    gathering = Gathering(1 << 50, Buffers(0))  # more than there is
+    gathering = PayloadBuffer(1 << 50, Buffers(0))  # more than there is
     gathering.add(memoryview(bytes(HUGE - 1)))
     assert gathering.have == HUGE - 1
     with pytest.raises(MemoryError):
@@ -507,7 +517,7 @@ def test_a_payload_of_which_little_has_come_takes_little() -> None:
 def test_a_large_payload_comes_into_the_buffer_of_one_before() -> None:
     buffers, seen = Buffers(LARGE), set()
     for number in range(3):
-        gathering = Gathering(LARGE, buffers)
+        gathering = PayloadBuffer(LARGE, buffers)
         for _ in range(LARGE // 1024):
             gathering.add(memoryview(bytes([number]) * 1024))
         whole = gathering.whole()
@@ -520,7 +530,7 @@ def test_a_large_payload_comes_into_the_buffer_of_one_before() -> None:
 def test_a_large_payload_is_gathered_in_one_place() -> None:
     """No copy is made of what is there, beyond the first page, and none in the end."""
     size = 4 * HUGE
-    gathering = Gathering(size, Buffers(0))
+    gathering = PayloadBuffer(size, Buffers(0))
     gathering.add(memoryview(bytes(HUGE)))
     first = gathering.whole()
     gathering.add(memoryview(b"x" * (size - HUGE)))
@@ -532,6 +542,6 @@ def test_a_large_payload_is_gathered_in_one_place() -> None:
 
 
 def test_a_payload_that_lies_in_the_heap_is_copied_nowhere() -> None:
-    gathering = Gathering(LARGE - 1, Buffers(0))
+    gathering = PayloadBuffer(LARGE - 1, Buffers(0))
     gathering.add(memoryview(bytes(LARGE - 1)))
     assert isinstance(gathering.whole(), bytes)

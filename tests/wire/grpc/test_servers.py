@@ -73,7 +73,7 @@ class Door:
         envelope = encode(put(b"", length=length))
 
         def pieces() -> Iterator[bytes]:
-            yield framing.head(envelope, length)
+            yield framing.frame_head(envelope, length)
             yield b"x"
             go.wait(PATIENCE)
 
@@ -96,7 +96,7 @@ class Door:
             with suppress(grpc.RpcError):
                 deque(stream, maxlen=0)
         return [
-            None if call.code() is grpc.StatusCode.OK else framing.error_of(call, "it")
+            None if call.code() is grpc.StatusCode.OK else framing.read_error(call, "it")
             for call in (*self._calls, *self._streams)
         ]
 
@@ -338,7 +338,9 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
     metadata = sign_request("a", "shard-0", sign_as("a"), framing.SHARD_TELL, b"", data)
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(framing.SHARD_TELL)
-        answers = framing.replies(call(data, metadata=metadata, timeout=PATIENCE), len(sent), "it")
+        answers = framing.read_replies(
+            call(data, metadata=metadata, timeout=PATIENCE), len(sent), "it"
+        )
     assert [type(each) for each in answers] == [
         Noted,
         *(Malformed, Malformed, Malformed),
@@ -355,8 +357,10 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
 def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
     listen = (PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
     server, status = CoordinatorServer(*listen, lambda: 7.0), Status(b"", 1, "", (), (), (), ())
-    assert server._answered("a", AskStatus(), status) == dataclasses.replace(status, clock=7.0)
-    assert server._answered("a", AskStatus(), Noted()) == Noted()
+    assert server._complete_answer("a", AskStatus(), status) == dataclasses.replace(
+        status, clock=7.0
+    )
+    assert server._complete_answer("a", AskStatus(), Noted()) == Noted()
     server.stop(0)
 
 
@@ -389,15 +393,17 @@ def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.M
     server = CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
     short = [Finish(number, "x" * 5_000) for number in range(64)]
     for _ in range(4):
-        assert [server._encoded(order) for order in short] == [encode(order) for order in short]
+        assert [server._encode_order(order) for order in short] == [
+            encode(order) for order in short
+        ]
     assert made == short
     long = [Finish(number, "x" * servers.NEWEST_BYTES) for number in range(3 * servers.NEWEST)]
     for order in long:
-        server._encoded(order)
+        server._encode_order(order)
     assert len(server._newest) == servers.NEWEST
     assert server._newest_bytes == sum(len(data) for _, data in server._newest.values())
     made.clear()
-    assert server._encoded(long[-1]) == encode(long[-1])
+    assert server._encode_order(long[-1]) == encode(long[-1])
     assert made == []
 
 
@@ -422,7 +428,7 @@ def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
         return made
 
     def has_turn(sender: str, author: str) -> bool:
-        return begun(sender, put(b"0123456789", author)).turn().done()
+        return begun(sender, put(b"0123456789", author)).ask_turn().done()
 
     assert [has_turn(name, name) for name in ("c0", "c1", "c2", "c3")] == [True, True, True, False]
     assert has_turn("shard-1", "c3")

@@ -45,14 +45,14 @@ class Line:
     def end(self, number: int, *answers: Any) -> None:
         """Ends a call; SecurepsErrors are refusals of one message, of a call without answers."""
         told = [
-            framing.refusal(each) if isinstance(each, SecurepsError) else encode(each)
+            framing.encode_refusal(each) if isinstance(each, SecurepsError) else encode(each)
             for each in answers
         ]
         self.calls[number].set_result(framing.bundle(told))
 
     def _begin(self, to: str, data: bytes) -> Future[bytes]:
         with self._changed:
-            said = [decode(each) for each in framing.unbundled(data)]
+            said = [decode(each) for each in framing.unbundle(data)]
             self.begun.append((to, [getattr(each, "party", "") for each in said]))
             self.calls.append(Future())
             self._changed.notify_all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from secureps.errors import ConfigError, Malformed, Oversized, Unsigned
 from secureps.messages.orders import MESSAGE_LIMIT
-from secureps.wire.waves.batch import Batch, Entry, Kind, about, opened, sealed
+from secureps.wire.waves.batch import Batch, Entry, Kind, open_batch, request_digest, seal_batch
 from tests.kits.transport_kit import sign_as
 from tests.kits.waves_kit import verify
 
@@ -31,20 +31,20 @@ def batch(*what: Entry, sender: str = "a", to: str = "coordinator", run: bytes =
 
 
 def read(data: bytes, most: int = MOST) -> Batch:
-    return opened(data, most, verify)
+    return open_batch(data, most, verify)
 
 
 @settings(max_examples=60)
 @given(st.lists(entries, max_size=6), st.sampled_from([b"", b"r" * 32]))
 def test_what_is_read_is_what_was_sealed(what: list[Entry], run: bytes) -> None:
     given = batch(*what, run=run)
-    found = read(sealed(given, sign_as("a")))
+    found = read(seal_batch(given, sign_as("a")))
     assert found.entries == tuple(what)
     assert (found.sender, found.to, found.run) == ("a", "coordinator", run)
     assert found.challenge == CHALLENGE
 
 
-SOME = sealed(batch(Entry(Kind.CALL, b"shard-0", b"envelope", b"payload" * 9)), sign_as("a"))
+SOME = seal_batch(batch(Entry(Kind.CALL, b"shard-0", b"envelope", b"payload" * 9)), sign_as("a"))
 
 
 @pytest.mark.parametrize("at", range(0, len(SOME), 3))
@@ -56,12 +56,12 @@ def test_no_byte_of_it_can_be_changed(at: int) -> None:
 
 def test_a_run_has_the_length_of_one() -> None:
     with pytest.raises(Malformed, match="the id of a batch's run has 5 bytes, not 32"):
-        read(sealed(batch(run=b"short"), sign_as("a")))
+        read(seal_batch(batch(run=b"short"), sign_as("a")))
 
 
 def test_nobody_signs_for_another() -> None:
     with pytest.raises(Unsigned):
-        read(sealed(batch(sender="b"), sign_as("a")))
+        read(seal_batch(batch(sender="b"), sign_as("a")))
 
 
 def test_a_long_one_is_not_looked_at() -> None:
@@ -70,7 +70,7 @@ def test_a_long_one_is_not_looked_at() -> None:
 
 
 def test_an_envelope_has_the_limit_of_all_messages() -> None:
-    long = sealed(batch(Entry(Kind.CALL, b"x", bytes(MESSAGE_LIMIT + 1))), sign_as("a"))
+    long = seal_batch(batch(Entry(Kind.CALL, b"x", bytes(MESSAGE_LIMIT + 1))), sign_as("a"))
     with pytest.raises(Oversized, match="a message of"):
         read(long, len(long))
 
@@ -84,9 +84,13 @@ def test_another_format_is_told_from_its_head() -> None:
 
 def test_a_name_that_is_none_is_refused_before_its_signature() -> None:
     with pytest.raises(Malformed, match="no name"):
-        read(sealed(batch(sender="A B"), sign_as("A B")))
+        read(seal_batch(batch(sender="A B"), sign_as("A B")))
 
 
 def test_a_request_is_named_by_its_server_and_its_bytes() -> None:
-    names = {about("shard-0", b"x"), about("shard-1", b"x"), about("shard-0", b"y")}
+    names = {
+        request_digest("shard-0", b"x"),
+        request_digest("shard-1", b"x"),
+        request_digest("shard-0", b"y"),
+    }
     assert len(names) == 3

@@ -57,19 +57,21 @@ def kinds(server: EchoServer) -> list[str]:
 def test_a_receipt_follows_its_blocks() -> None:
     relay, coordinator, shard = world()
     one = block(0, b"one")
-    relay.came("a", [tell(one, "shard-0"), tell(receipt(one.header))])
+    relay.perform_batch("a", [tell(one, "shard-0"), tell(receipt(one.header))])
     assert kinds(shard) == ["PutBlock"]
     assert kinds(coordinator) == ["Submit"]
-    assert relay.goes("a")[0] == ()
+    assert relay.take_news("a")[0] == ()
 
 
 @pytest.mark.parametrize("last", [b"!", b"?"])
 def test_a_receipt_whose_blocks_are_not_all_stored_goes_nowhere(last: bytes) -> None:
     relay, coordinator, _ = world()
     one, two = block(0, b"one"), block(1, b"two" + last)
-    relay.came("a", [tell(one, "shard-0"), tell(two, "shard-0"), tell(receipt(one.header))])
+    relay.perform_batch(
+        "a", [tell(one, "shard-0"), tell(two, "shard-0"), tell(receipt(one.header))]
+    )
     assert kinds(coordinator) == []
-    told = relay.goes("a")[0]
+    told = relay.take_news("a")[0]
     # that a shard is busy passes: its client would only send the block once more for it
     wanted = ["WrongVersion"] if last == b"!" else []
     assert [decode(entry.envelope).error for entry in told] == wanted
@@ -79,46 +81,46 @@ def test_a_receipt_whose_blocks_are_not_all_stored_goes_nowhere(last: bytes) -> 
 def test_a_block_begins_at_its_beginning_and_is_whole(payload: bytes, offset: int) -> None:
     relay, _, shard = world()
     one = encode(dataclasses.replace(block(0, b"one"), offset=offset))
-    relay.came("a", [Entry(Kind.TELL, b"shard-0", one, payload)])
+    relay.perform_batch("a", [Entry(Kind.TELL, b"shard-0", one, payload)])
     assert kinds(shard) == []
-    (told,), _ = relay.goes("a")
+    (told,), _ = relay.take_news("a")
     assert decode(told.envelope).error == "Malformed"
 
 
 def test_what_is_told_is_answered_by_errors_alone() -> None:
     relay, _, _ = world()
-    relay.came("a", [tell(Heartbeat("a")), tell(ask("fail", "Refused"))])
-    relay.came("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
-    found = [decode(entry.envelope) for entry in relay.goes("a")[0]]
+    relay.perform_batch("a", [tell(Heartbeat("a")), tell(ask("fail", "Refused"))])
+    relay.perform_batch("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
+    found = [decode(entry.envelope) for entry in relay.take_news("a")[0]]
     assert found == [Noted()] or [type(each) for each in found] == [Refusal, type(Noted())]
-    assert not relay.refused("a")
+    assert not relay.has_refusal("a")
 
 
 def test_a_stream_begins_once_the_party_has_joined() -> None:
     relay, coordinator, _ = world()
     hang = Entry(Kind.FIRST, b"coordinator", encode(ask("hang")))
-    relay.came("a", [hang, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    relay.perform_batch("a", [hang, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
     assert coordinator.subscribed.empty()
-    assert not relay.answered("a")
+    assert not relay.is_answered("a")
     coordinator.release()
     assert coordinator.subscribed.get_nowait() == "a"
-    assert relay.answered("a")
+    assert relay.is_answered("a")
 
 
 def test_whom_the_coordinator_refuses_has_no_stream() -> None:
     relay, coordinator, _ = world()
     asks = Entry(Kind.FIRST, b"coordinator", encode(ask("fail", "WrongShape")))
-    relay.came("a", [asks, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    relay.perform_batch("a", [asks, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
     assert coordinator.subscribed.empty()
-    assert relay.refused("a")
-    (told, _), _ = relay.goes("a")
+    assert relay.has_refusal("a")
+    (told, _), _ = relay.take_news("a")
     assert decode(told.envelope).error == "WrongShape"
-    assert not relay.refused("a")
+    assert not relay.has_refusal("a")
 
 
 def test_a_stream_that_was_closed_before_it_began_never_begins() -> None:
     relay, coordinator, _ = world()
-    relay.came(
+    relay.perform_batch(
         "a",
         [
             Entry(Kind.FIRST, b"coordinator", encode(ask("hang"))),
@@ -132,26 +134,26 @@ def test_a_stream_that_was_closed_before_it_began_never_begins() -> None:
 
 def test_after_its_end_a_stream_has_no_orders() -> None:
     relay, coordinator, _ = world()
-    relay.came("a", [Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    relay.perform_batch("a", [Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
     coordinator.streams["a"](Unreachable("it is gone"))
     coordinator.streams["a"](Commit(1, "all", 1, 0))
-    kinds_told = [entry.kind for entry in relay.goes("a")[0]]
+    kinds_told = [entry.kind for entry in relay.take_news("a")[0]]
     assert kinds_told == [Kind.STREAM, Kind.LOST]
 
 
 def test_a_later_stream_takes_the_place_of_the_earlier() -> None:
     relay, coordinator, _ = world()
     watch = Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))
-    relay.came("a", [watch])
+    relay.perform_batch("a", [watch])
     coordinator.streams["a"](Commit(1, "all", 1, 0))
     old = coordinator.streams["a"]
-    relay.came("a", [watch])
+    relay.perform_batch("a", [watch])
     assert coordinator.cancelled.get_nowait() == "a"
     old(Commit(1, "all", 2, 0))
     assert relay.orders("a") == ()
     coordinator.streams["a"](Commit(1, "all", 3, 0))
     assert [order.version for order in relay.orders("a")] == [3]
-    assert [entry.kind for entry in relay.goes("a")[0]] == [Kind.STREAM, Kind.ORDER]
+    assert [entry.kind for entry in relay.take_news("a")[0]] == [Kind.STREAM, Kind.ORDER]
     assert relay.orders("a") == ()
 
 
@@ -159,10 +161,10 @@ def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
     clock = VirtualLoop()
     relay, server = Relay(clock), Slow()
     relay.attach("coordinator", server)
-    relay.came("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
-    assert not relay.answered("a")
+    relay.perform_batch("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
+    assert not relay.is_answered("a")
     clock.run(never)
-    assert relay.answered("a")
+    assert relay.is_answered("a")
     assert server.asks == 3
 
 
@@ -189,15 +191,15 @@ def test_a_lease_is_kept_in_a_partys_place() -> None:
 def test_a_party_says_nothing_that_a_server_says() -> None:
     relay, _, _ = world()
     with pytest.raises(Malformed, match="no ORDER"):
-        relay.came("a", [Entry(Kind.ORDER)])
+        relay.perform_batch("a", [Entry(Kind.ORDER)])
 
 
 def test_news_is_told() -> None:
     heard: list[str] = []
     relay = Relay(None, heard.append)
-    relay.came("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
+    relay.perform_batch("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
     assert heard == ["a"]
-    (told,), _ = relay.goes("a")
+    (told,), _ = relay.take_news("a")
     assert decode(told.envelope).error == Unreachable.__name__
 
 
@@ -217,20 +219,22 @@ def test_nobody_waits_until_blocks_of_another_are_stored(lost: bool) -> None:
     relay.attach("shard-1", slow := SlowShard())
     one, two = block(0, b"one"), block(1, b"two")
     blocks = [tell(each, "shard-1") for each in (one, two)]
-    relay.came("a", [*blocks, tell(receipt(one.header)), tell(Heartbeat("a"), kind=Kind.CALL)])
-    relay.came("a", [tell(ask("hang"))])
-    relay.came("b", [tell(Heartbeat("b"))])
+    relay.perform_batch(
+        "a", [*blocks, tell(receipt(one.header)), tell(Heartbeat("a"), kind=Kind.CALL)]
+    )
+    relay.perform_batch("a", [tell(ask("hang"))])
+    relay.perform_batch("b", [tell(Heartbeat("b"))])
     assert kinds(coordinator) == ["Heartbeat"]  # only b's: what follows a receipt comes after it
-    assert not relay.answered("a")
+    assert not relay.is_answered("a")
     slow.storing[1].set_result(Noted())
-    assert not relay.answered("a")
+    assert not relay.is_answered("a")
     if lost:
         slow.storing[0].set_exception(Unreachable("gone"))
     else:
         slow.storing[0].set_result(Noted())
     said = [type(message).__name__ for sender, message in coordinator.seen if sender == "a"]
     assert said[:-1] == (["Heartbeat"] if lost else ["Submit", "Heartbeat"])
-    assert relay.answered("a")
+    assert relay.is_answered("a")
 
 
 def test_news_is_told_when_a_batch_goes_on() -> None:
@@ -239,8 +243,8 @@ def test_news_is_told_when_a_batch_goes_on() -> None:
     relay.attach("coordinator", EchoServer())
     relay.attach("shard-1", slow := SlowShard())
     one = block(0, b"one")
-    relay.came("a", [tell(one, "shard-1"), tell(receipt(one.header))])
+    relay.perform_batch("a", [tell(one, "shard-1"), tell(receipt(one.header))])
     assert heard == []
     slow.storing[0].set_result(Noted())
     assert heard[-1] == "a"
-    assert relay.answered("a")
+    assert relay.is_answered("a")

@@ -33,10 +33,10 @@ from secureps.wire.waves.batch import (
     Entry,
     Kind,
     WaveTransport,
-    about,
-    answering,
-    due,
-    foreseen,
+    foresee_answer,
+    has_work,
+    make_answer,
+    request_digest,
 )
 from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
 from tests.kits.waves_kit import Pumped
@@ -51,12 +51,12 @@ class TestWaves(TransportContract):
 
 
 def answers(to: str, message: Any, answer: Any) -> Entry:
-    return answering(about(to, encode(message)), answer)
+    return make_answer(request_digest(to, encode(message)), answer)
 
 
 def stream(message: Subscribe, *orders: Any) -> list[Entry]:
     told = [Entry(Kind.ORDER, envelope=encode(each)) for each in orders]
-    return [Entry(Kind.STREAM, about(COORDINATOR, encode(message))), *told]
+    return [Entry(Kind.STREAM, request_digest(COORDINATOR, encode(message))), *told]
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_an_answer_that_came_before_its_request_answers_it_once(transport: WaveT
     digest = payload_digest(payload)
     transport.take([answers("shard-0", get, Payload(digest))], {digest: payload})
     assert transport.call("shard-0", get).result(0) == Payload(digest, payload)
-    assert transport.out() == ()
+    assert transport.take_sent() == ()
     assert not transport.call("shard-0", get).done()
-    assert [entry.kind for entry in transport.out()] == [Kind.CALL]
+    assert [entry.kind for entry in transport.take_sent()] == [Kind.CALL]
 
 
 def test_the_same_request_to_another_server_is_another(transport: WaveTransport) -> None:
@@ -94,7 +94,7 @@ def test_in_one_wave_what_is_foreseen_is_answered_and_still_said(transport: Wave
     for message in (Heartbeat("a"), Telemetry("a", "all", 0, ())):
         assert transport.call(COORDINATOR, message).result(0) == Noted()
     assert not transport.call(COORDINATOR, ask("x")).done()
-    said = transport.out()
+    said = transport.take_sent()
     assert [entry.kind for entry in said] == [Kind.TELL] * 5
     assert bytes(said[0].payload) == b"sealed"
 
@@ -104,7 +104,7 @@ def test_an_error_that_was_told_goes_before_what_is_foreseen(transport: WaveTran
     bare = put(b"sealed")
     transport.take([answers("shard-0", bare, Malformed("other bytes"))], {})
     assert isinstance(transport.call("shard-0", block).exception(0), Malformed)
-    assert transport.out() == ()
+    assert transport.take_sent() == ()
 
 
 def test_orders_that_came_before_their_watch_are_delivered_to_it(transport: WaveTransport) -> None:
@@ -114,7 +114,7 @@ def test_orders_that_came_before_their_watch_are_delivered_to_it(transport: Wave
     transport.take(stream(message, *sent), {})
     transport.watch(message, orders.append, lambda _: None)
     assert orders == sent
-    assert transport.out() == ()
+    assert transport.take_sent() == ()
     transport.take(stream(message, sent[0]), {})
     assert orders == [*sent, sent[0]]
 
@@ -136,7 +136,7 @@ def test_a_stream_without_orders_is_open_all_the_same(transport: WaveTransport) 
     message = Subscribe("a", ())
     transport.take(stream(message), {})
     transport.watch(message, lambda _: None, lambda _: None)
-    assert transport.out() == ()
+    assert transport.take_sent() == ()
 
 
 def test_orders_of_another_stream_are_not_delivered(transport: WaveTransport) -> None:
@@ -144,7 +144,7 @@ def test_orders_of_another_stream_are_not_delivered(transport: WaveTransport) ->
     transport.take(stream(Subscribe("a", (), 1), Commit(1, "all", 1, 0)), {})
     transport.watch(Subscribe("a", ()), orders.put, lambda _: None)
     assert orders.empty()
-    assert [entry.kind for entry in transport.out()] == [Kind.WATCH]
+    assert [entry.kind for entry in transport.take_sent()] == [Kind.WATCH]
 
 
 @pytest.mark.parametrize("kind", [Kind.CALL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH, Kind.TELL])
@@ -182,7 +182,7 @@ ID = SubmissionId("a", "all", 0)
     "message", [Join("a", Schema(())), AskRun(), GetBlock(b"r" * 32, "all", 0, 0), Retire("a"), ID]
 )
 def test_nothing_else_is_taken_for_granted(message: object) -> None:
-    assert foreseen(message) is None
+    assert foresee_answer(message) is None
 
 
 def test_a_receipt_is_no_question_that_is_asked_again() -> None:
@@ -192,9 +192,9 @@ def test_a_receipt_is_no_question_that_is_asked_again() -> None:
 
 @pytest.mark.parametrize("order", [INVITE, SealAgain(1, ID, b"u" * 16, INVITE), SendAgain(1, ID)])
 def test_work_makes_a_client_due(order: object) -> None:
-    assert due([PUBLISHED, order])
+    assert has_work([PUBLISHED, order])
 
 
 def test_all_else_waits_for_work() -> None:
-    assert not due([PUBLISHED, Commit(1, "all", 1, 0), Finish(1, "over")])
-    assert not due([])
+    assert not has_work([PUBLISHED, Commit(1, "all", 1, 0), Finish(1, "over")])
+    assert not has_work([])
