@@ -14,12 +14,13 @@ what they say, and starts either again if it dies.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, blamed
-from secureps.roles.holder.holder import OVER
+from secureps.roles.holder.holder import FAILED, OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
@@ -134,6 +135,9 @@ def _watch(
         then: what follows if the client, or the key holder, has failed, by its name.
     Returns:
         why the client ended; "" if it failed.
+
+    Raises:
+        TooFew, RuleFailed: the run failed.
     """
     ended = ""
     client, holder = then
@@ -152,11 +156,15 @@ def _watch(
         for name in both.failed.keys() - failed:
             text = str(both.failed[name]).removeprefix(f"{name} ")
             tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
+    if shown.failure and not both.failed:
+        raise TooFew(shown.failure)
     return ended
 
 
 class _Terminal:
-    """Shows on stderr what the two write; `over` once the key holder says that the run is over.
+    """Shows on stderr what the two write, and notes what the key holder says of the run's end.
+
+    `over`: the run is over, or it failed; `failure` is then why.
 
     Args:
         logs: the folder of their logs, which begin anew.
@@ -164,7 +172,7 @@ class _Terminal:
     """
 
     def __init__(self, logs: Path, client: str, holder: str, named: bool) -> None:
-        self.over = False
+        self.over, self.failure = False, ""
         self._holders = logs / f"{holder}.log"
         paths = (logs / f"{client}.log", self._holders)
         self._logs = {path: LogReader(path, named) for path in paths}
@@ -174,8 +182,15 @@ class _Terminal:
     def news(self) -> None:
         for path, log in self._logs.items():
             for _, line in log.news(whole=True) if path.exists() else ():
-                self.over |= path == self._holders and OVER in line
+                if path == self._holders:
+                    self._hear(line)
                 print(line, file=sys.stderr, flush=True)
+
+    def _hear(self, line: str) -> None:
+        with suppress(ValueError, KeyError, TypeError):  # under `--log-format json`
+            line = json.loads(line)["message"]
+        if OVER in line or FAILED in line:
+            self.over, self.failure = True, line.partition(f"{FAILED}: ")[2]
 
 
 def _give_passphrase(

@@ -73,7 +73,8 @@ class CommitteeHolder(Holder):
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._ledger.known.keys.overdue(unix))
-            if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
+            over = isinstance(event, Finish) and not event.failure  # else the run may go on
+            if over and sender == COORDINATOR:  # all, and one that is made now
                 self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
             due = self._ledger.known.keys.due(section, unix)
             if due is not None and not self._announcing:
