@@ -67,6 +67,9 @@ from secureps.roles.shard.state import (
     submission_of,
 )
 
+AGAIN = 5.0
+"""Seconds after which a shard asks again for what was refused for good, or came damaged twice."""
+
 
 @dataclass(slots=True)
 class _Asked:
@@ -445,9 +448,6 @@ def _key(task: GatherState) -> tuple[str, int, int]:
 
 
 # --- noise copies ------------------------------------------------------------------
-
-AGAIN = 5.0
-"""Seconds after which noise is asked for again that was refused for good, or came damaged."""
 
 Name = tuple[str, int]
 """(group, cohort)."""
