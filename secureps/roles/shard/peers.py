@@ -201,9 +201,14 @@ class Forwarding:
         self._send(step, header.key, Stored(header.digest), ((to, header) for to in others))
 
     def supply(self, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> Step:
-        """Another shard lacks blocks, of which these are here: answers once it has them."""
-        step = Step()
-        self._send(step, f"{to}/{missing}", Noted(), ((to, header) for header in headers))
+        """Another shard lacks blocks, of which these are here: answers once it has them.
+
+        A shard that asks again may have lost its disk, with the copies that had arrived.
+        """
+        step, ticket = Step(), f"{to}/{missing}"
+        if ticket in self._waiting:
+            self._end(ticket)
+        self._send(step, ticket, Noted(), ((to, header) for header in headers))
         return step
 
     def _send(
