@@ -12,12 +12,13 @@ their output, and restarts them if they die.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
-from secureps.roles.holder.holder import OVER
+from secureps.roles.holder.holder import FAILED, OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
 from secureps.run.processes.supervisor import GRACE, Finished, Supervisor
@@ -132,6 +133,9 @@ def _watch(
         then: by name, the text that says what follows if the client or the key holder fails.
 
     Returns the reason why the client ended; "" if it failed.
+
+    Raises:
+        TooFew: the run failed.
     """
     ended = ""
     client, holder = then
@@ -150,11 +154,15 @@ def _watch(
         for name in both.failed.keys() - failed:
             text = str(both.failed[name]).removeprefix(f"{name} ")
             tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
+    if shown.failure and not both.failed:
+        raise TooFew(shown.failure)
     return ended
 
 
 class _Terminal:
-    """Shows both logs on stderr; `over` once the key holder's log says that the run has ended.
+    """Shows both logs on stderr, and notes when the key holder's log says that the run has ended.
+
+    `over` is true once the run is over or failed; `failure` is the reason why it failed.
 
     Args:
         logs: the folder of the logs, which are emptied first.
@@ -162,7 +170,7 @@ class _Terminal:
     """
 
     def __init__(self, logs: Path, client: str, holder: str, named: bool) -> None:
-        self.over = False
+        self.over, self.failure = False, ""
         self._holders = logs / f"{holder}.log"
         paths = (logs / f"{client}.log", self._holders)
         self._logs = {path: LogReader(path, named) for path in paths}
@@ -172,8 +180,15 @@ class _Terminal:
     def news(self) -> None:
         for path, log in self._logs.items():
             for _, line in log.news(whole=True) if path.exists() else ():
-                self.over |= path == self._holders and OVER in line
+                if path == self._holders:
+                    self._hear(line)
                 print(line, file=sys.stderr, flush=True)
+
+    def _hear(self, line: str) -> None:
+        with suppress(ValueError, KeyError, TypeError):  # under `--log-format json`
+            line = json.loads(line)["message"]
+        if OVER in line or FAILED in line:
+            self.over, self.failure = True, line.partition(f"{FAILED}: ")[2]
 
 
 def _give_passphrase(

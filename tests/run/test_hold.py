@@ -28,7 +28,7 @@ from secureps.errors import (
     TooFew,
 )
 from secureps.policy.plan import load_plan
-from secureps.roles.holder.holder import OVER
+from secureps.roles.holder.holder import FAILED, OVER
 from secureps.roles.member.terms import Terms
 from secureps.run import join as module
 from secureps.run.join import join_and_hold
@@ -168,6 +168,21 @@ TOO_FEW = {"message": "too few are left", "error": "TooFew", "fault": "the membe
 def test_a_run_that_failed_ends_both_and_is_said_once(line: str, site: Site) -> None:
     with pytest.raises(TooFew, match=r"^too few are left$"):
         site.play(f"print({line!r}); sys.exit(75)", WAITS)
+
+
+def test_a_run_that_fails_after_its_client_has_left_ends_its_key_holder(site: Site) -> None:
+    with pytest.raises(TooFew, match=r"^too few are left$"):
+        site.play(ENDS, f"say('{FAILED}: too few are left'); time.sleep(60)")
+
+
+def test_the_newest_line_says_how_the_run_has_ended(tmp_path: Path) -> None:
+    """A run that failed goes on when its coordinator is started again."""
+    shown = module._Terminal(tmp_path, "hospital-1", "hospital-1-holder", named=False)
+    with (tmp_path / "hospital-1-holder.log").open("a") as log:
+        for said, failure in ((f"{FAILED}: too few", "too few"), (f"{OVER}: all is made", "")):
+            print(json.dumps({"message": said}), file=log, flush=True)
+            shown.news()
+            assert (shown.over, shown.failure) == (True, failure)
 
 
 def test_a_passphrase_reaches_both_also_who_is_started_again(

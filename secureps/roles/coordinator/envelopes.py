@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.roster import Roster
-from secureps.errors import Conflict, NotReady, WrongVersion
+from secureps.errors import Conflict, NotReady, UnknownParty, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -75,13 +75,17 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
 
     Raises:
         Conflict: the holder was shown another receipt of this name.
+        UnknownParty: the submission is not sealed for this holder, which has no envelope of it.
     """
     id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
     # A founding model has no envelopes, so a holder that reports on one lies.
     if group.phase is Phase.FOUNDING or answer.holder in open_receipts.examined.get(id, ()):
         return
-    if id in open_receipts.receipts and answer.about != tx.federation.settled.receipts[id]:
-        raise Conflict(f"{answer.holder} answers for another receipt of {id}")
+    if (receipt := open_receipts.receipts.get(id)) is not None:
+        if answer.about != tx.federation.settled.receipts[id]:
+            raise Conflict(f"{answer.holder} answers for another receipt of {id}")
+        if answer.holder not in opening.holders_of(tx, receipt.committee):
+            raise UnknownParty(f"{id} is not sealed for {answer.holder}: it cannot look into it")
     if not flaw:
         if id in open_receipts.receipts:
             tx.write(answer)

@@ -283,11 +283,7 @@ def finish(tx: Transaction) -> None:
 
 
 def tell_finish(tx: Transaction, party: str) -> None:
-    """Tells a party that the run is finished.
-
-    A key holder is not told of a failed run: it would erase its keys, and the run may go on.
-    """
+    """Tells a party that the run is finished, or that it failed."""
     federation = tx.federation
-    if party not in tx.holders or not federation.failure:
-        end = Finish(federation.incarnation, federation.finished, federation.failure or None)
-        tx.order(party, end)
+    end = Finish(federation.incarnation, federation.finished, federation.failure or None)
+    tx.order(party, end)

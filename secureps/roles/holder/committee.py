@@ -73,7 +73,8 @@ class CommitteeHolder(Holder):
         if self.is_configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._ledger.known.keys.overdue_below(unix))
-            if isinstance(event, Finish) and sender == COORDINATOR:  # all, also one in the making
+            over = isinstance(event, Finish) and not event.failure  # else the run may go on
+            if over and sender == COORDINATOR:  # all, also one in the making
                 self._erase(step, self._ledger.known.keys.number + 1 + self._announcing)
             due = self._ledger.known.keys.number_to_announce(section, unix)
             if due is not None and not self._announcing:

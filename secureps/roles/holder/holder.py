@@ -42,7 +42,15 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
+from secureps.messages.orders import (
+    TO_GO_ON,
+    Configure,
+    Finish,
+    GroupVersion,
+    Open,
+    RosterChanged,
+    Task,
+)
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, wrong_run
@@ -93,6 +101,9 @@ Name = tuple[str, int]
 
 OVER = "the run is over"
 """Begins the line with which a key holder reports that the run has finished."""
+
+FAILED = "the run failed"
+"""How the line begins by which it says that the run cannot go on by itself."""
 
 LAST_WORD = 5.0
 """Seconds that a holder which takes no part waits for the coordinator to hear of it."""
@@ -173,8 +184,9 @@ class Holder(ABC):
                 return Step(effects=[Halt(text, type(error))])
             case WatchLost():
                 return self.resume(now)
-            case Finish(reason=reason) if sender == COORDINATOR:
-                return Step(effects=[Say(f"{OVER}: {reason}")])
+            case Finish(_, reason, failure) if sender == COORDINATOR:
+                said = f"{FAILED}: {reason}{TO_GO_ON}" if failure else f"{OVER}: {reason}"
+                return Step(effects=[Say(said)])
             case Finish() | Tick():
                 return Step()
             case KitRead() if sender == WORKER:

@@ -58,6 +58,9 @@ from secureps.roles.shard.state import (
     submission_of,
 )
 
+AGAIN = 5.0
+"""Seconds after which a shard asks again for what was refused for good, or came damaged twice."""
+
 
 @dataclass(slots=True)
 class _Asked:
@@ -191,9 +194,14 @@ class Forwarding:
         self._send(step, header.key, Stored(header.digest), ((to, header) for to in others))
 
     def supply(self, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> Step:
-        """Sends these blocks to a shard that lacks them, and answers once it has them."""
-        step = Step()
-        self._send(step, f"{to}/{missing}", Noted(), ((to, header) for header in headers))
+        """Sends these blocks to a shard that lacks them, and answers once it has them.
+
+        A shard that asks again may have lost its disk, with the copies that had arrived.
+        """
+        step, ticket = Step(), f"{to}/{missing}"
+        if ticket in self._waiting:
+            self._end(ticket)
+        self._send(step, ticket, Noted(), ((to, header) for header in headers))
         return step
 
     def _send(
@@ -434,9 +442,6 @@ def _key(task: GatherState) -> tuple[str, int, int]:
 
 
 # --- noise copies ------------------------------------------------------------------
-
-AGAIN = 5.0
-"""Seconds after which a shard asks again for noise that was refused, or came damaged."""
 
 Name = tuple[str, int]
 """(group, cohort)."""

@@ -68,7 +68,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import LATER, check_run, describe_behind
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard.peers import Fetcher, Forwarding, NoiseCopies, Peers
+from secureps.roles.shard.peers import AGAIN, Fetcher, Forwarding, NoiseCopies, Peers
 from secureps.roles.shard.state import (
     UNLIMITED,
     ComingDamaged,
@@ -198,6 +198,8 @@ class Shard:
         self._fetcher = Fetcher(address.name, self.state)
         self._tried: dict[tuple[str, int], list[bytes]] = {}
         """By (group, cohort), the sum of keys that is being tried, and the newest one."""
+        self._damaged: list[WorkFailed] = []
+        self._asks_at = 0.0
 
     def apply(self, at: float, record: Record) -> None:
         if isinstance(record, RosterFollowed):
@@ -262,7 +264,8 @@ class Shard:
         return Call(COORDINATOR, said)
 
     def wake(self) -> float | None:
-        return self._noise.wake
+        times = (self._noise.wake, self._asks_at if self._damaged else None)
+        return min((at for at in times if at is not None), default=None)
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         if type(event) in permissions.SAID:
@@ -316,12 +319,17 @@ class Shard:
                 return self._greet()
             case Tick():
                 self._noise.ask_again(step := Step(), now)
+                self._retry_damaged(step, now)
                 return step
             case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.is_apart:
                 text = f"{IDLE}: {reason}"
                 return Step(effects=[Say(text), Halt(f"{self._name} {text}")])
             case orders.Finish():
                 return Step()
+            case WorkFailed(error=PayloadsDamaged()) if sender == WORKER:
+                self._damaged.append(event)
+                self._retry_damaged(step := Step(), now)
+                return step
             case WorkFailed() if sender == WORKER:
                 return self._take_failure(event)
             case KitRead() if sender == WORKER:
@@ -599,6 +607,16 @@ class Shard:
                 if not self._fetcher.recovers:
                     step.effects += self._greet().effects  # so that orders that waited come again
         step.effects.append(self._fetcher.make_prune(task))
+
+    def _retry_damaged(self, step: Step, now: float) -> None:
+        """Has damaged payloads sent again, at most once in `AGAIN` seconds, for a bad disk."""
+        if now < self._asks_at or not self._damaged:
+            return
+        damaged, self._damaged, self._asks_at = self._damaged, [], now + AGAIN
+        for event in damaged:
+            failed = self._failed(event)
+            step.records += failed.records
+            step.effects += failed.effects
 
     def _ask_for_damaged(
         self, step: Step, task: MakeState | SumCohort | StepState, keys: frozenset[str]

@@ -10,11 +10,11 @@ import pytest
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
-from secureps.errors import WrongVersion
+from secureps.errors import UnknownParty, WrongVersion
 from secureps.messages.encoding import file_digest
 from secureps.messages.orders import GroupVersion, RosterChanged, SealFor
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import Subscribe
+from secureps.messages.requests import Examined, Subscribe
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.roles.coordinator import envelopes, membership, opening
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -70,6 +70,12 @@ class Change:
         return [each.holders for each in self.state.committees]
 
 
+def update(version: int, committee: bytes | None) -> Receipt:
+    id = SubmissionId("c0", "all", 1)
+    made = Receipt(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False)
+    return dataclasses.replace(made, committee=committee)
+
+
 def said(tx: Transaction) -> str:
     return " ".join(effect.text for effect in tx.step.effects if isinstance(effect, Say))
 
@@ -122,16 +128,25 @@ def test_an_update_is_for_those_whom_its_version_is_for() -> None:
     tx = change.to("h0", "h1", "h2", "h4")
     first, second = change.state.committees
 
-    def update(version: int, committee: bytes | None) -> Receipt:
-        id = SubmissionId("c0", "all", 1)
-        made = Receipt(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False)
-        return dataclasses.replace(made, committee=committee)
-
     opening.check_committee(tx, update(2, first.committee))
     opening.check_committee(tx, update(3, second.committee))
     for wrong in ((2, second.committee), (3, first.committee), (3, bytes(32)), (3, None)):
         with pytest.raises(WrongVersion, match="is sealed for other key holders than h0"):
             opening.check_committee(tx, update(*wrong))
+
+
+def test_whoever_a_submission_is_not_sealed_for_says_nothing_of_its_envelopes() -> None:
+    """A new holder would accuse clients of what they sealed for those before it."""
+    change = Change()
+    tx, group = change.to("h0", "h1", "h2", "h4"), change.state.groups["all"]
+    tx = dataclasses.replace(tx, holders=("h0", "h1", "h2", "h4"), step=Step())
+    group.phase, sealed = Phase.COLLECTING, update(2, change.state.committees[0].committee)
+    group.receive(0.0, sealed)
+    tx.federation.settled.receipts[sealed.id] = b"about"
+    for flaw in ("a flaw", ""):
+        with pytest.raises(UnknownParty, match="all/1 is not sealed for h4"):
+            envelopes.looked_into(tx, group, Examined("h4", sealed.id, flaw, b"about"))
+    assert not tx.step.records
 
 
 def test_versions_fall_into_periods_by_committee() -> None:

@@ -25,6 +25,7 @@ from tests.kits.federations import small_plan
 from tests.kits.privacy_kit import facts_of
 from tests.kits.roles_kit import (
     CLIENTS,
+    HOLDER,
     MANY,
     PRIVACY,
     SCHEMA,
@@ -232,6 +233,8 @@ def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
         "takes part no more: no reason given (c1, c2)"
     )
     assert world.federation.failure == "TooFew"
+    finish = orders.Finish(1, world.federation.finished, "TooFew")
+    assert HOLDER in {to for to, order in world.told if order == finish}
     assert world.federation.checkpoints[-1].version_of("all") == 1
 
 
