@@ -185,8 +185,8 @@ class Holder(ABC):
             case WatchLost():
                 return self.resume(now)
             case Finish(_, reason, failure) if sender == COORDINATOR:
-                said = f"{FAILED}: {reason}{TO_GO_ON}" if failure else f"{OVER}: {reason}"
-                return Step(effects=[Say(said)])
+                end = f"{FAILED}: {reason}{TO_GO_ON}" if failure else f"{OVER}: {reason}"
+                return Step(effects=[Say(end)])
             case Finish() | Tick():
                 return Step()
             case KitRead() if sender == WORKER:

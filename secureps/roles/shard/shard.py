@@ -614,7 +614,7 @@ class Shard:
             return
         damaged, self._damaged, self._asks_at = self._damaged, [], now + AGAIN
         for event in damaged:
-            failed = self._failed(event)
+            failed = self._take_failure(event)
             step.records += failed.records
             step.effects += failed.effects
 

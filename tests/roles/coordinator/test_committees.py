@@ -145,7 +145,7 @@ def test_whoever_a_submission_is_not_sealed_for_says_nothing_of_its_envelopes() 
     tx.federation.settled.receipts[sealed.id] = b"about"
     for flaw in ("a flaw", ""):
         with pytest.raises(UnknownParty, match="all/1 is not sealed for h4"):
-            envelopes.looked_into(tx, group, Examined("h4", sealed.id, flaw, b"about"))
+            envelopes.take_examination(tx, group, Examined("h4", sealed.id, flaw, b"about"))
     assert not tx.step.records
 
 
