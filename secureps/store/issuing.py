@@ -408,8 +408,8 @@ def renew_roster(
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
             raise KitError(
-                f"roster {roster.number} is signed already, {roster.lifetime}: that stands, and can "
-                "be made to hold longer alone"
+                f"roster {roster.number} is signed already, {roster.lifetime}: a new one can only "
+                "hold for longer"
             )
         _write(directory, renewed)
     return renewed
