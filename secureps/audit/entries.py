@@ -139,7 +139,7 @@ LEFT_OUT: frozenset[type] = UNTOLD | {
     holder.KeyReplaced,
     holder.KeysErased,
     member.SequencesBegun,
-    member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
+    member.UpdateReleased,  # in the ledger over all runs, not in a run's journal
     member.BudgetCharged,
     member.BudgetLowered,
     member.SentWithoutPrivacy,

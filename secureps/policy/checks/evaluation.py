@@ -295,7 +295,7 @@ def from_vector(
         share = next(values)
         for name, most in sorted(magnitudes.items()):
             value = next(values)
-            if share > 0:  # noise may take it, or a ratio, out of its range
+            if share > 0:  # noise may take the share, or the ratio, out of range
                 ratio = max(-1.0, min(1.0, value / share))
             elif message == EVALUATED:  # every client evaluates: the share was rounded to 0
                 ratio = 0.0
@@ -316,7 +316,7 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
         raise Malformed(
             f"an evaluation has the metrics {', '.join(sorted(section.metrics))}, in this order"
         )
-    for metric in metrics:  # NaN compares with nothing: best and stop would go wrong for good
+    for metric in metrics:  # one NaN would spoil the choice of the best version for good
         if not math.isfinite(metric.value):
             raise NotFinite(f"metric {metric.name!r} is {metric.value}: evaluate again")
 

@@ -822,7 +822,7 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             full |= not wasted
             yield from wasted
     yield from _of_envelopes(plan, laid)
-    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
+    if full:  # fewer bits do not shorten a ciphertext that is partly empty
         yield from advice(plan, next(iter(laid.values())))
     yield from _scaling_words(section, blocks)
 
