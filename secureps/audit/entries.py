@@ -415,7 +415,7 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
     if not last:
         made.append(last := line("begin", to_plain(begin)))
     for number, entry in enumerate(entries, end.entries - len(entries) + 1):
-        body = {"number": number, **to_plain(_moment(entry)), "facts": entry.facts}
+        body = {"number": number, **to_plain(entry), "facts": entry.facts}
         made.append(last := line("entry", body))
     signature = me.sign(DOMAIN, line("end", to_plain(replace(end, signature=b""))))
     made.append(line("end", to_plain(replace(end, signature=signature))))
@@ -484,10 +484,6 @@ def verify_end(data: bytes, key: PublicIdentity) -> None:
 
 def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _moment(entry: Entry) -> Moment:
-    return Moment(entry.row, entry.journal, entry.at, entry.date, entry.what)
 
 
 def _parse(place: int, line: bytes) -> tuple[str, dict[str, Json]]:

@@ -186,9 +186,8 @@ class Plan:
     def from_text(text: str) -> Plan:
         """Parses a canonical text; the plan is shared in the process (ConfigError, PlanRefused)."""
         try:
-            json.dumps(
-                body := json.loads(text), ensure_ascii=False
-            ).encode()  # refuses half of a character
+            body = json.loads(text)
+            json.dumps(body, ensure_ascii=False).encode()  # refuses half of a character
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
