@@ -1,4 +1,4 @@
-"""Of every class of record it is decided whether an auditor is told, and of what: no secrets."""
+"""Every class of record is an entry or left out, and no entry shows a secret."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_without_privacy_there_is_none(plan: Plan) -> None:
 
 
 def test_a_log_of_0_2_0_counts_every_update_of_a_version(plan: Plan) -> None:
-    """It said `attempt` where a log says `step` now."""
+    """Its name for `step` was `attempt`."""
     (one,) = facts(plan, "a", 0)
     rows = [entry(row, one) for row in range(3)]
     for attempt, each in enumerate(rows):

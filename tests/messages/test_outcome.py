@@ -1,4 +1,4 @@
-"""What becomes of a submission has one word each, written down once."""
+"""The fates of a submission have one word each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What signatures, envelopes and digests of a submission are bound to: all of it."""
+"""Signatures, envelopes and digests of a submission cover all of it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_field_is_looked_at_here() -> None:
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str) -> None:
-    """Envelopes are of all but themselves: one that is put into another receipt does not open."""
+    """Envelopes are bound to all other fields: in another receipt they do not open."""
     changed = dataclasses.replace(RECEIPT, **{name: OTHER[name]})
     assert signing_bytes(changed) != signing_bytes(RECEIPT)
     bound = enveloped_part(RECEIPT, "keys-0")
@@ -104,7 +104,7 @@ def test_a_header_is_signed_with_all_that_it_says() -> None:
 
 
 def test_a_key_is_shared_under_the_name_of_its_run_and_submission() -> None:
-    """In another run, and in another of this one, the same seeds are another key."""
+    """The same seeds give another key in another run, or for another submission."""
     ids = [ID, SubmissionId("c1", "all", 7), SubmissionId("c0", "b", 7), OTHER["id"]]
     made = {sharing_id(run, id) for run in (bytes(32), OTHER["run"]) for id in ids}
     assert len(made) == 2 * len(ids)

@@ -1,4 +1,4 @@
-"""A plan is refused with its reason, and its text is the same for everybody."""
+"""Plans are refused with a reason, and their text is the same for all parties."""
 
 from __future__ import annotations
 
@@ -436,7 +436,7 @@ def test_files_that_do_not_parse(tmp_path: Path) -> None:
 
 
 def test_the_cipher_has_room_for_the_heaviest_member_that_the_rules_allow() -> None:
-    """Its 10 sigma count weights squared, not members."""
+    """Its 10 sigma depend on squared weights, not on the number of members."""
     even, faded = (
         plan(
             cipher={"name": "rlwe"},

@@ -1,4 +1,4 @@
-"""What no noise covers is refused when the plan is loaded, with the reason and what to take."""
+"""A plan is refused, with a remedy, if something visible is not covered by its noise."""
 
 from __future__ import annotations
 

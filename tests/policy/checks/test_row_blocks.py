@@ -1,4 +1,4 @@
-"""Row-blocks in whole runs: who sends what, which rules go beside each other, what never opens."""
+"""Row-blocks in whole runs: who sends what, which rules may be mixed, what never opens."""
 
 from __future__ import annotations
 

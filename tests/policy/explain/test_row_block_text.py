@@ -1,4 +1,4 @@
-"""How many row-blocks no version will be made of is said, and of which table."""
+"""`secureps check` counts the row-blocks that too few clients touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `secureps check` says of rules is what the plan's numbers are."""
+"""`secureps check` describes rules by the plan's numbers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ def test_weights_and_what_they_take_of_the_capacity() -> None:
 
 
 def test_what_members_count_by_besides_the_rules_weight() -> None:
-    """A plan that weighs by examples is not told that all weigh alike."""
     rule = {"name": "sync", "quorum": 6}
     told = {None: "", 32: "; besides, each counts by its number of records, which is public then"}
     for most, more in told.items():

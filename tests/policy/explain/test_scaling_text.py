@@ -1,4 +1,4 @@
-"""What `secureps check` says of a plan whose servers follow the load."""
+"""`secureps check` says what follows the load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no decision of a policy goes beyond, whatever policy it is."""
+"""No decision of any policy goes beyond the limits."""
 
 from __future__ import annotations
 

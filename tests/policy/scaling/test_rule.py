@@ -1,4 +1,4 @@
-"""Thresholds: what each of them has follow, and the policy that changes nothing."""
+"""The policy by thresholds, and the policy that changes nothing."""
 
 from __future__ import annotations
 
