@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
 
 from secureps.messages import encoding
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import canonical, digest
+from secureps.messages.encoding import canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import evaluated_digest
+from secureps.messages.member_records import SubmissionSettled
+from secureps.messages.orders import Settled
 from secureps.messages.submission import (
     RECEIPT_DOMAIN,
     BlockHeader,
+    Outcome,
     Receipt,
     SubmissionId,
     ciphertext_root,
@@ -23,6 +27,7 @@ from secureps.messages.submission import (
     shorten,
     signing_bytes,
 )
+from secureps.wire.msgpack import decode, encode
 
 ID = SubmissionId("c0", "all", 7)
 RECEIPT = Receipt(
@@ -144,3 +149,20 @@ def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
     assert signing_bytes(receipt) == (RECEIPT_DOMAIN, signed)
     assert (enveloped_part(receipt, "keys-0"), receipt.digest) == (enveloped, named)
     assert [value for value in read if isinstance(value, Receipt)] == [bare]
+
+
+SETTLED = SubmissionId("c0", "all", 0)
+
+
+def test_the_words_stay_as_they_were_journalled() -> None:
+    assert [str(each) for each in Outcome] == ["included", "durable", "dropped", "lost"]
+
+
+def test_an_outcome_has_the_bytes_of_its_string() -> None:
+    for each in Outcome:
+        record, plain = SubmissionSettled(SETTLED, each), SubmissionSettled(SETTLED, each.value)
+        assert canonical(record) == canonical(plain)
+        assert from_plain(SubmissionSettled, json.loads(json.dumps(to_plain(record)))) == record
+        sent = encode(Settled(1, SETTLED, each, 2, "why"))
+        assert sent == encode(Settled(1, SETTLED, each.value, 2, "why"))
+        assert decode(sent).outcome == each

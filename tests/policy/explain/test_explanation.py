@@ -111,18 +111,6 @@ def test_momentum_may_take_an_update_to_its_clip() -> None:
     assert price.update["all"] == "an update of the whole clip (16)"
 
 
-def test_groups_compose() -> None:
-    rule = {"quorum": 3, "minimum": 2, "most": 4}
-    groups = [{"name": n, "pattern": p, "rule": rule} for n, p in (("b", "bias"), ("w", "*"))]
-    one = explain(private_plan(), {"all": 60}).price
-    two = explain(private_plan(group=groups), {"b": 5, "w": 55}).price
-    assert one is not None
-    assert two is not None
-    assert one.epsilon_version is not None
-    assert two.epsilon_version is not None
-    assert two.epsilon_version > one.epsilon_version
-
-
 def test_who_sees_what_depends_on_the_cipher() -> None:
     sealed, plain = (explain(make_plan(name), {"all": 60}) for name in ("bfv", "plain"))
     assert [s.role for s in sealed.sights] == ["client", "coordinator", "shard", "key holder"]
@@ -132,14 +120,6 @@ def test_who_sees_what_depends_on_the_cipher() -> None:
     assert plain.collusion == ("any shard alone: it reads every update",)
     assert any("no encryption" in remark for remark in plain.remarks)
     assert not any("no encryption" in remark for remark in sealed.remarks)
-
-
-def test_a_committee_is_explained_where_there_is_one() -> None:
-    made = explain(make_plan("rlwe"), {"all": 60})
-    assert made.committee is not None
-    assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
-    assert not any("no encryption" in remark for remark in made.remarks)
-    assert explain(make_plan("bfv"), {"all": 60}).committee is None
 
 
 @pytest.mark.parametrize(
