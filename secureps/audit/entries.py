@@ -295,11 +295,7 @@ class Spent:
 
 
 def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
-    """Adds up what each client has spent, by name; None under a plan without privacy.
-
-    Raises:
-        DamagedStore: an entry's facts are impossible.
-    """
+    """Adds up what each client has spent, by name; None under a plan without privacy."""
     if plan.section.privacy is None:
         return None
     spending = Spending()
@@ -423,11 +419,7 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
 
 
 def load(data: bytes) -> AuditLog:
-    """Reads a log and checks its chain of digests, but not its signature.
-
-    Raises:
-        DamagedStore: names the first wrong line.
-    """
+    """Reads a log and checks its chain, not its signature; DamagedStore names the first fault."""
     lines = data.split(b"\n")
     if lines.pop() or not lines:
         raise DamagedStore("its last line is cut short: take a whole copy, or export it again")

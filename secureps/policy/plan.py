@@ -382,11 +382,7 @@ class Plan:
         return {name: sigma * most for name, most in evaluation.magnitudes.items() if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
-        """Returns the grid of a group's values; PlanRefused if the noise does not fit it.
-
-        Args:
-            values: number of values that are sent of an update (`GroupLayout.sent`).
-        """
+        """Returns the grid for so many sent values; PlanRefused if noise does not fit it."""
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
             return Grid(section.bits, mechanism.range)
@@ -456,11 +452,7 @@ class Plan:
         return self.holders // 2 + (self.holders > 0) if asked is None else asked
 
     def committee(self, names: Sequence[str]) -> Committee:
-        """Returns the committee of the roster's holders.
-
-        Raises:
-            PlanRefused: their number is not the plan's.
-        """
+        """Returns the committee of these holders; PlanRefused if their number is not the plan's."""
         if len(names) != self.holders:
             raise PlanRefused(
                 f"the plan has {self.holders} key holders, and the roster {len(names)}: issue "

@@ -284,12 +284,7 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
 def close_with(
     state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
 ) -> Clients | None:
-    """Chooses the clients of the open round's cohort, given those that are here; None: wait.
-
-    Args:
-        deadline: whether the round's deadline has passed.
-        last: whether it was the last deadline.
-    """
+    """Chooses the clients of the open round's cohort, given those that are here; None: wait."""
     if here >= state.chosen:
         return state.chosen
     if state.exact:
