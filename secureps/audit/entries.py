@@ -139,7 +139,7 @@ LEFT_OUT: frozenset[type] = UNTOLD | {
     holder.KeyReplaced,
     holder.KeysErased,
     member.SequencesBegun,
-    member.UpdateReleased,  # of the ledger over all runs, which is no journal of a run
+    member.UpdateReleased,  # in the ledger over all runs, not in a run's journal
     member.BudgetCharged,
     member.BudgetLowered,
     member.SentWithoutPrivacy,
@@ -295,11 +295,7 @@ class Spent:
 
 
 def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
-    """Adds up what each client has spent, by name; None under a plan without privacy.
-
-    Raises:
-        DamagedStore: an entry's facts are impossible.
-    """
+    """Adds up what each client has spent, by name; None under a plan without privacy."""
     if plan.section.privacy is None:
         return None
     spending = Spending()
@@ -415,7 +411,7 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
     if not last:
         made.append(last := line("begin", to_plain(begin)))
     for number, entry in enumerate(entries, end.entries - len(entries) + 1):
-        body = {"number": number, **to_plain(_moment(entry)), "facts": entry.facts}
+        body = {"number": number, **to_plain(entry), "facts": entry.facts}
         made.append(last := line("entry", body))
     signature = me.sign(DOMAIN, line("end", to_plain(replace(end, signature=b""))))
     made.append(line("end", to_plain(replace(end, signature=signature))))
@@ -423,11 +419,7 @@ def dump(before: bytes, begin: Begin, entries: Sequence[Entry], end: End, me: Id
 
 
 def load(data: bytes) -> AuditLog:
-    """Reads a log and checks its chain of digests, but not its signature.
-
-    Raises:
-        DamagedStore: names the first wrong line.
-    """
+    """Reads a log and checks its chain, not its signature; DamagedStore names the first fault."""
     lines = data.split(b"\n")
     if lines.pop() or not lines:
         raise DamagedStore("its last line is cut short: take a whole copy, or export it again")
@@ -484,10 +476,6 @@ def verify_end(data: bytes, key: PublicIdentity) -> None:
 
 def _encode(body: dict[str, Json]) -> bytes:
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _moment(entry: Entry) -> Moment:
-    return Moment(entry.row, entry.journal, entry.at, entry.date, entry.what)
 
 
 def _parse(place: int, line: bytes) -> tuple[str, dict[str, Json]]:

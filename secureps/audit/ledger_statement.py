@@ -23,11 +23,7 @@ DOMAIN = b"secureps-ledger-statement"
 
 
 def sign_statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
-    """States a ledger as it is now, signed by its party.
-
-    Raises:
-        DamagedStore, OperatorError: the ledger cannot be read.
-    """
+    """States a ledger as it is now, signed by its party."""
     rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
     runs = ledger.spent()
     dates = defaultdict[bytes, list[float]](list)
@@ -77,11 +73,7 @@ def party_of(data: bytes) -> str:
 
 
 def read_verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
-    """Reads a statement and verifies that this key signed these bytes.
-
-    Raises:
-        DamagedStore: it is no statement, or was changed.
-    """
+    """Reads a statement and verifies that this key signed it; DamagedStore otherwise."""
     body = _body(data)
     try:
         signature = bytes.fromhex(str(body.get("signature")))

@@ -81,7 +81,7 @@ class Tables(dict[str, Any]):
                 ((key, made),) = made.items()
                 table = (*table, key)
                 found.setdefault(table, line)
-                if isinstance(made, list):  # [[key]]: one more of them
+                if isinstance(made, list):  # [[key]] adds an item
                     newest[table], made = newest.get(table, -1) + 1, {}
                 if table in newest:
                     table = (*table, newest[table])
@@ -305,7 +305,7 @@ def _place(kind: type[Section], location: KeyPath) -> tuple[str, type[Section], 
         if isinstance(part, int):
             key += f" {part + 1}"
             path = (*path, part)
-        elif len(inside) > 1:  # the tag of one of several sections, which no file spells
+        elif len(inside) > 1:  # the tag of one of several sections, which is not in the file
             section = next(each for each in inside if _tag(each) == part)
             inside = [section]
         else:
@@ -345,7 +345,7 @@ def toml_value(text: str) -> bool | int | float | str:
 
 def toml_text(value: bool | int | float | str) -> str:
     """Formats a value as TOML, so that `toml_value` gives it back."""
-    if isinstance(value, str):  # a JSON string is a TOML basic string, but for one character
+    if isinstance(value, str):  # a JSON string is a TOML basic string, except for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 

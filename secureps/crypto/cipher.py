@@ -243,11 +243,7 @@ class Sealer(abc.ABC):
         """
 
     def seal(self, block: int, values: npt.NDArray[np.integer[Any]]) -> bytes:
-        """Seals a whole block; raises as `pieces`, and Malformed for another dtype or shape.
-
-        Args:
-            values: integers (slots,).
-        """
+        """Seals a whole block of integers (slots,); Malformed for another dtype or shape."""
         if values.dtype.kind not in "iu" or values.ndim != 1:
             raise Malformed(f"values are {values.dtype}{list(values.shape)}: not integers (slots,)")
         made = self.pieces(block, values.size, lambda first, last: values[first:last])

@@ -90,11 +90,7 @@ class EnvelopePublicKey:
 
 @functools.lru_cache(256)
 def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
-    """Parses a key; cached, because a party parses its few holders' keys again and again.
-
-    Raises:
-        Malformed: see `EnvelopePublicKey`.
-    """
+    """Parses a key (Malformed); cached, because a party parses its few holders' keys often."""
     point = key[_MLKEM_PUBLIC_BYTES:]
     x25519 = X25519PublicKey.from_public_bytes(point)
     try:

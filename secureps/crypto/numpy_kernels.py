@@ -178,7 +178,7 @@ def open_narrow(
     messages, rests = _divide(np.minimum(value, value - scale.modulus[0]), delta, 1.0 / _f64(delta))
     total = 0.0
     for element in (rests - half).view(np.int64).astype(_f64) ** 2:
-        lanes = np.cumsum(element.reshape(-1, 4), axis=0)[-1]  # in the order of the kernel
+        lanes = np.cumsum(element.reshape(-1, 4), axis=0)[-1]  # the order in which the kernel adds
         total += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
     for part in range(out.shape[1]):
         messages, digit = _divide(messages, scale.base, by_base)

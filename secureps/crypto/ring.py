@@ -80,7 +80,6 @@ class Ring:
 
     @property
     def modulus(self) -> int:
-        """q."""
         return math.prod(self.primes)
 
 

@@ -476,12 +476,7 @@ class KeyRequest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyRequest:
-        """Parses a request without verifying it.
-
-        Raises:
-            Malformed: bytes that `to_bytes` would not write, even by a space.
-            Oversized: more than MAX_REQUEST_BYTES.
-        """
+        """Parses a request without verifying it; Malformed unless `to_bytes` wrote it."""
         return from_file(cls, data, "request", MAX_REQUEST_BYTES, "`secureps keys`")
 
 
@@ -493,11 +488,7 @@ def sign_request(
     cipher_key: bytes = b"",
     old: Identity | None = None,
 ) -> KeyRequest:
-    """Signs a request for these keys, always the same bytes; Malformed for an invalid field.
-
-    Args:
-        old: the identity that it replaces.
-    """
+    """Signs a request for these keys, which replace those of `old`; always the same bytes."""
     bare = KeyRequest(name, role, identity.public.key, tls.public, cipher_key, b"", b"", b"")
     proven = dataclasses.replace(
         bare,

@@ -66,9 +66,6 @@ class Stream(Secret):
         """Returns the ChaCha20 state at word `first`, uint32 (16,), for `count` words on a device.
 
         It is as secret as the key, which is in it (RFC 8439, section 2.3).
-
-        Raises:
-            InternalError: see `words`.
         """
         if not 0 <= first <= first + count <= STREAM_WORDS:
             raise InternalError(f"a stream has {STREAM_WORDS} words, not {first + count}")
@@ -77,11 +74,7 @@ class Stream(Secret):
         return np.frombuffer(made, "<u4").astype(np.uint32)
 
     def words(self, count: int) -> npt.NDArray[np.uint32]:
-        """Returns the next words, uint32 (count,), uniform over 32 bits.
-
-        Raises:
-            InternalError: beyond the 2^36 words (256 GiB) of one stream.
-        """
+        """Returns the next words, uint32 (count,); InternalError at the end of the stream."""
         if not 0 <= count <= self._left:  # else the block counter would wrap, and noise repeat
             raise InternalError(f"a stream has {self._left} words left, not {count}")
         self._left -= count
@@ -98,11 +91,7 @@ class Stream(Secret):
 
 
 def public_stream(*labels: Label) -> Stream:
-    """Returns a public stream, by unkeyed BLAKE2b, for draws that all members of a cohort share.
-
-    Raises:
-        Malformed: see `Seed.derive`.
-    """
+    """Returns a public stream, by unkeyed BLAKE2b, for draws that all members of a cohort share."""
     return _stream_of(b"", b"secureps-public", labels)
 
 
@@ -142,11 +131,7 @@ class Seed(abc.ABC):
     def _key(self) -> bytes: ...
 
     def derive(self, *labels: Label) -> Stream:
-        """Returns the stream of these labels; different labels give unrelated streams.
-
-        Raises:
-            Malformed: a label is not text, bytes or a whole number.
-        """
+        """Returns the stream of these labels: text, bytes or whole numbers (else Malformed)."""
         return _stream_of(self._key(), b"secureps-stream", labels)
 
 

@@ -108,12 +108,7 @@ def vector_bytes(vector: Vector) -> bytes:
 
 
 def parse_vector(data: bytes | memoryview, length: int) -> Vector:
-    """Parses the bytes of `vector_bytes`.
-
-    Raises:
-        Oversized: too long.
-        Malformed: too short, or a value is not below P.
-    """
+    """Parses the bytes of `vector_bytes`; Oversized or Malformed if they are none."""
     check_length(f"a vector of {length} values", data, 4 * length)
     values = np.frombuffer(data, _WORD).astype(np.uint32)
     if bool((values >= P).any()):  # each value has one form, because digests cover the bytes
@@ -378,11 +373,7 @@ def _check_answers(committee: Committee, answers: Mapping[int, Vector]) -> None:
 
 
 def interpolate(committee: Committee, answers: Mapping[int, Vector]) -> Vector:
-    """Interpolates at 0, (N,), from the answers of exactly t holders by index.
-
-    Raises:
-        InternalError: more or fewer answers, or no such holder.
-    """
+    """Interpolates at 0, (N,), from the answers of exactly t holders by index (InternalError)."""
     _check_answers(committee, answers)
     if len(answers) != committee.threshold:
         raise InternalError(f"{len(answers)} answers, not {committee.threshold}")

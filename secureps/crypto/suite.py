@@ -235,13 +235,7 @@ class RlweCipher(Cipher):
 
 
 def refuse_unsealable(opening: Opening) -> None:
-    """Refuses a machine without the library that seals and opens, before a run begins.
-
-    Half of a run would be in the way of the next try.
-
-    Raises:
-        ConfigError: names the extra that provides the library.
-    """
+    """Refuses a machine without the library that seals, before a run begins (ConfigError)."""
     if opening is Opening.HOLDER:
         import secureps.crypto.bfv_seal  # noqa: F401
 
@@ -260,11 +254,7 @@ CIPHERS: dict[str, Callable[[CipherParameters], Cipher]] = {
 
 
 def cipher(parameters: CipherParameters) -> Cipher:
-    """Builds the cipher of these parameters.
-
-    Raises:
-        PlanRefused: unknown name, or parameters that this cipher cannot have.
-    """
+    """Builds a cipher; PlanRefused for an unknown name or impossible parameters."""
     build = CIPHERS.get(parameters.name)
     if build is None:
         hint = suggest(parameters.name, sorted(CIPHERS))

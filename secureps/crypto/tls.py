@@ -162,10 +162,7 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
 
 
 def public_key_of(ca: PublicIdentity, name: str, certificate: bytes) -> bytes:
-    """Returns the key, DER, that the CA has certified as a party's, even if it has expired.
-
-    Raises as `check_certificate`.
-    """
+    """Returns the key, DER, that the CA has certified as a party's, even if it has expired."""
     return _spki(_read_certified(ca, name, certificate).public_key())
 
 
@@ -193,12 +190,7 @@ def check_authority(ca: PublicIdentity, authority: bytes) -> None:
 
 
 def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None:
-    """Checks that the CA has certified this as a party's, and that it is valid now.
-
-    Raises:
-        Malformed: it is no certificate.
-        Unsigned: it is another party's, signed by another CA, or expired.
-    """
+    """Checks that the CA has certified this as a party's, and that it is valid now (Unsigned)."""
     _check_time(_read_certified(ca, name, certificate))
 
 

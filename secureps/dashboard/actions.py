@@ -57,12 +57,7 @@ class Acts(ABC):
         """Returns whether this viewer may do these acts."""
 
     def do(self, what: str, of: Mapping[str, str]) -> str:
-        """Does one act with its arguments; returns the result in words.
-
-        Raises:
-            ConfigError: there is no such act.
-            SecurepsError: the act failed.
-        """
+        """Does one act; returns the result in words, or raises what prevented it."""
         with self._lock:
             if what not in self.offered:
                 raise ConfigError(f"{what!r:.40} is nothing that can be done here")

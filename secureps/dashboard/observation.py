@@ -32,7 +32,7 @@ from secureps.store.journal_rows import Row
 from secureps.wording import named
 
 KEPT = 40
-"""The newest changes, and versions of a group, that are kept."""
+"""How many of the newest changes, and of a group's versions, are kept."""
 
 HERE, AWAY, AWAITED, SILENT = "here", "away", "awaited", "silent"
 ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN

@@ -29,11 +29,7 @@ def split_addresses(address: str) -> tuple[str, ...]:
 
 
 def demand_address(address: str, what: str = "server") -> None:
-    """Refuses an address that is neither HOST:PORT nor two of these (ConfigError).
-
-    Args:
-        what: the option or key that states it.
-    """
+    """Refuses an address, stated by `what`, that is neither HOST:PORT nor two of these."""
     for each in split_addresses(address):
         host, _, port = each.rpartition(":")
         if host and "/" not in host and port.isdigit() and 1 <= int(port) <= 65535:

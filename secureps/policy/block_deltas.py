@@ -46,11 +46,7 @@ def block_codes(
 
 
 def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: bytes) -> BlockCode:
-    """Draws the code of a block for updates with this base version.
-
-    Args:
-        base: digest of the block as published in that version.
-    """
+    """Draws a block's code for updates with this base version; `base` is its digest there."""
     every = plan.group(layout.name).support_every
     support: tuple[Label, ...] = (version, base) if every is None else (version // every,)
     named: dict[str, tuple[Label, ...]] = {"support": support, "rotate": ()}
@@ -116,11 +112,7 @@ class BlockDelta:
         return codes
 
     def follow(self, before: Values, payload: bytes | memoryview, version: int) -> Values:
-        """Applies consecutive differences to an older block; returns the block of `version`.
-
-        Raises:
-            Malformed: the payload is no sequence of differences that is shorter than the block.
-        """
+        """Applies consecutive differences to an older block; Malformed if they are none."""
         count, rest = divmod(len(payload), self.length)
         if rest or not 0 < count <= min(self.behind, version):
             raise Malformed(f"{len(payload)} bytes are no differences of {self.values} values")

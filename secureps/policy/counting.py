@@ -104,13 +104,7 @@ def publishes_counts(section: PlanSection) -> bool:
 
 
 def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
-    """Tells a client which of its numbers is public, and to whom; empty where all count alike.
-
-    Args:
-        own: of the client's own settings.
-    Raises:
-        PlanRefused: see `public_number`.
-    """
+    """Tells a client which of its numbers is public, and to whom; empty where all count alike."""
     if not publishes_counts(section):
         return ()
     number = public_number(section, own)
@@ -124,12 +118,7 @@ def describe_public(section: PlanSection, own: int | None) -> tuple[str, ...]:
 
 
 def remarks(section: GroupSection, of: str, number: int) -> tuple[str, ...]:
-    """Returns warnings for a client about how it counts.
-
-    Args:
-        of: ends a phrase with the group's name, or is empty.
-        number: by which the client counts.
-    """
+    """Returns warnings for a client that counts by `number`; `of` ends a phrase with its group."""
     most, members = bound(section), section.rule.minimum
     share, found = min(number, most) / most, []
     if number > most:

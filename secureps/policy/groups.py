@@ -50,11 +50,7 @@ def joins_others(plan: Plan, group: str) -> bool:
 
 
 def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
-    """Builds the mover of a group's scale, in whose units its updates travel; None without one.
-
-    Args:
-        sent: how many values of an update are sent; checking a scale does not need it.
-    """
+    """Builds the mover of a group's scale, in whose units its updates travel; None without one."""
     section = plan.group(group)
     if not section.follows_norms:
         return plan.adaptive(group)

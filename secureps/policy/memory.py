@@ -118,11 +118,7 @@ class MemoryUse:
 
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts the memory and disk of the shard that needs most.
-
-    Raises:
-        ConfigError: a shard's memory limit is too small.
-    """
+    """Predicts the memory and disk of the shard that needs most (ConfigError: its limit)."""
     kind = plan.cipher_of(groups[0])
     nodes = dict.fromkeys(service.shards, 1.0)
     state, sent, disk, held, files = (dict.fromkeys(service.shards, 0) for _ in range(5))

@@ -186,7 +186,8 @@ class Plan:
     def from_text(text: str) -> Plan:
         """Parses a canonical text; the plan is shared in the process (ConfigError, PlanRefused)."""
         try:
-            json.dumps(body := json.loads(text), ensure_ascii=False).encode()  # whole characters
+            body = json.loads(text)
+            json.dumps(body, ensure_ascii=False).encode()  # refuses half of a character
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
@@ -381,11 +382,7 @@ class Plan:
         return {name: sigma * most for name, most in evaluation.magnitudes.items() if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
-        """Returns the grid of a group's values; PlanRefused if the noise does not fit it.
-
-        Args:
-            values: number of values that are sent of an update (`GroupLayout.sent`).
-        """
+        """Returns the grid for so many sent values; PlanRefused if noise does not fit it."""
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
             return Grid(section.bits, mechanism.range)
@@ -455,11 +452,7 @@ class Plan:
         return self.holders // 2 + (self.holders > 0) if asked is None else asked
 
     def committee(self, names: Sequence[str]) -> Committee:
-        """Returns the committee of the roster's holders.
-
-        Raises:
-            PlanRefused: their number is not the plan's.
-        """
+        """Returns the committee of these holders; PlanRefused if their number is not the plan's."""
         if len(names) != self.holders:
             raise PlanRefused(
                 f"the plan has {self.holders} key holders, and the roster {len(names)}: issue "

@@ -202,7 +202,7 @@ def choose_noise(
         nonlocal refused
         try:
             return spends(with_noise(hundredths)) <= epsilon
-        except PlanRefused as error:  # too little noise for a group's grid, or too much
+        except PlanRefused as error:  # too little or too much noise for a group's grid
             refused = f": {error}"
             return False
 
@@ -224,7 +224,7 @@ def choose_noise(
     def too_many(versions: int) -> bool:
         try:
             return spends(_change_plan(plan, epsilon, noise, versions)) > epsilon
-        except PlanRefused:  # noise that is cut off has used up delta
+        except PlanRefused:  # noise that the grid cuts off has used up delta
             return True
 
     first = _least(too_many, MOST_VERSIONS)

@@ -1,4 +1,4 @@
-"""A log in which anything was removed, added, moved or edited is not a log: the first is named."""
+"""A log with a removed, added, moved or edited line is refused, naming the first wrong line."""
 
 from __future__ import annotations
 

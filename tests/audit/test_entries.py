@@ -134,7 +134,7 @@ def test_without_privacy_there_is_none(plan: Plan) -> None:
 
 
 def test_a_log_of_0_2_0_counts_every_update_of_a_version(plan: Plan) -> None:
-    """It said `attempt` where a log says `step` now."""
+    """Its name for `step` was `attempt`."""
     (one,) = facts(plan, "a", 0)
     rows = [entry(row, one) for row in range(3)]
     for attempt, each in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A signed statement of a ledger: what all runs spent, and nothing of it can be changed."""
+"""A signed statement of a ledger: what all runs spent; no change goes unnoticed."""
 
 from __future__ import annotations
 

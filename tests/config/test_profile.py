@@ -1,4 +1,4 @@
-"""A profile stands for options that are typed with every command; an option beside it beats it."""
+"""A profile replaces options of every command; a typed option overrides it."""
 
 from __future__ import annotations
 

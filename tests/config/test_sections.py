@@ -1,4 +1,4 @@
-"""Tables of TOML files: a wrong value of any key is told in plain words, with its line."""
+"""TOML files: a wrong value of any key is reported in plain words, with its line."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_key_that_is_gone_names_what_to_do() -> None:
 
 
 def test_a_sections_keys_are_listed_once() -> None:
-    """A file of another kind is all unknown keys."""
+    """In a file of another kind all keys are unknown."""
     rule = {"name": "sync", "quorum": 5, "patience": 1}
     wrong = {"name": "demo", "more": 1, "shrads": 2, "zzz": 3, "group": [{"rule": rule}]}
     with pytest.raises(ConfigError) as caught:
@@ -212,7 +212,7 @@ def test_bytes_are_told_as_they_may_be_written(count: int) -> None:
 
 @pytest.mark.parametrize("text", ["4 MB", "4 MiB", "1536 MiB", "1 kB", "1 KiB", "16 GB", "7 TiB"])
 def test_what_was_given_is_told_as_it_was(text: str) -> None:
-    """Rounded up it could be what is asked for in its place."""
+    """Rounded up, the text could equal the suggested value."""
     assert memory_exact(memory_bytes(text)) == text
     assert memory_exact(memory_bytes("1.5 GiB")) == "1536 MiB"
     assert memory_exact(1234) == memory_text(1234)
@@ -368,7 +368,7 @@ def test_every_wrong_key_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def sections(kind: type[Section]) -> Iterator[type[Section]]:
-    """Every section, of every file that anybody writes."""
+    """Yields every section of every file that users write."""
     for each in kind.__subclasses__():
         yield each
         yield from sections(each)
@@ -378,10 +378,10 @@ FILES: list[type[Section]] = [PlanSection, ProfilesSection, ScenarioSection, Ser
 KINDS: dict[type[Section], None] = dict.fromkeys([*FILES, SiteSection, *sections(Table)])
 KEYS = [(kind, key) for kind in KINDS for key in kind.model_fields]
 WRONG: tuple[Any, ...] = (True, -7, 0.5, "7", [True], {"a": 1}, date(1979, 5, 27))
-"""Of every type that TOML has: no key takes more than three of them."""
+"""Values of every TOML type; no key accepts more than three of them."""
 
 JARGON = re.compile(r"\b([Ii]nput|pydantic|Python|instance|tuple|dict\w*|parse|string|datetime)\b")
-"""Words of a library, none of which tells a user what to do."""
+"""Words of a library, which do not tell a user what to do."""
 
 
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=lambda of: getattr(of, "__name__", of))

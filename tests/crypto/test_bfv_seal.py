@@ -65,7 +65,7 @@ def test_our_sum_is_seals_sum_in_every_coefficient(keys: Keys, weights: list[int
 
 
 def ternary(secret: BfvSecretKey, ring: _Ring) -> npt.NDArray[np.int64]:
-    """s in coefficients: SEAL keeps it in NTT form, and turns a ciphertext of it back."""
+    """Returns s in coefficients; SEAL keeps it in NTT form and transforms it back."""
     words = secret.to_bytes()[-2 * DEGREE * 8 :][: DEGREE * 8]
     prefix = bytearray(ring.ciphertext)
     prefix[32] = 1  # is_ntt
@@ -77,7 +77,7 @@ def ternary(secret: BfvSecretKey, ring: _Ring) -> npt.NDArray[np.int64]:
 
 
 def noise(total: bytes, s: npt.NDArray[np.int64], t: int) -> npt.NDArray[np.float64]:
-    """(t (c_0 + c_1 s) mod q) / t, centred: exact but for the last division."""
+    """Returns (t (c_0 + c_1 s) mod q) / t, centred; only the last division is inexact."""
     c = np.frombuffer(total, "<u8").reshape(2, DEGREE)
     product = np.zeros(2 * DEGREE, object)
     for limb in range(4):  # 15 bits each: the transforms are exact in float64

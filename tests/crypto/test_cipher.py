@@ -1,4 +1,4 @@
-"""The contract that every cipher keeps, whatever its scheme."""
+"""The contract of every cipher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOTS = [1, 4096, 8192, 8193]
 
 
 class Cohort(Protocol):
-    """What members seal, and what opens their sum and may open no other."""
+    """Seals members' values, and opens their sum and no other."""
 
     def seal(self, values: Values, weight: int = 1) -> bytes: ...
 
@@ -44,7 +44,7 @@ class Cohort(Protocol):
 
 
 class Keyless:
-    """Sealed under one key or none; whatever was sealed opens."""
+    """Seals under one key or none, so that every sum opens."""
 
     def __init__(self, sealer: Sealer, opener: Opener) -> None:
         self._sealer = sealer
@@ -58,7 +58,7 @@ class Keyless:
 
 
 class OneTime:
-    """Every member has a key of its own; the weighted sum of them opens."""
+    """Every member has its own key; the weighted sum of keys opens."""
 
     def __init__(self, built: Cipher) -> None:
         self._built = built
@@ -146,7 +146,7 @@ def test_nothing_added_opens_to_zeros(sides: Sides) -> None:
 
 
 def test_a_full_cohort_of_extremes_is_exact(sides: Sides) -> None:
-    """The greatest and the smallest sums: no digit carries, and the noise fits."""
+    """At the greatest and smallest sums no digit carries, and the noise fits."""
     parameters = sides.parameters
     for extreme in (0, parameters.levels):
         cohort = sides.cohort()

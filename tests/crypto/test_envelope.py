@@ -69,7 +69,7 @@ def schedule(shared: bytes, associated: bytes) -> tuple[bytes, bytes]:
 
 
 def opened_slowly(secret: bytes, sealed: bytes, associated: bytes) -> bytes:
-    """Of the primitives alone; X25519 is the ladder above."""
+    """Opens an envelope with the primitives alone; X25519 is the ladder above."""
     to_mlkem, ephemeral, ciphertext = sealed[:1088], sealed[1088:1120], sealed[1120:]
     first = MLKEM768PrivateKey.from_seed_bytes(secret[:64]).decapsulate(to_mlkem)
     second = x25519(secret[64:], ephemeral)
@@ -81,10 +81,10 @@ def opened_slowly(secret: bytes, sealed: bytes, associated: bytes) -> bytes:
 def sealed_slowly(
     ephemeral: bytes, recipient: bytes, plaintext: bytes, associated: bytes, point: bytes = b""
 ) -> bytes:
-    """An envelope that the primitives make; ML-KEM's part is drawn by `cryptography`.
+    """Seals an envelope with the primitives alone; `cryptography` draws ML-KEM's part.
 
     Args:
-        point: takes the place of the ephemeral public key, whose exchange is then zero.
+        point: replaces the ephemeral public key, whose exchange is then zero.
     """
     first, to_mlkem = MLKEM768PublicKey.from_public_bytes(recipient[:1184]).encapsulate()
     public = point or x25519(ephemeral, BASE)
@@ -115,7 +115,7 @@ def test_a_second_implementation_opens_what_is_sealed_and_seals_what_opens(
 
 
 def test_an_envelope_of_before_opens_for_ever() -> None:
-    """One that was sealed once; its digest in `docs/protocol.md` would tell of another format."""
+    """An envelope of an earlier release."""
     assert envelope.open(KEY, KNOWN, b"a receipt", 11) == b"three seeds"
     assert opened_slowly(SECRET, KNOWN, b"a receipt") == b"three seeds"
 
@@ -139,7 +139,7 @@ def test_an_envelope_opens_for_its_recipient_and_receipt_alone() -> None:
 
 
 def test_half_a_key_opens_nothing() -> None:
-    """Who breaks X25519 alone, or ML-KEM alone, has one half."""
+    """An attacker who breaks X25519 or ML-KEM alone has one half."""
     sealed = seal(KEY.public, bytes(96), b"receipt 7")
     for half in (SECRET[:64] + bytes(range(7, 39)), bytes(range(7, 71)) + SECRET[64:]):
         with pytest.raises(Malformed, match="does not open"):
@@ -147,7 +147,7 @@ def test_half_a_key_opens_nothing() -> None:
 
 
 def test_what_is_associated_counts_to_its_last_byte() -> None:
-    """A receipt's is some kilobytes, and begins like every other's."""
+    """A receipt's associated data is some kilobytes, and begins like every other's."""
     associated = bytes(range(256)) * 400
     sealed = seal(KEY.public, bytes(96), associated)
     assert envelope.open(KEY, sealed, associated, 96) == bytes(96)

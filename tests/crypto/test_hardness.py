@@ -1,4 +1,4 @@
-"""What rings are said to withstand, against published figures and the threat model's table."""
+"""The stated security of rings, against published figures and the threat model's table."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_rfc_8032_keys() -> None:
 
 
 def test_no_two_kinds_of_messages_share_a_domain() -> None:
-    """Else what one key has signed as the one could be shown as the other."""
+    """Otherwise a signature of one kind could be shown as another."""
     texts = (path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
     found = Counter(domain for text in texts for domain in re.findall(r'b"(secureps-[^"]+)"', text))
     assert {domain for domain, times in found.items() if times > 1} == set()
@@ -89,7 +89,7 @@ Point = tuple[int, int]
 
 
 def point(encoded: bytes) -> Point:
-    """RFC 8032, section 5.1.3, but for its refusals."""
+    """Decodes a point by RFC 8032, section 5.1.3, without its refusals."""
     sign, y = divmod(int.from_bytes(encoded, "little"), 2**255)
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
     x = pow(square, (P + 3) // 8, P)
@@ -131,7 +131,7 @@ def test_keys_that_are_written_in_another_way_are_refused() -> None:
 
 
 def test_a_signature_is_not_another_one_of_the_same_point() -> None:
-    """RFC 8032, section 5.1.7: S is below L, and R is compared as it is written."""
+    """RFC 8032, section 5.1.7: S is below L, and R is compared in its encoded form."""
     signature = ALICE.sign(b"d", b"m")
     s = int.from_bytes(signature[32:], "little")
     assert s < L

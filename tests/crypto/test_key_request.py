@@ -1,4 +1,4 @@
-"""Requests for certificates: nobody asks for keys that it does not have, or in another's name."""
+"""Requests for certificates: no party can ask for keys that it lacks, or in another's name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_edited_request_is_refused(edit: str) -> None:
 
 
 def test_the_keys_of_others_cannot_be_asked_for() -> None:
-    """Signed anew by whoever edits: each key has to sign for itself."""
+    """The editor signs again, but every key has to sign for itself."""
     theirs = sign_request("victim", "client", OTHER, OTHER_TLS)
     own = sign_request("eve", "client", OWN, TLS)
     for proof in (own.tls_proof, theirs.tls_proof):

@@ -73,7 +73,7 @@ def test_products_are_negacyclic(degree: int, prime: int) -> None:
 
 
 def lazy_bound(a: list[int], degree: int, prime: int) -> list[int]:
-    """`forward` in Python's integers, in plain order; fails where 32 bits would overflow."""
+    """Computes `forward` in Python's integers; fails where 32 bits would overflow."""
     bits, root = degree.bit_length() - 1, root_of_unity(degree, prime)
     twiddles = [pow(root, int(f"{i:0{bits}b}"[::-1], 2), prime) for i in range(degree)]
     step, blocks = degree // 2, 1
@@ -93,7 +93,7 @@ def lazy_bound(a: list[int], degree: int, prime: int) -> list[int]:
 
 @cache
 def greatest(kind: str, degree: int, prime: int) -> tuple[list[int], list[int]]:
-    """Inputs up to 10p, and what integers without a bound make of them."""
+    """Returns inputs up to 10p, and their transform in unbounded integers."""
     most = 10 * prime - 1
     a = {
         "greatest": [most] * degree,
@@ -106,7 +106,6 @@ def greatest(kind: str, degree: int, prime: int) -> tuple[list[int], list[int]]:
 @every_prime
 @pytest.mark.parametrize("kind", ["greatest", "alternating", "edges"])
 def test_the_greatest_inputs_stay_within_32_bits(degree: int, prime: int, kind: str) -> None:
-    """Bit for bit."""
     (a, expected), rows = greatest(kind, degree, prime), degree // WIDTH
     found = ntt(np.array(a, np.uint32), prime)
     assert found.reshape(WIDTH, rows).T.reshape(-1).tolist() == expected
@@ -114,7 +113,6 @@ def test_the_greatest_inputs_stay_within_32_bits(degree: int, prime: int, kind: 
 
 
 def test_the_bound_on_primes_is_what_the_stages_need() -> None:
-    """10p in, 2p a stage, 12 stages."""
     for degree, prime in CASES:
         assert (10 + 2 * (degree.bit_length() - 1)) * prime < 1 << 32
 
@@ -123,7 +121,7 @@ def test_the_bound_on_primes_is_what_the_stages_need() -> None:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_there_and_back(data: st.DataObject) -> None:
-    """Of any mixture of extremes; the way back takes entries below 2p."""
+    """For any mixture of extremes; the inverse takes entries below 2p."""
     degree, prime = data.draw(st.sampled_from(CASES))
     values = data.draw(st.lists(st.sampled_from([0, 1, prime - 1, prime // 2]), min_size=1))
     a = np.resize(np.array(values, np.uint32), degree)

@@ -1,4 +1,4 @@
-"""Private files under a passphrase: what opens them, and every way in which they do not open."""
+"""Private files under a passphrase: how they open, and every way in which they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plain` adds to the contract of `test_cipher`: its bytes, which anyone can read."""
+"""The bytes of `plain`, beyond the contract in `test_cipher`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_they_are_those_of_the_definition(ring: Ring) -> None:
 @of_both
 @every_ring
 def test_known_answers(ring: Ring) -> None:
-    """What parties of other releases have."""
+    """Parties of other releases derive the same."""
     made = PublicPolynomials(ring, place(100)).derive(0, 2)
     assert made[:, :, 0].tolist() == KNOWN[ring.name]
 
@@ -69,7 +69,7 @@ def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Rin
 
 
 def test_what_is_kept_is_bounded_in_bytes() -> None:
-    """However large the pieces are: 32 of the largest that are sealed at a time were 32 MiB."""
+    """However large the requested pieces are."""
     ring = RINGS[-1]
     whole = rlwe.KEPT // (4 * len(ring.primes) * ring.degree)
     one = PublicPolynomials(ring, place(100, run=3))
@@ -101,7 +101,7 @@ def test_beyond_one_key_stream_is_refused() -> None:
 
 @of_both
 def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
-    """Words at both edges of the limit, and none too many where runs mix both."""
+    """Words at both edges of the limit, and exactly as many as needed in mixed runs."""
     ring = RINGS[0]
     made, rng = constants(ring), np.random.default_rng(1)
     limits = [(1 << 32) // p * p for p in ring.primes]

@@ -45,7 +45,7 @@ def test_primes_are_prime_distinct_and_have_roots_of_unity(ring: Ring) -> None:
 
 @every_ring
 def test_primes_hold_every_sum_of_keys_and_fit_the_kernels(ring: Ring) -> None:
-    """Sums of keys go up to eta W; `test_ntt` holds what the transforms need."""
+    """Sums of keys go up to eta W; `test_ntt` tests the needs of the transforms."""
     for prime in ring.primes:
         assert prime > ETA * MOST_CAPACITY
         assert prime < 2**26.5

@@ -64,7 +64,7 @@ def opened(
 @of_both
 @every_set
 def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) -> None:
-    """All digits least, all greatest, extremes in turn, and anything: up to the whole capacity."""
+    """All digits least, all greatest, extremes in turn, and random, up to the whole capacity."""
     slots, enc = 9_001, choose(parameters)
     heaviest = parameters.most_weight
     count = min(parameters.capacity // heaviest, 12)
@@ -80,7 +80,7 @@ def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) 
 
 
 def test_thousands_of_members_are_reduced_in_time() -> None:
-    """More than 2^11 units of a modulus, which 64 bits would not hold."""
+    """More than 2^11 units of a modulus would overflow 64 bits."""
     parameters = CipherParameters("rlwe", 20_000, 30, 4)
     adder, sealing = RlweAdder(parameters), RlweSealing(parameters, place(100))
     values = random_values(parameters, 100, 1)
@@ -98,7 +98,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
 @of_both
 @each_ring
 def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParameters) -> None:
-    """q itself in any place of either word; q - 1 is let through."""
+    """q is refused at any place of either word; q - 1 is accepted."""
     adder, ring = RlweAdder(parameters), choose(parameters).ring
     slots, n = 2 * choose(parameters).values, ring.degree
     for element in range(2):
@@ -125,7 +125,7 @@ def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParamete
 @of_both
 @every_set
 def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
-    """Off by one in one coefficient, another's, none: the residual is far above its bound."""
+    """A key sum that is off by one in one coefficient, another's, or zero."""
     slots = 500
     total, key, _ = cohort(parameters, place(slots), [(random_values(parameters, slots, 1), 1)])
     nearly = key[0].copy()
@@ -160,11 +160,11 @@ def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -
 def test_residuals_are_as_large_as_foretold(
     parameters: CipherParameters, weights: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """sigma sqrt(sum w^2), within 5 standard errors; so that the bound of twice that is never met.
+    """Residuals are sigma sqrt(sum w^2) within 5 standard errors, far from the bound of twice that.
 
-    Of n = 2,048 coefficients at least the mean square varies by sqrt(2 / n) = 3%; a false alarm
-    needs 4 times its expectation, 96 standard deviations: below 2^-1000 (chi-square's tail,
-    (4 e^-3)^(n/2)).
+    Of n = 2,048 coefficients at least the mean square varies by sqrt(2 / n) = 3%. A false alarm
+    needs 4 times its expectation, 96 standard deviations: below 2^-1000 (chi-square's tail, (4
+    e^-3)^(n/2)).
     """
     slots = 40_000
     members = [(random_values(parameters, slots, seed), w) for seed, w in enumerate(weights)]
@@ -274,7 +274,7 @@ def test_pieces_of_a_block_share_no_public_polynomial_and_no_noise() -> None:
 
 @of_both
 def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row of it, in the document's own words: the wire format cannot drift unseen."""
+    """Every row of the document's table is recomputed: the wire format cannot drift."""
     values = np.array([0, 1, 2, 65_534])
     enc, at = choose(NARROW), place(4)
     sealing = fixed(NARROW, 4, monkeypatch)

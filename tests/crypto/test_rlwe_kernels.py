@@ -102,7 +102,7 @@ def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
 @of_both
 @pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 32) - 1), (2, 1)])
 def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
-    """Many digits or large ones, under a zero key and zero noise: Delta m alone comes out."""
+    """Many digits or large ones, under a zero key and zero noise, give Delta m alone."""
     enc = choose(CipherParameters("rlwe", capacity, levels))
     ring, n = enc.ring, enc.ring.degree
     values = np.full((1, enc.digits, n), levels, np.uint32)
@@ -135,11 +135,11 @@ SECRETIVE = {
     "_seal_elements": rlwe_kernels._seal_elements,
     "pack_words": cast(Any, pack_words).__wrapped__,
 }
-"""Kernels that work on secrets, or on ciphertexts on their way out."""
+"""Kernels that work on secrets, or on ciphertexts before they are sent."""
 
 
 def compiled_anew() -> dict[str, dict[str, list[str]]]:
-    """What the compiler makes of them; in a process that takes no kernel from the folder."""
+    """Returns their LLVM code, in a process that takes no kernel from the cache folder."""
     compiling.load_kernels = Path
     enc = choose(CipherParameters("rlwe", 32, 65_534))
     test_the_greatest_digits_are_encoded_exactly(32, 65_534)

@@ -1,4 +1,4 @@
-"""Decoding of rings with several words, against Python's integers, where estimates are off."""
+"""Decoding in rings with several words, against Python's integers, where estimates are off."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WIDE = [widely(ring, *sums) for ring in RINGS if len(ring.words) > 1 for sums in
 
 
 def decoded(enc: Encoding, values: list[int]) -> tuple[list[list[int]], float, bool]:
-    """Digits of each of the values modulo q, the sum of squared errors, and whether all fit."""
+    """Decodes values modulo q: digits of each, the sum of squared errors, and whether all fit."""
     n = enc.ring.degree
     padded = values + [0] * (n - len(values))
     residues = np.array([[v % p for v in padded] for p in (*enc.ring.primes, 1)], np.uint32)
@@ -55,7 +55,7 @@ def expected(enc: Encoding, value: int) -> tuple[list[int], int]:
 
 
 def edges(enc: Encoding) -> list[int]:
-    """Where a digit, an error or q ends, and one to both sides."""
+    """Returns the values at the end of a digit, an error or q, and one to both sides."""
     tops = [enc.base**k * m for k in range(enc.digits) for m in (1, 2, enc.base - 1)]
     messages = [0, *tops, enc.space - 1, enc.space // 2, enc.space // 3]
     halves = (0, enc.delta // 2, -(enc.delta // 2), enc.delta // 3)
@@ -89,7 +89,6 @@ def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("enc", WIDE, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_what_is_no_message_is_seen(enc: Encoding) -> None:
-    """From B^d on, up to where q wraps around."""
     half = enc.delta // 2
     for value in (enc.delta * enc.space - half, enc.ring.modulus - half - 1):
         assert not decoded(enc, [5, value])[2]

@@ -222,14 +222,14 @@ def test_nobody_follows_another_ca_or_an_edited_roster() -> None:
 
 
 def test_an_epoch_is_of_the_ca_that_signs_it() -> None:
-    """Whoever follows a roster goes by the key in its epoch from then on."""
+    """A party that follows a roster uses the key in its epoch from then on."""
     of_another = Epoch(ALICE.public.key, (), (), 0)
     with pytest.raises(Unsigned, match="another CA's"):
         sign_roster(CA, (), of_another).verify(CA.public)
 
 
 def test_a_committee_is_its_holders_names_and_keys() -> None:
-    """The same keys under other names, or dealt out otherwise, are other key holders."""
+    """The same keys under other names, or distributed differently, are other key holders."""
     own = Identity.generate().public.key
 
     def committee(**keys: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Sharing divides no secret, and asks nothing of one that depends on its value."""
+"""Sharing divides no secret, and its operations do not depend on a secret's value."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.kits.watched import Watched, bare, secret
 US = Committee(("a", "b", "c", "d"), 3)
 ARITHMETIC = {"add", "subtract", "multiply", "bitwise_and", "right_shift", "minimum"}
 REJECTION = {"not_equal", "[secret]", "numpy.concatenate"}
-"""The stream's words that are P are left out: they are independent of those that stay."""
+"""Words equal to P are left out; they are independent of the words that stay."""
 BOUND = {".min", ".max", "minimum.reduce", "maximum.reduce", "int"}
-"""A key beyond its bound is refused; no key that a sealing makes is."""
+"""A key beyond its bound is refused; sealing never makes one."""
 
 
 @pytest.fixture(autouse=True)

@@ -159,12 +159,11 @@ def test_a_quorum_less_one_opens_nothing() -> None:
 
 @pytest.mark.parametrize(("t", "n"), [(2, 2), (2, 3), (3, 4), (3, 5), (5, 7)])
 def test_fewer_holders_than_the_threshold_know_nothing(t: int, n: int) -> None:
-    """For every t - 1 holders and any other key, one seed they lack explains all they see.
+    """Another key would fit what t - 1 holders see, by another stream of the seed that they lack.
 
-    Of that seed they have a commitment and nothing else; its stream they cannot tell from
-    uniform. We write down the stream by which the key would have been another one: the public
-    correction and the coalition's own shares stay what they are, and all n interpolate to
-    the other key.
+    They have a commitment to that seed, and cannot tell its stream from uniform words. We compute
+    the stream by which the key would have been the other one: the public correction and the
+    coalition's own shares stay the same, and all n shares interpolate to the other key.
     """
     us, length = committee(t, n), 6
     key, other = some_key(length, 1), some_key(length, 2)
@@ -265,7 +264,7 @@ def test_any_t_answers_open_the_sum_and_all_lie_on_one_polynomial(t: int, n: int
 
 @pytest.mark.parametrize(("t", "n"), [each for each in SMALL if each[0] < each[1]])
 def test_answers_to_two_digests_do_not_mix(t: int, n: int) -> None:
-    """One answer for another digest among t opens nothing; with t = n all must answer anyway."""
+    """One answer for another digest spoils the opening; with t = n all must answer anyway."""
     members = Members(committee(t, n))
     one, two = members.answers(), members.answers(b"e" * 32)
     for k in range(n):
@@ -278,11 +277,11 @@ def test_answers_to_two_digests_do_not_mix(t: int, n: int) -> None:
 
 @pytest.mark.parametrize(("t", "n"), [(2, 3), (3, 4), (3, 5), (4, 5), (4, 7)])
 def test_too_few_honest_answers_tell_nothing_of_the_sum(t: int, n: int) -> None:
-    """Whatever f < t holders know: t - f - 1 honest answers to one digest fit every sum.
+    """To any f < t holders, t - f - 1 honest answers to one digest fit every sum.
 
-    What the f do not know is random to them: the streams of the sets that hold them all. The
-    honest answers are a matrix of known factors times those streams; that of t - f - 1 answers
-    has full rank in the zero-shares alone, so they hide whatever is added to them.
+    The streams of the sets that contain all f of them are random to them. The honest answers are a
+    matrix of known factors times those streams. For t - f - 1 answers it has full rank in the
+    zero-shares alone, so they hide whatever is added to them.
     """
     us = committee(t, n)
     for f in range(t):

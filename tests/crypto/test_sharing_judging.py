@@ -1,4 +1,4 @@
-"""Who of a committee's holders is named a liar, and who never is."""
+"""Which holders are named liars, and which never are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def committee(t: int, n: int) -> Committee:
 
 
 def on_polynomial(rng: np.random.Generator, n: int, t: int, length: int) -> list[Vector]:
-    """Values at 0, 1, ..., n of a random vector polynomial of degree t - 1."""
+    """Returns the values at 0, 1, ..., n of a random vector polynomial of degree t - 1."""
     rows = rng.integers(0, P, (t, length)).tolist()
     return [
         np.array(
@@ -33,10 +33,11 @@ def on_polynomial(rng: np.random.Generator, n: int, t: int, length: int) -> list
 def conspiring(
     values: Sequence[Vector], victims: Sequence[int], liars: Sequence[int]
 ) -> dict[int, Vector]:
-    """Answers of liars on another polynomial of the same degree, true at `victims`' points.
+    """Returns liars' answers on another polynomial of the same degree, true at `victims`' points.
 
     Args:
-        values: the true ones at 0, 1, ...; victims: points, at most t - 1 of them.
+        values: the true ones at 0, 1, ...
+        victims: points, at most t - 1 of them.
     """
     lies = {}
     for k in liars:
@@ -128,7 +129,7 @@ def test_three_of_four_find_a_liar_once_an_opening_is_proved_right() -> None:
 
 
 def test_two_that_conspire_leave_the_question_open_and_frame_nobody_who_is_verified() -> None:
-    """3 of 5, two liars on a polynomial of their own: what the docstring says of t honest ones."""
+    """With 3 of 5, two liars on a polynomial of their own: see `judge` about t honest answers."""
     us = committee(3, 5)
     values = on_polynomial(np.random.default_rng(4), 5, 3, 8)
     answers: Mapping[int, Vector] = {k: values[k + 1] for k in range(5)}

@@ -23,5 +23,4 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def rows(run: Path) -> list[Row]:
-    """The journal of the first client."""
     return list(read_rows(run / "state" / "client-00" / "journal.db"))

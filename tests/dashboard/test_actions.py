@@ -1,4 +1,4 @@
-"""What is done from a dashboard is signed and on the disk before it is done."""
+"""Acts from a dashboard are signed and on disk before they are done."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def acts(folder: RunFolder) -> RunActs:
 
 
 HEARD: list[Act] = []
-"""What the coordinator was told."""
+"""The acts that the coordinator received."""
 
 
 @pytest.mark.parametrize("what", ["", "paused", "../end", "leave"])

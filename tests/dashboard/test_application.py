@@ -1,4 +1,4 @@
-"""Every route, for who may look and for who may not: what is asked wrongly changes nothing."""
+"""Every route, for viewers and for strangers: a wrong request changes nothing."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_another_sites_page_gets_nothing(
 
 
 def test_a_link_with_the_token_may_be_anywhere() -> None:
-    """In a terminal that is a web page, say."""
+    """For example in a terminal that is a web page."""
     with opened(full()) as browser:
         entrance = f"/enter?{browser.address.query}"
         assert browser.get(entrance, "HEAD")[0] == 401, "of who looks what is behind it"
@@ -194,7 +194,7 @@ def test_a_link_with_the_token_may_be_anywhere() -> None:
 
 
 class Noted(RunActs):
-    """The acts on a run, with its own word on who may do them; they are written down alone."""
+    """Acts on a run that are only noted."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -299,7 +299,7 @@ def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
 
 
 LIMIT = 20.0
-"""Seconds after which something did not happen."""
+"""Seconds after which an event counts as missing."""
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -311,7 +311,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def stays(send: Send) -> None:
-    """A stream, which says something again and again."""
+    """A stream that sends something again and again."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     while True:
         await send({"type": "http.response.body", "body": b"news", "more_body": True})

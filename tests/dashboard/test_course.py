@@ -1,4 +1,4 @@
-"""What a journal says of a run's course."""
+"""A run's course, from its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dashboard as one is served: over files of a run, on loopback and beyond, to whom it may."""
+"""A served dashboard: over files of a run, on loopback and beyond, for its viewers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.kits.nursery import ROOT
 
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 BEYOND = "127.0.0.2:0"
-"""An address that is none of loopback's names, and yet on this machine."""
+"""An address of this machine that is none of loopback's names."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def of_up(folder: Path) -> Looking:
 def test_a_private_run_that_ended_is_shown_with_its_end_and_nothing_is_said_to_be_missing(
     run: Path, tmp_path: Path
 ) -> None:
-    """Its coordinator is gone: the journal, the plan and the report tell it all."""
+    """Its coordinator is gone; the journal, the plan and the report have all facts."""
     told = news(
         of_up(ended_up(run, tmp_path / "up")),
         lambda each: each["operator"]["clients"] and each["operator"]["scores"]["judged"],
@@ -174,7 +174,7 @@ def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: s
 
 
 def over_tls(kit: Path, name: str, address: str, server: str = "coordinator") -> bytes:
-    """What is answered to a party that shows its certificate; none if it is not let in at all."""
+    """Returns the answer to a party with a certificate; empty if it is not let in."""
     host, port = address.removeprefix("https://").rstrip("/").rsplit(":", 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(kit / "public" / "tls" / "ca.pem")

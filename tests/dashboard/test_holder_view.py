@@ -1,4 +1,4 @@
-"""A data holder's own page: what its journal and its ledger come to."""
+"""A data holder's own page, from its journal and ledger."""
 
 from __future__ import annotations
 

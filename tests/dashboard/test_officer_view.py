@@ -1,4 +1,4 @@
-"""The privacy officer's page, of what is at hand."""
+"""The privacy officer's page, from the available facts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
 
 
 def test_what_nobody_told_is_not_known_and_not_none() -> None:
-    """Only a plan without privacy makes nothing private."""
+    """Only a plan without privacy has an empty unit."""
     ledgers = {"client-00": OwnLedger()}
     unknown = Facts(ledgers=ledgers)
     view = officer_view(unknown)

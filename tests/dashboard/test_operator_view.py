@@ -1,4 +1,4 @@
-"""For whom a run waits, and who hears whose name."""
+"""For whom a run waits, and which viewers see names."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nob
 
 
 def states(view: Json) -> set[str]:
-    """Of all parties and clients but the coordinator."""
+    """Returns the states of all parties and clients except the coordinator."""
     servers = {row["state"] for row in view["parties"] if row["name"] != "coordinator"}
     return servers | {row["state"] for row in view["clients"]}
 
@@ -290,7 +290,7 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
 
 @pytest.mark.parametrize("over", [False, True])
 def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: bool) -> None:
-    """No status came: nobody knows which of them are names."""
+    """No status arrived, so it is unknown which words are names."""
     silent = Observation().miss("failed: client-05 cannot take part", 1.0, over)
     assert "client-05" in shown(silent)["headline"]
     unnamed = shown(silent, names=False)

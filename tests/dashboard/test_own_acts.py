@@ -1,4 +1,4 @@
-"""A data holder acts on its own client alone, and no act gives it more budget."""
+"""A data holder acts on its own client alone, and no act raises its budget."""
 
 from __future__ import annotations
 

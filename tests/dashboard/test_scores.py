@@ -110,7 +110,6 @@ def test_who_may_not_know_clients_reads_none_in_a_note() -> None:
 
 
 def test_without_a_best_version_none_is_marked() -> None:
-    """Version 0 is no evaluated one."""
     none = replace(STATUS, evaluation=replace(EVALUATION, best=0))
     view = scores_view(seen(none), report())
     assert [each["version"] for each in view["judged"]] == [3, 2, 1, 0]

@@ -1,4 +1,4 @@
-"""Where facts come from, and what is said where one cannot be read."""
+"""The sources of facts, and what is shown if one cannot be read."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Seqs:
 
 
 def taken(followed: JournalFold[Seqs]) -> list[int]:
-    """Which rows another look takes."""
+    """Returns the rows that another look reads."""
     before = 0 if followed._known is None else len(followed._known[0].seqs)
     return followed.read().seqs[before:]
 
@@ -161,7 +161,7 @@ def test_what_could_not_be_taken_is_not_known(
 
 
 def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
-    """A standby has taken over: its journal goes on where the coordinator's ends."""
+    """A standby has taken over, and its journal continues the coordinator's."""
     ended, standby = (tmp_path / name for name in ("coordinator", "standby"))
     for state in (ended, standby):
         shutil.copytree(run / "state" / "coordinator", state)

@@ -60,7 +60,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 @functools.cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field's type, or any record of a class."""
+    """Draws any value of a field's type, or any record of a class."""
     if kind in LEAVES:
         return LEAVES[kind]
     if dataclasses.is_dataclass(kind):
@@ -124,7 +124,7 @@ def test_unknown_and_missing_fields_are_refused(name: str) -> None:
 
 
 def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
-    """A record without it has the digest it had before there was such a field."""
+    """A record without the field has the digest that it had before the field existed."""
     cohort = Cohort("all", 7, 3, 1, ())
     assert to_plain(cohort) == {
         "group": "all",
@@ -142,7 +142,7 @@ def test_what_is_none_by_default_leaves_no_trace_in_the_bytes() -> None:
 
 
 def changed(kind: type, **fields: Any) -> tuple[type, dict[str, Any]]:
-    """A record's plain form, but for these fields."""
+    """Returns a record's plain form with these fields changed."""
     return kind, to_plain(unset(kind)) | fields
 
 

@@ -43,7 +43,6 @@ def test_who_leaves_is_followed_by_the_next_in_order() -> None:
 
 
 def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:
-    """Of each block it is asked, in a model of many groups too."""
     groups = tuple(GroupPlacement(f"rows.{n}", ("x", "y")) for n in range(500))
     placement = Placement(1, ("x", "y"), groups)
     _views.cache_clear()
@@ -54,7 +53,7 @@ def test_what_follows_from_a_placement_is_made_once_for_all_blocks() -> None:
 
 
 def test_equal_placements_are_one_and_others_are_not() -> None:
-    """Although little of them is hashed."""
+    """Although only a few fields are hashed."""
     again = Placement(1, ("x", "y", "z"), GROUPS, Replicas(COPIES))
     other = Placement(1, ("x", "y", "z"), GROUPS)
     assert {PLACEMENT, again} == {PLACEMENT}

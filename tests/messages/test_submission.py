@@ -1,19 +1,23 @@
-"""What signatures, envelopes and digests of a submission are bound to: all of it."""
+"""Signatures, envelopes and digests of a submission cover all of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
 
 from secureps.messages import encoding
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import canonical, digest
+from secureps.messages.encoding import canonical, digest, from_plain, to_plain
 from secureps.messages.evaluation import evaluated_digest
+from secureps.messages.member_records import SubmissionSettled
+from secureps.messages.orders import Settled
 from secureps.messages.submission import (
     RECEIPT_DOMAIN,
     BlockHeader,
+    Outcome,
     Receipt,
     SubmissionId,
     ciphertext_root,
@@ -23,6 +27,7 @@ from secureps.messages.submission import (
     shorten,
     signing_bytes,
 )
+from secureps.wire.msgpack import decode, encode
 
 ID = SubmissionId("c0", "all", 7)
 RECEIPT = Receipt(
@@ -74,7 +79,7 @@ def test_every_field_is_looked_at_here() -> None:
 
 @pytest.mark.parametrize("name", OTHER)
 def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str) -> None:
-    """Envelopes are of all but themselves: one that is put into another receipt does not open."""
+    """Envelopes are bound to all other fields: in another receipt they do not open."""
     changed = dataclasses.replace(RECEIPT, **{name: OTHER[name]})
     assert signing_bytes(changed) != signing_bytes(RECEIPT)
     bound = enveloped_part(RECEIPT, "keys-0")
@@ -104,7 +109,7 @@ def test_a_header_is_signed_with_all_that_it_says() -> None:
 
 
 def test_a_key_is_shared_under_the_name_of_its_run_and_submission() -> None:
-    """In another run, and in another of this one, the same seeds are another key."""
+    """The same seeds give another key in another run, or for another submission."""
     ids = [ID, SubmissionId("c1", "all", 7), SubmissionId("c0", "b", 7), OTHER["id"]]
     made = {sharing_id(run, id) for run in (bytes(32), OTHER["run"]) for id in ids}
     assert len(made) == 2 * len(ids)
@@ -144,3 +149,20 @@ def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
     assert signing_bytes(receipt) == (RECEIPT_DOMAIN, signed)
     assert (enveloped_part(receipt, "keys-0"), receipt.digest) == (enveloped, named)
     assert [value for value in read if isinstance(value, Receipt)] == [bare]
+
+
+SETTLED = SubmissionId("c0", "all", 0)
+
+
+def test_the_words_stay_as_they_were_journalled() -> None:
+    assert [str(each) for each in Outcome] == ["included", "durable", "dropped", "lost"]
+
+
+def test_an_outcome_has_the_bytes_of_its_string() -> None:
+    for each in Outcome:
+        record, plain = SubmissionSettled(SETTLED, each), SubmissionSettled(SETTLED, each.value)
+        assert canonical(record) == canonical(plain)
+        assert from_plain(SubmissionSettled, json.loads(json.dumps(to_plain(record)))) == record
+        sent = encode(Settled(1, SETTLED, each, 2, "why"))
+        assert sent == encode(Settled(1, SETTLED, each.value, 2, "why"))
+        assert decode(sent).outcome == each

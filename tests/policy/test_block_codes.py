@@ -1,4 +1,4 @@
-"""Everybody who has the published block draws the same code for it, and nobody before."""
+"""Every party with the published block draws the same code for it, and nobody earlier."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_another_block_version_model_or_group_has_another_support() -> None:
 
 
 def test_without_rounds_all_members_of_a_cohort_send_the_same_values() -> None:
-    """Whichever version they trained from: their shard decodes by the first of them."""
+    """Members may have any base of the period: their shard decodes by the first."""
     rule = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
     stays = [{"name": "support", "one_in": 3, "every": 3}]
     plan = small_plan(group=[{"codec": stays, "rule": rule}])

@@ -1,4 +1,4 @@
-"""What a block's difference has in it, how long it is, and that clients follow their shard."""
+"""A block's differences: their content, their length, and clients that follow their shard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(plan: Plan, layout: GroupLayout, block: int = 0) -> BlockDelta:
 
 
 def walk(plan: Plan, layout: GroupLayout, versions: int) -> tuple[list[Floats], list[bytes]]:
-    """A block as it is published in versions 5, 6, ..., and the differences between them."""
+    """Returns a block as published in versions 5, 6, ..., and the differences between them."""
     rng, delta = np.random.default_rng(3), made(plan, layout)
     published = [rng.normal(size=delta.values).astype(np.float32)]
     exact, codes = published[0], []
@@ -64,7 +64,7 @@ def walk(plan: Plan, layout: GroupLayout, versions: int) -> tuple[list[Floats], 
 def test_clients_have_what_their_shard_publishes(
     kind: str, size: int, bits: int, behind: int
 ) -> None:
-    """Whichever version they have, as long as differences are shorter than the block."""
+    """From any version, as long as the differences are shorter than the block."""
     plan, layout = plan_of(bits, **KINDS[kind]), layout_of(size)
     delta = made(plan, layout)
     published, codes = walk(plan, layout, 5)
@@ -107,7 +107,7 @@ def test_the_scale_of_a_clip_goes_as_it_is() -> None:
 
 
 def test_a_block_that_is_shorter_than_a_difference_goes_whole() -> None:
-    """Nine bytes of one value, in place of four."""
+    """A difference would have nine bytes, the value four."""
     assert made(plan_of(8), layout_of(1)).length == 9
     assert bytes_down(plan_of(8), layout_of(1, 3)) == 12
     assert bytes_down(plan_of(8), layout_of(1000, 3)) == 3 * (2 + 1000)
@@ -120,7 +120,7 @@ def test_without_pull_bits_blocks_go_whole() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, -1, 3])
 def test_what_is_no_difference_is_refused(length: int) -> None:
-    """By its length, before anything of it is read."""
+    """By its length alone, before it is read."""
     delta = made(plan_of(8), layout_of(1000))
     assert delta.behind == 3
     wrong = {0: 0, 1: delta.length + 1, -1: delta.length - 1, 3: 4 * delta.length}[length]

@@ -1,4 +1,4 @@
-"""By how many examples clients count: up to which bound, who is capped, what it tells."""
+"""How much clients count: by which number, up to which bound, and what that tells."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def of_cohorts(played: Simulation) -> dict[str, int]:
 def test_weights_do_not_depend_on_who_starts_first(
     late: str, most: int | None, tmp_path: Path
 ) -> None:
-    """Whoever of six begins last, the others count as if all had been there."""
+    """Whichever client begins last, the others count as if all had been there."""
     group: dict[str, Any] = {"clip": 3.0, "range": 1.0, "rule": {"quorum": 5, "deadline": 10.0}}
     group |= {} if most is None else {"most_examples": most}
     closed = of_cohorts(simulation(tmp_path, plan(group=[group], versions=1), late=late))
@@ -98,7 +98,7 @@ def test_the_public_number_of_a_private_plan_is_its_bound() -> None:
 
 
 def test_a_plan_by_which_clients_agreed_is_still_read() -> None:
-    """The first line of an audit log has the text of a plan of version 0.2.0."""
+    """Audit logs of version 0.2.0 have such a plan in their first line."""
     body = json.loads(plan().text)
     (group,) = body["plan"]["group"]
     group["weighting"], group["most_examples"] = "examples", None
@@ -153,7 +153,7 @@ def test_a_plan_of_records_wants_a_public_number() -> None:
 
 
 class Steady(Counted):
-    """Its steps are those that the plan charges for, and its model moves the same way."""
+    """A trainer with the plan's number of steps, whose model always moves the same way."""
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
         moved = {name: array + array.dtype.type(1) for name, array in parameters.items()}
@@ -165,7 +165,7 @@ class Steady(Counted):
 def test_nothing_that_is_told_or_opened_tells_of_one_record_more(
     adjacency: str, alike: bool, tmp_path: Path
 ) -> None:
-    """Numbers at a power of two: the next record would show in what is told, and in the weight."""
+    """The numbers are powers of two, where one more record would show in a text or a weight."""
     seen = []
     for more in (0, 1):
         privacy = {**PRIVACY, "adjacency": adjacency}

@@ -1,4 +1,4 @@
-"""Best version and early stop: pure functions of what was evaluated."""
+"""The best version and early stopping, as functions of the evaluations."""
 
 from __future__ import annotations
 

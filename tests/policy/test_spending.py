@@ -1,4 +1,4 @@
-"""What a plan's versions will spend, and by which delta a client counts a budget of its own."""
+"""What a plan's versions will spend, and at which delta a client's own budget counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VALUES = 217
 
 
 def evaluating() -> Plan:
-    """Four versions under client-level privacy, of which the second and the last are evaluated."""
+    """A plan of four versions with client-level privacy; the second and the last are evaluated."""
     evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
     return private_plan("local", evaluation=evaluation)
 
@@ -60,7 +60,7 @@ def test_what_is_on_record_costs_nothing_more() -> None:
 def test_a_version_costs_no_more_to_count_than_the_ones_before(
     versions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of ten thousand versions would count ten thousand facts in each of them."""
+    """A run of ten thousand versions would otherwise recount all facts in each of them."""
     plan, seen = private_plan("local"), list[Release]()
     mechanism = plan.mechanism("all", VALUES)
     assert mechanism is not None
@@ -79,7 +79,7 @@ def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
 def test_a_budget_of_ones_own_knows_nothing_of_the_aggregators_noise(placement: str) -> None:
-    """Whoever adds the noise can leave it out, of updates and of metrics."""
+    """A party that adds the noise can leave it out, of updates and of metrics."""
     evaluation = {"every": 2, "metrics": {"loss": 4.0, "accuracy": 1.0}}
     plan = private_plan(placement, evaluation=evaluation)
     for budget in (None, 5.0):
@@ -89,7 +89,7 @@ def test_a_budget_of_ones_own_knows_nothing_of_the_aggregators_noise(placement: 
 
 
 def test_a_budget_of_ones_own_is_counted_at_a_delta_of_ones_own() -> None:
-    """A plan with a large delta would make little of what a client spends."""
+    """A plan's large delta would understate what a client spends."""
     section = private_plan("local").section.model_dump()
     section["privacy"] |= {"delta": 0.01}
     plan = Plan(parse(PlanSection, section, "test"))

@@ -1,4 +1,4 @@
-"""What a plan may average of a model, and how little of it trains."""
+"""Which tensors a plan may average, and warnings if few of them train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What room a shard's memory is for a version that is made, and how little is too little."""
+"""The memory that a shard has left for the version being made, and when it is too little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What may be done, where the dashboard was begun for that: each asks once more before it is done.
+// Acts, if the dashboard was started with --act. Each asks for confirmation.
 
 import { h, p, table } from "./dom.js";
 
@@ -22,7 +22,7 @@ export function section([acts, paused, standing]) {
   return made;
 }
 
-// What the coordinator is asked to do.
+// Acts that the coordinator does.
 function asked(clients, paused) {
   const here = clients.filter(([, out]) => !out), out = clients.filter(([, left]) => left);
   const run = paused
@@ -37,7 +37,7 @@ function asked(clients, paused) {
   ].filter((part) => part !== null);
 }
 
-// What a data holder has its own client do.
+// Acts of a data holder upon its own client.
 function ofMine(standing) {
   if (standing === "leaves") return [p("This client leaves the run.", "warn")];
   const run = standing === "paused"

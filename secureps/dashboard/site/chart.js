@@ -1,10 +1,10 @@
-// One kind of chart: columns of stacked parts. Its figures follow as a table, for who cannot see it.
+// A chart of stacked columns, followed by its figures as a table for those who cannot see it.
 
 import { h, p, svg, table } from "./dom.js";
 
 const WIDTH = 420, HEIGHT = 170, LEFT = 60, BOTTOM = 20, TOP = 12, SHOWN = 24;
 
-// items: [{ label, parts }] oldest first; names: of the parts; format: of one figure.
+// items: [{ label, parts }], oldest first; names: of the parts; format: formats one figure.
 export function columns(title, items, names, format) {
   const shown = items.slice(-SHOWN);
   if (shown.length === 0) return p(`${title}: no figures`, "dim");

@@ -1,4 +1,4 @@
-// Makes elements. A text is text, whatever it holds: nothing here reads HTML.
+// Makes elements. A text stays text, whatever it contains: nothing here parses HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ export const p = (text, kind = null) => h("p", { class: kind }, text);
 
 export const list = (texts) => h("ul", {}, texts.map((text) => h("li", {}, text)));
 
-// Rows of texts, numbers and elements; wider than the page it scrolls, by keyboard too.
+// Rows of texts, numbers and elements. A table wider than the page scrolls, also by keyboard.
 export function table(title, heads, rows) {
   if (rows.length === 0) return p(`${title}: none`, "dim");
   const kind = (each) => (typeof each === "number" ? "number" : null);

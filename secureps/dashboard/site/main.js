@@ -1,4 +1,4 @@
-// Shows what the server sends, and builds anew those sections alone whose data is another.
+// Shows the news of the server, and rebuilds only the sections whose data has changed.
 
 import * as acts from "./acts.js";
 import * as holder from "./holder.js";
@@ -56,7 +56,7 @@ function show() {
   }
 }
 
-// Puts other parts into a section; what had the focus there, was open or scrolled is so again.
+// Replaces the parts of a section, and restores focus, open details and scroll positions.
 function renew(whole, parts) {
   const all = (kind) => [...whole.querySelectorAll(kind)];
   const focused = all(REACHED).indexOf(document.activeElement);
@@ -72,7 +72,7 @@ function troubles() {
   return Object.entries(news.troubles).map(([name, why]) => p(`${name}: ${why}`, "bad"));
 }
 
-// Builds a part if its data is another than that it was built from: what has the focus keeps it.
+// Rebuilds a part only if its data has changed, so that its focus is kept otherwise.
 function keep(id, data, build) {
   const now = JSON.stringify(data);
   if (built.get(id) === now) return;
@@ -80,7 +80,7 @@ function keep(id, data, build) {
   build();
 }
 
-// Says to who cannot see the page whom the run waits for, when that changes.
+// Announces to screen readers whom the run waits for, when that changes.
 function speak() {
   const spoken = document.getElementById("spoken");
   const waits = (news.operator?.blocking ?? []).filter((each) => each.ill).map((each) => `${each.name} ${each.why}`);

@@ -35,7 +35,7 @@ function now([headline, blocking, run, calm, fresh]) {
   ];
 }
 
-// A version a row, a metric a column; +- is one standard deviation of its noise.
+// One row per version, one column per metric; +- is one standard deviation of the noise.
 function scores({ judged, noise, notes, nothing }) {
   if (nothing) return [p(nothing, "dim"), ...notes.map((note) => p(note, "dim"))];
   const named = (kind) => [...new Set(judged.flatMap((each) => Object.keys(each[kind])))];
@@ -54,7 +54,7 @@ function scores({ judged, noise, notes, nothing }) {
   ];
 }
 
-// Four decimals; of a smaller number its first digits.
+// Four decimals, or the first digits of a smaller number.
 const figure = (value) => (typeof value !== "number" ? `${value}` : value === 0 || Math.abs(value) >= 0.001 ? value.toFixed(4) : value.toPrecision(3));
 
 const noRun = (asked) => p(asked ? "No run is founded." : NOT_KNOWN, "dim");

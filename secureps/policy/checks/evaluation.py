@@ -188,11 +188,7 @@ NOISY_CHOICE = 0.25
 
 
 def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str, float]) -> None:
-    """Raises PlanRefused where noise rather than the metric would choose the best version.
-
-    Args:
-        metric_noise: standard deviation of the smallest cohort's noise, by metric.
-    """
+    """Refuses noise, a standard deviation by metric, that would choose the best version."""
     if own is None or own.best is None:
         return
     name = own.best.metric
@@ -295,7 +291,7 @@ def from_vector(
         share = next(values)
         for name, most in sorted(magnitudes.items()):
             value = next(values)
-            if share > 0:  # noise may take it, or a ratio, out of its range
+            if share > 0:  # noise may take the share, or the ratio, out of range
                 ratio = max(-1.0, min(1.0, value / share))
             elif message == EVALUATED:  # every client evaluates: the share was rounded to 0
                 ratio = 0.0
@@ -306,17 +302,12 @@ def from_vector(
 
 
 def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> None:
-    """Checks what a designated evaluator sent.
-
-    Raises:
-        Malformed: these are not exactly the plan's metrics, sorted by name.
-        NotFinite: a value is NaN or infinite.
-    """
+    """Checks that an evaluator's metrics are exactly the plan's, sorted, and finite."""
     if [metric.name for metric in metrics] != sorted(section.metrics):
         raise Malformed(
             f"an evaluation has the metrics {', '.join(sorted(section.metrics))}, in this order"
         )
-    for metric in metrics:  # NaN compares with nothing: best and stop would go wrong for good
+    for metric in metrics:  # one NaN would spoil the choice of the best version for good
         if not math.isfinite(metric.value):
             raise NotFinite(f"metric {metric.name!r} is {metric.value}: evaluate again")
 

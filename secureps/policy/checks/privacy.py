@@ -96,11 +96,7 @@ def refuse_rows(section: GroupSection, privacy: Privacy) -> None:
 
 
 def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
-    """Refuses distributed noise, which protects sums alone, under a cipher that hides no update.
-
-    Args:
-        sealed: whether the cipher hides anything.
-    """
+    """Refuses distributed noise, which protects sums alone, under a cipher that hides nothing."""
     if not isinstance(privacy, ClientPrivacySection):
         return
     if privacy.placement == "distributed" and not sealed:
@@ -117,12 +113,7 @@ def refuse_placement(privacy: Privacy, cipher: str, sealed: bool) -> None:
 def refuse_client_privacy(
     section: GroupSection, privacy: ClientPrivacySection, own: Bounds, honest: int
 ) -> None:
-    """Refuses a group whose sums the noise of `privacy` would not cover (PlanRefused).
-
-    Args:
-        own: bounds of its cohorts.
-        honest: members of each cohort that are trusted to add noise.
-    """
+    """Refuses a group whose sums the noise of `privacy` would not cover (PlanRefused)."""
     if section.weighting != "uniform":
         raise PlanRefused(
             f'weighting = "{section.weighting}" makes a client\'s influence depend on its '
@@ -155,12 +146,7 @@ def refuse_client_privacy(
 
 
 def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Privacy) -> None:
-    """Refuses a codec whose updates cannot be added, or feedback that cannot work (PlanRefused).
-
-    Args:
-        rounds: whether the group's rule has rounds.
-        versions: how many the group makes.
-    """
+    """Refuses a codec whose updates cannot be added, or feedback that cannot work (PlanRefused)."""
     names = [stage.name for stage in section.codec]
     for name, count in Counter(names).items():
         if count > 1:

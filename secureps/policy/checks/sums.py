@@ -78,13 +78,7 @@ def whole_grid(section: GroupSection) -> Grid:
 
 
 def check_addends(section: GroupSection, layout: GroupLayout, values: NDArray[np.float32]) -> None:
-    """Checks the values that a client adds to an exact sum.
-
-    Args:
-        values: float32 (layout.size,), finite.
-    Raises:
-        Malformed: a value is not a whole number, or needs more than the plan's bits.
-    """
+    """Checks that a client's addends are whole and within the plan's bits (Malformed)."""
     most = whole_grid(section).most
     wrong = (values != np.rint(values)) | (np.abs(values) > most)
     if wrong.any():

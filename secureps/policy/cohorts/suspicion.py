@@ -284,12 +284,7 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
 def close_with(
     state: Suspicion, here: Clients, minimum: int, deadline: bool, last: bool
 ) -> Clients | None:
-    """Chooses the clients of the open round's cohort, given those that are here; None: wait.
-
-    Args:
-        deadline: whether the round's deadline has passed.
-        last: whether it was the last deadline.
-    """
+    """Chooses the clients of the open round's cohort, given those that are here; None: wait."""
     if here >= state.chosen:
         return state.chosen
     if state.exact:
@@ -353,7 +348,7 @@ def check_members(cohort: Cohort, least: int, heaviest: int, sealed: bool = True
     if any(member.id.group != cohort.group for member in cohort.members):
         raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
     weights = [member.weight for member in cohort.members]
-    # Noise of many parties, and what the cipher has room for, are made for the plan's weights.
+    # Shared noise is scaled to the plan's weights: it would cover a heavier member less.
     if max(weights) > heaviest:
         raise Refused(f"a member weighs {max(weights)}, and by the plan's rule {heaviest} at most")
     if sealed and (flaw := uneven(weights, least)):
@@ -371,7 +366,7 @@ def uneven(weights: Sequence[int], least: int) -> str:
         return f"cohorts of weights {WEIGHTS} are opened, and no others"
     for heavier in WEIGHTS[1:]:
         lighter = sum(weight < heavier for weight in weights)
-        if 0 < lighter < least:  # modulo the heavier weight a sum is that of the lighter few
+        if 0 < lighter < least:  # modulo `heavier` the sum is that of these few alone
             return f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
     total, squares = sum(weights), sum(weight * weight for weight in weights)
     if total * total < least * squares:
@@ -397,7 +392,7 @@ def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     mine, theirs = places(one), places(other)
     common = mine.keys() & theirs.keys()
     if all(mine[client][1] != theirs[client][1] for client in common):
-        return True  # they have no (client, base) in common
+        return True  # no (client, base) is in both
     part, whole = sorted((mine, theirs), key=len)
     if one.version != other.version or any(whole.get(c) != place for c, place in part.items()):
         return False

@@ -822,7 +822,7 @@ def _of_costs(plan: Plan, laid: Mapping[str, GroupLayout]) -> Iterator[str]:
             full |= not wasted
             yield from wasted
     yield from _of_envelopes(plan, laid)
-    if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
+    if full:  # fewer bits do not shorten a ciphertext that is partly empty
         yield from advice(plan, next(iter(laid.values())))
     yield from _scaling_words(section, blocks)
 
@@ -897,11 +897,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
 
 
 def touched_by_few(plan: Plan, touching: Mapping[str, int]) -> frozenset[str]:
-    """Finds the row-blocks that fewer clients touch than a version needs.
-
-    Args:
-        touching: how many clients touch each block; blocks without any may be missing.
-    """
+    """Finds the row-blocks that fewer clients touch than a version needs."""
     blocks = chain.from_iterable(plan.section.tables.values())
     return frozenset(each for each in blocks if touching.get(each, 0) < plan.bounds(each).start)
 

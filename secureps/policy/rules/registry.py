@@ -127,11 +127,7 @@ def staleness_power(section: RuleSection) -> float:
 
 
 def build_rule(section: RuleSection, room: int) -> Rule:
-    """Builds the rule of a section.
-
-    Raises:
-        PlanRefused: a user's rule or score cannot be imported or built.
-    """
+    """Builds the rule of a section; PlanRefused if a user's rule or score cannot be built."""
     own = bounds(section, room)
     match section:
         case SyncSection():

@@ -581,7 +581,7 @@ class CoordinatorState:
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
                 for group in self.groups.values():
-                    group.suspicion = group.suspicion.without(client)
+                    group.suspicion = group.suspicion.remove_client(client)
             case Act(what) if what in SHARD_DEEDS:
                 self._move(at, record)
             case Act():
@@ -621,7 +621,7 @@ class CoordinatorState:
                 self.left_out.add(act.party)
                 self.isolated[act.party] = f"by the operator{said}"
                 for group in groups:
-                    group.suspicion = group.suspicion.without(act.party)
+                    group.suspicion = group.suspicion.remove_client(act.party)
                     group.forget(act.party)
             case Deed.TAKE_BACK:
                 self.left_out.discard(act.party)
@@ -725,7 +725,7 @@ class CoordinatorState:
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
                 if self.is_kept(id):
-                    group.suspicion = group.suspicion.doubt(id.client)
+                    group.suspicion = group.suspicion.note_flaw(id.client)
                     group.open_receipts.doubt(id, holder)
             case records.LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)

@@ -1,4 +1,4 @@
-"""A codec that does not add up is refused, with the reason and what to take."""
+"""A plan's codec is refused, with a remedy, if its stages or the group's rule do not fit it."""
 
 from __future__ import annotations
 

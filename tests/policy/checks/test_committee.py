@@ -1,7 +1,4 @@
-"""Cohorts that a key holder could not be told of in one message are refused before anybody trains.
-
-Holders that a cipher has no use for: `policy/test_plan.py`.
-"""
+"""Plans are refused whose cohorts are too large for one message to a key holder."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ DIGEST = b"\1" * 32
 
 
 def longest(committee: Committee, members: int, group: str) -> Open:
-    """An order of which every name and number is as long as can be."""
+    """Builds an order in which every name and number is as long as possible."""
     holders, client = len(committee.holders), "c" * 63
     id = SubmissionId(client, group, MOST)
     receipt = Receipt(

@@ -1,4 +1,4 @@
-"""How much a client does: the rule, its clock, and what trainers make of it."""
+"""How much of its local work a client does: the rule, its clock, and the trainers."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_it_remembers_the_last_ones() -> None:
 
 
 def turn(client: Client, version: int, seconds: float) -> float:
-    """Trains once, which takes so long; returns the part of the work that was asked for."""
+    """Trains once, in this many seconds; returns the part of the work that was asked for."""
     client.publish(version)
     steps = [client.invite(version), *(client.got(version, block) for block in range(4))]
     (task,) = [task for step in steps for task in works(step)]

@@ -1,4 +1,4 @@
-"""How many shards, and copies of each block, a plan cannot have, and in which words it is told."""
+"""The numbers of shards and copies that a plan may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sparse plans are refused, and what a trainer may say of the rows that it touches."""
+"""Which sparse plans are refused, and how a trainer declares the rows that it touches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ SCHEMA = schema_of(Shopper(0, [0]).parameters(1))
 
 
 def narrow(width: int) -> Schema:
-    """The shoppers' model with so many values in a row."""
     table = TensorSpec("table", (ROWS, width), "float32")
     return Schema((table, TensorSpec("tower", (40,), "float32")))
 

@@ -1,4 +1,4 @@
-"""Sets that may follow a burnt cohort: whatever is subtracted, whole leaves are left."""
+"""Halves of a burnt cohort: whatever sums are subtracted, sums over whole leaves remain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_halves_are_a_partition_into_parts_that_are_large_enough(count: int, lea
 @settings(max_examples=40)
 @given(count=st.integers(4, 48), least=st.integers(2, 5))
 def test_nobody_is_left_among_fewer_than_the_least(count: int, least: int) -> None:
-    """Clients that stand in the same sets of the tree cannot be told apart, whatever is opened."""
+    """Clients that are in the same sets of the tree cannot be told apart, whatever is opened."""
     whole = clients(count)
     sets = tree(whole, least)
     for a, b in itertools.combinations(sets, 2):

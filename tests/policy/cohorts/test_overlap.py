@@ -1,4 +1,4 @@
-"""What a member of a sum hides among: bounds of weights, and pairs of sums."""
+"""Among whom a member of a sum hides: bounds on weights, and pairs of sums."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_three_bounds_are_those_of_their_definition(weights: list[int], leas
 
 @given(weights=WEIGHINGS, least=st.integers(1, 6))
 def test_each_bound_is_what_it_is_for(weights: list[int], least: int) -> None:
-    """A lighter member has `least` like it; no member is more than the others; nobody is few."""
+    """Every member has `least` members at most as heavy, and no member outweighs all others."""
     if uneven(weights, least):
         return
     assert len(weights) >= least
@@ -123,7 +123,7 @@ def test_updates_of_other_base_versions_are_other_updates() -> None:
 
 @given(anew=st.frozensets(st.sampled_from(CLIENTS)))
 def test_who_stands_in_both_has_the_same_update_in_both(anew: frozenset[str]) -> None:
-    """Else the difference would be what a few have changed, or nearly that of a few."""
+    """Otherwise the difference of the sums would show what few clients have changed."""
     changed, (low, _) = dict.fromkeys(anew, b"second"), halved()
     assert related(cohort(), cohort(updates=changed)) == (not anew)
     assert related(cohort(), cohort(low, updates=changed)) == (not anew & low)
@@ -147,7 +147,7 @@ def test_whoever_asks_for_more_sees_the_top_of_the_same_tree() -> None:
 @settings(max_examples=200)
 @given(heavy=st.frozensets(st.sampled_from(CLIENTS)))
 def test_weights_hide_in_every_leaf_or_no_half_may_follow(heavy: frozenset[str]) -> None:
-    """Else a half that is large and even would leave an uneven one behind."""
+    """Otherwise a large, even half could leave an uneven one."""
     weights = dict.fromkeys(heavy, 2)
     low, _ = halved()
     parts = leaves(RUN, "all", 5, frozenset(CLIENTS), LEAST)

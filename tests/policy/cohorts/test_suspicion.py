@@ -39,7 +39,7 @@ def cutting(version: int) -> Callable[[Clients, int], tuple[Clients, ...]]:
 
 @dataclasses.dataclass
 class Played:
-    """A run without anything but clients that spoil cohorts."""
+    """A run that consists only of clients, some of which spoil cohorts."""
 
     minimum: int
     clients: Clients
@@ -78,7 +78,7 @@ class Played:
         self.versions += 1
 
     def sound(self) -> None:
-        """Nobody is cleared and suspected; and nobody is cleared for good."""
+        """Checks that no client is cleared and suspected, nor cleared without any suspects."""
         suspects = frozenset[str]().union(*self.state.suspect_sets)
         assert self.state.cleared.isdisjoint(suspects)
         assert suspects or not self.state.cleared
@@ -89,7 +89,7 @@ class Played:
             self.state = self.state.remove_client(client)
 
     def on(self, spoils: Callable[[Clients], Clients]) -> Played:
-        """Until everybody is in a version or out."""
+        """Plays until every client is in a version or isolated."""
         for _ in range(8 * len(self.clients)):
             if self.included | self.isolated == self.clients and not self.state.chooses:
                 break
@@ -119,7 +119,7 @@ def test_one_offender_is_found_and_everybody_else_goes_on(
 def test_several_offenders_are_found_where_clients_are_many(
     minimum: int, count: int, more: int, data: st.DataObject
 ) -> None:
-    """Eight halves for two, twelve for three: some set of the tree is always without one."""
+    """With so many clients some set of the tree is always without an offender."""
     clients = crowd(4 * minimum * count + more)
     drawn = st.sets(st.sampled_from(sorted(clients)), min_size=count, max_size=count)
     offenders = frozenset(data.draw(drawn))
@@ -135,7 +135,7 @@ def test_several_offenders_are_found_where_clients_are_many(
 def test_nobody_honest_is_left_out_while_offenders_are_steady(
     minimum: int, more: int, data: st.DataObject
 ) -> None:
-    """However many there are: the run may come to its end, and blames nobody else."""
+    """However many offenders there are, the run may end but blames no other client."""
     clients = crowd(minimum + more)
     offenders = frozenset(data.draw(st.sets(st.sampled_from(sorted(clients)))))
     played = Played(minimum, clients).on(offenders.intersection)
@@ -261,7 +261,7 @@ def test_a_round_of_a_version_of_its_own_closes_without_those_who_are_late() -> 
 
 
 def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
-    """Whoever spoilt nothing while nobody was suspected may be the next to do so."""
+    """A client that behaved while nobody was suspected may be the next offender."""
     six = crowd(6)
     behaved = Suspicion().note_opened(six).note_opened(six)
     spoilt = behaved.note_burnt(dict.fromkeys(crowd(7), 1), spoilt=True)
@@ -273,7 +273,7 @@ def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
 
 
 def test_a_set_whose_clients_have_sent_something_else_since_follows_no_burnt_cohort() -> None:
-    """The largest that is allowed does: its members can send the same once more."""
+    """The largest set that is allowed follows: its members can send the same updates again."""
     whole = crowd(16)
     state = Suspicion().note_burnt(dict.fromkeys(whole, 1), spoilt=True)
     cut = cutting(0)

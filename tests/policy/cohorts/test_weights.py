@@ -1,4 +1,4 @@
-"""Weights of stale updates, made as even as holders want them, and what a client declares."""
+"""Weights of stale updates, how they are evened out, and the sizes that clients declare."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_older_update_counts_for_no_more() -> None:
 
 
 def test_what_is_declared_is_within_its_bounds() -> None:
-    """By half-octaves: a clip that is passed by a rounding tells no more than one that is not."""
+    """An update that rounding makes longer than the clip declares no more than the clip."""
     assert [declare(2.0**-k, 1.0) for k in range(9)] == [15, 13, 11, 9, 7, 5, 3, 1, 0]
     assert declare(1.0 + 1e-7, 1.0) == declare(9.0, 1.0) == LARGEST
     assert declare(0.0, 1.0) == declare(1.0, 0.0) == 0

@@ -39,7 +39,7 @@ def test_what_is_sent_and_what_is_kept() -> None:
 
 @pytest.mark.parametrize("deviations", [0.5, 3.0, 30.0, 1000.0])
 def test_the_noise_of_rounding_is_that_of_rounding(deviations: float) -> None:
-    """Of an update of normal values as long as the clip, which a range that fits does not cut."""
+    """Of normal values as long as the clip, which a range that fits does not cut off."""
     stage = {"name": "round", "deviations": deviations}
     plan = small_plan(
         group=[{"rule": {"quorum": 6}, "codec": ["rotate", stage], "clip": 4.0, "bits": 6}]
@@ -75,7 +75,6 @@ def test_who_keeps_nothing_is_told_what_that_costs() -> None:
 
 
 def test_what_clients_pull() -> None:
-    """A byte for each 512 values, and half a byte for each, in two blocks."""
     (pulled,) = said_of(pull_bits=4, range=1.0)
     each = 2 * (2 + 400)
     assert pulled == (

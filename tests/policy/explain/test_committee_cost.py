@@ -1,4 +1,4 @@
-"""What a committee is said to cost is what its code makes."""
+"""The stated cost of a committee is what its code produces."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_costs_the_same_is_the_most_that_does(bits: int, capacity: int) -> 
 
 
 def test_no_capacity_is_named_that_no_plan_may_have() -> None:
-    """A coefficient that holds two values has room for a hundred thousand clients and more."""
+    """A coefficient with two values has room for more than a hundred thousand clients."""
     for capacity in (600, MOST_CAPACITY):
         assert cost(committee_plan(capacity=capacity)).capacity == MOST_CAPACITY
 

@@ -33,7 +33,7 @@ def price_of(plan: Plan, values: int) -> Price:
 
 
 def remarked(text: str, *plans: Plan, values: int = 60) -> list[bool]:
-    """Which of the plans has a remark with these words."""
+    """Tells which of the plans have a remark with this text."""
     return [any(text in r for r in explain(plan, {"all": values}).remarks) for plan in plans]
 
 
@@ -98,7 +98,6 @@ def test_the_noise_is_that_of_dp_sgd_on_the_mean() -> None:
 
 @pytest.mark.parametrize(("tried", "length"), [(1.5, 1.5), (40.0, 16.0)])
 def test_the_noise_is_held_against_an_update_that_was_tried(tried: float, length: float) -> None:
-    """Which is cut to the clip."""
     made = explanation.explain(DIGITS, {"all": VALUES}, SERVICE, lengths={"all": tried}).price
     assert made is not None
     assert made.noise["all"] == pytest.approx(made.deviation["all"] * math.sqrt(VALUES) / length)
@@ -112,18 +111,6 @@ def test_momentum_may_take_an_update_to_its_clip() -> None:
     assert price.update["all"] == "an update of the whole clip (16)"
 
 
-def test_groups_compose() -> None:
-    rule = {"quorum": 3, "minimum": 2, "most": 4}
-    groups = [{"name": n, "pattern": p, "rule": rule} for n, p in (("b", "bias"), ("w", "*"))]
-    one = explain(private_plan(), {"all": 60}).price
-    two = explain(private_plan(group=groups), {"b": 5, "w": 55}).price
-    assert one is not None
-    assert two is not None
-    assert one.epsilon_version is not None
-    assert two.epsilon_version is not None
-    assert two.epsilon_version > one.epsilon_version
-
-
 def test_who_sees_what_depends_on_the_cipher() -> None:
     sealed, plain = (explain(make_plan(name), {"all": 60}) for name in ("bfv", "plain"))
     assert [s.role for s in sealed.sights] == ["client", "coordinator", "shard", "key holder"]
@@ -133,14 +120,6 @@ def test_who_sees_what_depends_on_the_cipher() -> None:
     assert plain.collusion == ("any shard alone: it reads every update",)
     assert any("no encryption" in remark for remark in plain.remarks)
     assert not any("no encryption" in remark for remark in sealed.remarks)
-
-
-def test_a_committee_is_explained_where_there_is_one() -> None:
-    made = explain(make_plan("rlwe"), {"all": 60})
-    assert made.committee is not None
-    assert (made.committee.holders, made.committee.threshold, made.committee.withstood) == (4, 3, 1)
-    assert not any("no encryption" in remark for remark in made.remarks)
-    assert explain(make_plan("bfv"), {"all": 60}).committee is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +165,6 @@ def test_sites_that_collude_are_counted_as_clients_where_a_cohort_is_small(
 
 
 def test_the_size_of_an_envelope_is_that_of_a_sealed_one() -> None:
-    """Three seeds of the key and three of shares of zero, for each of four holders."""
     seeds = bytes(6 * 32)
     sealed = len(envelope.seal(EnvelopeKey.from_os().public, seeds, b""))
     told = explain(committee_plan(4, 3), None).remarks
@@ -280,7 +258,7 @@ def test_a_small_model_cannot_fill_a_ciphertext() -> None:
 
 
 def test_fewer_bits_are_advised_where_ciphertexts_are_full_alone() -> None:
-    """One that is partly empty is as large with fewer bits."""
+    """A partly empty ciphertext is as large with fewer bits."""
     plan = committee_plan(bits=15, most=32)
     told = [remarked("would take 2.69 bytes", plan, values=n) for n in (1000, 1 << 20)]
     assert told == [[False], [True]]

@@ -1,4 +1,4 @@
-"""What a shard is said to need follows from the plan; that it is so, `test_memory` looks at."""
+"""A shard's predicted memory follows from the plan; `test_shard_memory` measures it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_checkpoints_that_stay_are_counted(changes: dict[str, Any], count: int) 
 
 
 def test_copies_are_counted_where_they_lie() -> None:
-    """Both shards hold all four blocks; clients send each of them half, and each passes on."""
+    """Both shards hold all four blocks; clients send half to each, and each forwards its half."""
     service = replace(SERVICE, shards=("shard-0", "shard-1"))
     rule = [{"rule": RULE}]
     alone, made = (
@@ -81,7 +81,7 @@ def test_copies_are_counted_where_they_lie() -> None:
 def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
     scaling: dict[str, object] | None, memory: int | None, left: int | None
 ) -> None:
-    """None goes where another's limit would be too little for what is left."""
+    """No shard is drained if another's limit would be too little for the rest."""
     table = {"rule": RULE, "tier": "resident"}
     plan = make_plan("plain", group=[table], shards=4, scaling=scaling)
     service = replace(SERVICE, shards=tuple(f"shard-{i}" for i in range(4)), memory=memory)
@@ -95,7 +95,7 @@ def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
 
 
 def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> None:
-    """Exact values in every version, and differences up to the length of a block."""
+    """Shards keep exact values of every version, and differences up to the length of a block."""
     plan = make_plan("plain", group=[{"rule": RULE, "pull_bits": 4}])
     full, last = 1 + 2 * 4, 1 + 2 * 4  # of 16 and of 12 values
     # seven are shorter than the full block, five shorter than the last one
@@ -134,7 +134,7 @@ def test_ciphertexts_are_summed_in_memory() -> None:
 
 
 def test_ciphertexts_of_the_committee_are_summed_in_memory() -> None:
-    """An element of 2,048 words: 53 bits each as it comes, 64 in a sum."""
+    """An element of 2,048 words has 53 bits per word on arrival, 64 in a sum."""
     made = need(make_plan("rlwe", group=[{"rule": RULE}]), 60)
     assert made.work == 2048 * 8 + 2048 * 53 // 8
     assert made.disk == 4 * 4 * 2048 * 53 // 8

@@ -1,4 +1,4 @@
-"""Noise or versions for an epsilon: what is chosen is the least noise, or the most versions."""
+"""For an epsilon the least noise, or the most versions, is chosen."""
 
 from __future__ import annotations
 

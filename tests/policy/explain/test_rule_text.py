@@ -1,20 +1,29 @@
-"""What `secureps check` says of rules is what the plan's numbers are."""
+"""`secureps check` describes rules, row-blocks and scaling by the plan's numbers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.policy.explain.explanation import RuleText, rule_words
+from secureps.policy.explain.explanation import (
+    RuleText,
+    row_block_words,
+    rule_words,
+    touched_by_few,
+)
+from secureps.policy.explain.explanation import _scaling_words as scaling_words
 from secureps.policy.explain.visibility import sights
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check, tables
+from tests.kits.federations import small_plan
 from tests.kits.nursery import ROOT
 from tests.kits.privacy_kit import PRIVACY as CLIENT
 from tests.kits.roles_kit import PRIVACY as RECORD
+from tests.kits.shoppers import BUFFERED, TASTES, sparse_plan
 
 POLICIES = ROOT / "policies"
 
@@ -88,7 +97,6 @@ def test_weights_and_what_they_take_of_the_capacity() -> None:
 
 
 def test_what_members_count_by_besides_the_rules_weight() -> None:
-    """A plan that weighs by examples is not told that all weigh alike."""
     rule = {"name": "sync", "quorum": 6}
     told = {None: "", 32: "; besides, each counts by its number of records, which is public then"}
     for most, more in told.items():
@@ -152,3 +160,45 @@ def test_many_row_blocks_fit_a_page() -> None:
     ]
     about_blocks = [remark for remark in explanation.remarks if "embedding." in remark]
     assert all("embedding.0" in remark for remark in about_blocks)
+
+
+def test_row_blocks_that_too_few_touch_are_counted() -> None:
+    plan = sparse_plan("plain", BUFFERED)
+    touching = Counter(f"table.{block}" for tastes in TASTES for block in tastes)
+    few = touched_by_few(plan, touching)
+    assert few == {"table.3"}
+    (said,) = row_block_words(plan, few)
+    assert said.startswith("1 of 4 row-blocks of table are touched by fewer than 3 clients")
+    del touching["table.1"]
+    assert touched_by_few(plan, touching) == {"table.1", "table.3"}, "none touches it"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "text"),
+    [
+        ({}, "scaling by fixed, at most once in 60 s: row-blocks move"),
+        ({"balance": False}, "scaling by fixed, at most once in 60 s: nothing"),
+        (
+            {"policy": "fitted", "every": 5.0, "most_shards": 4, "least_deadline": 0.5},
+            "scaling by fitted, at most once in 5 s: 1 to 4 shards, deadlines of 0.5 to 1 times, "
+            "row-blocks move",
+        ),
+        (
+            {"policy": "rule", "balance": False, "least_buffer": 0.25},
+            "scaling by rule, at most once in 60 s: 1 to 2 shards, buffers of 0.25 to 1 times",
+        ),
+    ],
+)
+def test_what_may_follow_the_load_is_said(scaling: dict[str, Any], text: str) -> None:
+    assert scaling_words(small_plan(scaling=scaling).section, 8)[0] == text
+
+
+def test_more_shards_than_blocks_are_of_no_use() -> None:
+    plan = small_plan(scaling={"policy": "rule", "most_shards": 4})
+    _, second = scaling_words(plan.section, 3)
+    assert "3 blocks" in second
+    assert (
+        "1 block, and a shard holds one at least: no more than 1 shard can"
+        in scaling_words(plan.section, 1)[1]
+    )
+    assert scaling_words(small_plan().section, 1) == []

@@ -30,10 +30,10 @@ def role(plan: Plan, name: str) -> Sight:
 
 
 def learns(t: int, n: int, corrupt: int) -> bool:
-    """Whether a malicious aggregator with so many corrupt holders can open one update.
+    """Tells whether a malicious aggregator with so many corrupt holders can open one update.
 
-    It has t of them; or it shows cohort A to some honest holders and cohort B, which differs in
-    one client, to others, and each honest one answers for one of the two. All ways are tried.
+    It either has t of them; or it shows cohort A to some honest holders and cohort B, which differs
+    in one client, to the others, and each honest holder answers once. All splits are tried.
     """
     if corrupt >= t:
         return True
@@ -55,7 +55,7 @@ def test_the_bound_is_exact(t: int, n: int) -> None:
 
 
 def test_an_advised_threshold_withstands_as_many_as_may_be_away() -> None:
-    """Of n = 1 to 12 holders; a smaller one would withstand fewer than may be away."""
+    """A smaller threshold would withstand fewer holders than may be away."""
     known = {n: advised_threshold(n) for n in range(1, 13)}
     assert [(n - t, count_withstood(t, n)) for n, t in known.items()] == [
         *((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 3)),
@@ -102,7 +102,7 @@ def test_a_shard_alone_is_enough_under_bfv_and_not_with_a_committee() -> None:
 
 
 def test_every_role_but_a_client_sees_by_how_many_examples_each_counts() -> None:
-    """Unless all count alike, in evaluations too."""
+    """Unless all count alike, also in evaluations."""
     alike = [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}]
     judged = {"every": 1, "metrics": {"loss": 1.0}}
     for changes, public in (

@@ -1,4 +1,4 @@
-"""Rules with the deadline and buffer that follow the load, within what a plan allows everybody."""
+"""Rules whose deadline and buffer follow the load, within the plan's bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What rules without rounds say of states that hardly any schedule leads to.
+"""Rules without rounds, in states that schedules hardly ever reach.
 
-`tests/federation/test_stream_schedules.py` holds what they promise, whatever happens.
+`tests/federation/test_stream_schedules.py` tests their promises under random schedules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def ssp(slack: int) -> Rule:
 
 
 def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -> None:
-    """d is live and ahead, and no moment is known of it: the others' count."""
+    """d is live and ahead, but it is unknown since when: the others decide."""
     clocks = {"a": 0, "b": 1, "c": 1, "d": 1}
     known = RuleState(0, frozenset(clocks), {"a"}, clocks=clocks, moved={"a": 0.0, "b": 5.0})
     made = ssp(1)
@@ -34,7 +34,7 @@ def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -
 
 
 def test_nobody_is_asked_for_more_while_enough_updates_wait() -> None:
-    """Clients send faster than versions are made: the coordinator would keep ever more of them."""
+    """Otherwise clients that are faster than versions would fill the coordinator."""
     live = frozenset({"a", "b", "c"})
     section = BufferedSection(name="buffered", buffer=20, minimum=MINIMUM, max_staleness=9)
     buffered = build_rule(section, room=100)

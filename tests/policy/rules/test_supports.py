@@ -1,4 +1,4 @@
-"""No cohort has values of two supports, and what is left of an older one is not waited for."""
+"""No cohort mixes two supports, and the rest of an older one is dropped."""
 
 from __future__ import annotations
 

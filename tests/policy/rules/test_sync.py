@@ -63,7 +63,7 @@ def test_nobody_waits_for_who_is_left_out_but_the_minimum_stays() -> None:
 
 
 def drawn(sync: Sync, version: int, live: str = "abcdefghij") -> str:
-    """Who is invited to the version after this one."""
+    """Returns the members that are invited to the next version."""
     state = RuleState(version, frozenset(live))
     answers = {member: sync.admit(0.0, member, state) for member in live}
     out = Wait(None, f"{sync.invited(len(live))} others are drawn for version {version + 1}")
@@ -73,7 +73,7 @@ def drawn(sync: Sync, version: int, live: str = "abcdefghij") -> str:
 
 @pytest.mark.parametrize("changes", [{"most": 4}, {"most": 9, "fraction": 0.49}])
 def test_every_version_draws_its_members_anew(changes: dict[str, Any]) -> None:
-    """Once the first by name were invited for ever, and no others ever trained."""
+    """Without a draw the first members by name would be invited for ever."""
     sync = rule(**changes)
     draws = [drawn(sync, version) for version in range(8)]
     assert {len(draw) for draw in draws} == {4}
@@ -131,7 +131,7 @@ DEADLINE = "deadline: 2 of 3 have arrived"
 def test_a_round_closes_at_its_deadlines(
     quorum: int, now: float, here: str, extensions: int, until: float | None, reason: str
 ) -> None:
-    """With all, with the quorum, which its extensions wait for, and at last with the minimum."""
+    """It closes with all, at a deadline with the quorum, and at the last one with the minimum."""
     decision = rule(quorum=quorum).decide(now, arrived(*here), opened(extensions=extensions))
     if until is None:
         members = tuple(Member(SubmissionId(c, "all", 1), 1, 0) for c in sorted(here))
@@ -166,7 +166,7 @@ def test_below_the_minimum_the_round_is_given_up() -> None:
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
-    """A sound rule, a round opened by its own `admit`, and who arrives in which order."""
+    """Draws a sound rule, a round that its own `admit` opened, and an order of arrivals."""
     minimum = draw(st.integers(1, 4))
     quorum = draw(st.integers(minimum, 6))
     start = draw(st.integers(quorum, 8))
@@ -218,7 +218,7 @@ def test_never_below_the_minimum_never_above_most_whatever_the_order(
 
 @given(rounds())
 def test_every_round_ends(made: tuple[Sync, RuleState, list[str]]) -> None:
-    """Asked at each time that it named, it closes or gives up by the last deadline."""
+    """Asked again at every time that it names, it closes or gives up by the last deadline."""
     sync, state, here = made
     assert state.opened_at is not None
     now, extensions = state.opened_at, 0

@@ -148,7 +148,7 @@ def test_it_is_refused_before_anything_begins(tmp_path: Path) -> None:
 
 
 class Writes:
-    """Takes what it is shown for its own."""
+    """A rule that tries to change the state it is given."""
 
     def enter(self, state: Any) -> int:
         state.busy_since.clear()
@@ -337,7 +337,7 @@ def test_a_rule_that_fails_ends_the_run_in_order(
 
 
 def test_no_newer_update_is_summed_before_an_older_one_of_its_client() -> None:
-    """Holders would open the first cohort, and no other one with what has waited."""
+    """Holders would open the first cohort, but then none with the older update."""
     ids = [SubmissionId(f"c{k}", "all", 4) for k in range(5)]
     older = SubmissionId("c3", "all", 2)
     members = tuple(Member(id, 1, 7) for id in ids)

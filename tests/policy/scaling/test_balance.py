@@ -1,4 +1,4 @@
-"""Which blocks move from shards that have much to do, and that none moves for nothing."""
+"""Blocks move away from overloaded shards, and none moves for nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO = {"shard-0": 1.0, "shard-1": 1.0}
 
 
 def placed(*shards: str) -> dict[str, list[tuple[str, ...]]]:
-    """Groups of one block each, called by their number."""
+    """Makes groups of one block each, named by number."""
     return {f"table.{k}": [(shard,)] for k, shard in enumerate(shards)}
 
 
@@ -52,7 +52,7 @@ def test_a_slow_shard_gets_less() -> None:
 
 
 def test_a_shard_that_is_slow_whatever_it_has_keeps_a_block_by_which_that_is_known() -> None:
-    """Without one it would count as fast again: its blocks would go to and fro for ever."""
+    """Without blocks it would seem fast again, and its blocks would move to and fro for ever."""
     names = [f"shard-{k}" for k in range(4)]
     held, costs = placed(*names * 2), dict.fromkeys(names, 1.0) | {"shard-0": 4.0}
     loads = dict.fromkeys(held, 1.0)
@@ -88,7 +88,7 @@ def test_what_moves_is_there_and_the_busiest_shard_has_less(
     cost = dict(zip(names, costs, strict=True))
 
     def busiest() -> float:
-        """Times what an even spread would have."""
+        """Returns the busiest shard's time relative to an even spread."""
         busy = (sum(loads[g] for g, of in held.items() if s in of[0]) * cost[s] for s in names)
         return max(busy) * sum(1 / c for c in costs) / (copies * sum(loads.values()))
 

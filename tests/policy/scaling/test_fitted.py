@@ -1,4 +1,4 @@
-"""The model foretells what other settings make, and the change that promises most is made."""
+"""The model predicts the effect of other settings, and the best change is made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_round_below_the_quorum_goes_on_for_another_deadline() -> None:
 
 @pytest.mark.parametrize("said", [1e9, 1e15])
 def test_a_transfer_that_nobody_can_have_measured_holds_nothing_up(said: float) -> None:
-    """Clients say it: giving a shard back would make of it a round of so many deadlines."""
+    """Clients report it: draining a shard would then predict a round of very many deadlines."""
     seen = observed(waits=Waits(clients=10.0, transfer=said, shards=0.0, holders=0.0))
     assert Model(seen, LIMITS).reward(1, 1.0, 1.0) > 0
     action = decide_by_model(seen, (), LIMITS)
@@ -90,7 +90,7 @@ def test_a_shard_that_has_come_stays_for_a_while() -> None:
 
 
 def test_clients_that_did_not_come_are_taken_to_come_later_than_their_round_closed() -> None:
-    """So a longer deadline promises some of them, and one that is as long promises none."""
+    """A longer deadline then promises some of them, and one just as long none."""
     half = observed(rounds=(Round(10, (1.0, 2.0, 3.0, 4.0, 5.0), 20.0),))
     model = Model(half, LIMITS)
     now, longer = (model.reward(2, factor, 1.0) for factor in (1.0, 4.0))

@@ -1,4 +1,4 @@
-"""What every policy of `[scaling]` keeps to: one suite, run against each of them."""
+"""The contract of every policy of `[scaling]`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLIC
 
 @given(seen=SEEN)
 def test_no_decision_goes_beyond_the_limits(policy: ScalingPolicy, seen: Observation) -> None:
-    """Whatever clients say of their transfers, and however far the run is from its plan."""
+    """Whatever transfer times clients report, and however far the run is from its plan."""
     now, done = len(seen.shards), policy(seen, (), LIMITS)
     assert abs(done.shards - now) <= 1
     assert min(now, LIMITS.least_shards) <= done.shards <= max(now, LIMITS.most_shards)

@@ -1,4 +1,4 @@
-"""Thresholds: what each of them has follow, and the policy that changes nothing."""
+"""The policy by thresholds, the one that changes nothing, and the limits of every policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from secureps.policy.scaling.policies import Round, Waits, decide_by_thresholds, decide_nothing
+from secureps.policy.scaling.policies import (
+    Action,
+    Round,
+    Waits,
+    choose_deed,
+    clamp_action,
+    decide_by_thresholds,
+    decide_nothing,
+    stay,
+)
 from tests.kits.loads import LIMITS, observed
 
 BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)
@@ -42,3 +51,22 @@ def test_what_is_above_or_below_a_threshold_has_a_step_follow(
 def test_nothing_changes_by_the_fixed_policy() -> None:
     seen = observed(waits=BUSY, lost=0.9)
     assert decide_nothing(seen, (), LIMITS).shards == 2
+
+
+@pytest.mark.parametrize("shards", [4, 5, 8])
+def test_a_shard_that_an_operator_added_beyond_the_most_stays(shards: int) -> None:
+    seen = observed(shards=shards, spares=1)
+    assert choose_deed(clamp_action(stay(seen, "fixed"), seen, LIMITS), seen) == ("", "")
+    wanted = Action(shards + 1, 1.0, 1.0, "because")
+    assert choose_deed(clamp_action(wanted, seen, LIMITS), seen) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("shards", "what"),
+    [(3, ("add-shard", "shard-2")), (2, ("", "")), (1, ("drain-shard", "shard-1"))],
+)
+def test_one_more_shard_is_the_first_spare_and_one_less_the_last(
+    shards: int, what: tuple[str, str]
+) -> None:
+    seen = observed(shards=2, spares=2)
+    assert choose_deed(Action(shards, 1.0, 1.0, "because"), seen) == what

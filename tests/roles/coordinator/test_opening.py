@@ -119,7 +119,7 @@ class Round:
             case "open" if chance.random() < 0.2:
                 self.opens(frozenset(chance.sample(CLIENTS, chance.randint(2, 6))))
             case "flaw" if chance.random() < 0.3:
-                group.suspicion = group.suspicion.doubt(chance.choice(CLIENTS))
+                group.suspicion = group.suspicion.note_flaw(chance.choice(CLIENTS))
             case "burn" if chance.random() < 0.1:
                 cohort = chance.sample(CLIENTS, chance.randint(4, 6))
                 group.suspicion = group.suspicion.note_burnt(dict.fromkeys(cohort, 1), spoilt=True)
