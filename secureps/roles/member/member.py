@@ -257,12 +257,8 @@ class Member:
         self._ledger = state.ledger  # first, because records refer to it
         for record in fold.records:
             self.apply(0.0, record)
-        self._out.sealed, self._out.next, self._out.carried = (
-            state.sealed,
-            state.next,
-            state.carried,
-        )
-        self._out.founded = state.founded
+        self._out.sealed, self._out.next = state.sealed, state.next
+        self._out.carried, self._out.founded = state.carried, state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
         if state.lowered is not None:
@@ -345,9 +341,10 @@ class Member:
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # if it leaves by now, it ends after the answer to that
                     return Step()
-                for settled in self._departure.final_records:
-                    self._write(step, settled)
-                return Step(step.records, self._departure.end)
+                if self._departure.wants is OwnDeed.LEAVE:  # on record, so that a restart joins
+                    self._write(step, OwnAct(self._departure.acted, OwnDeed.LEFT))
+                halt = self._departure.halt
+                return Step(step.records, [] if halt is None else [halt])
             case Answered(request, reply, length):
                 self._take_answer(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.is_pulling:
@@ -525,7 +522,7 @@ class Member:
         return True
 
     def _decline_worn_out(self, step: Step, desk: Desk) -> bool:
-        """Declines rounds that ask for an update that was sealed too often; whether it did."""
+        """Declines rounds that ask for an update that was sealed too often; returns if any did."""
         declined = False
         for due in desk.asked():
             base = Base(due.version, due.step)
@@ -775,11 +772,6 @@ class Departure:
     acted: int = 0
     wants: OwnDeed | None = None
 
-    @property
-    def end(self) -> list[Effect]:
-        """The effects once the coordinator knows that the client leaves; none if it rests."""
-        return [] if self.halt is None else [self.halt]
-
     def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
         """Begins to leave (with a halt) or to rest; the coordinator is told later."""
         self.away, self.halt, self.reason, self.until = True, halt, reason, until
@@ -817,11 +809,6 @@ class Departure:
         if self.wants is OwnDeed.PAUSE:
             self.told = False
         return not self.told
-
-    @property
-    def final_records(self) -> tuple[OwnAct, ...]:
-        """The record that the client left, so that a later start joins anew."""
-        return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
         """Refuses a plan, and tells the coordinator at once, because it counts this client."""

@@ -1,4 +1,4 @@
-"""How a client goes: what its data holder wants, in which order, and what it says of it."""
+"""How a client leaves or rests by its data holder's acts, and what it says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kits.member_kit import Client
 
 
 def after(*whats: str) -> Departure:
-    """What is known after these acts, one after another."""
+    """The departure after these acts, one after another."""
     found = Departure("c0")
     for number, what in enumerate(whats, 1):
         found.apply(OwnAct(number, what))
@@ -44,7 +44,7 @@ def test_a_pause_is_a_rest_without_an_end_and_is_said_once() -> None:
     assert not departure.follow()
     departure.tell(step)
     assert step.effects == [Call("coordinator", Retire("c0", PAUSED, True))]
-    assert (departure.until, departure.end, departure.end_rest_if_due(1e9)) == (None, [], False)
+    assert (departure.until, departure.halt, departure.end_rest_if_due(1e9)) == (None, None, False)
     assert not departure.follow()
     assert departure.told, "it is not said again"
     departure.apply(OwnAct(2, "go-on"))
