@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -111,11 +112,13 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         public = load_public(whom.kit, whom.ca_fingerprint)
         own = public.roster.find(whom.name)
     except SecurepsError as error:
-        yield Finding("kit", "no", _one_line(error))
+        yield Finding("kit", "no", printable(str(error)))
         return
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _try_check("keys", lambda: _check_keys(whom, own))
-    yield _check_end("roster", _expiry(public.roster.expires), "secureps roster renew")
+    expires = public.roster.expires
+    end = datetime.fromtimestamp(expires, UTC) if expires else None
+    yield _check_end("roster", end, "secureps roster renew")
     # The TLS check advises `keys rotate`, which a party without any keys cannot do.
     if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _try_check("TLS", lambda: _check_certificate(whom, public))
@@ -128,15 +131,11 @@ def preflight(whom: Departure) -> Iterator[Finding]:
         yield _try_check("site", lambda: _check_site(plan, site))
 
 
-def _one_line(error: Exception) -> str:
-    return printable(str(error))
-
-
 def _try_check(what: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except (SecurepsError, OSError) as error:
-        return Finding(what, "no", _one_line(error))
+        return Finding(what, "no", printable(str(error)))
 
 
 def _check_keys(whom: Departure, own: Certificate) -> Finding:
@@ -144,10 +143,6 @@ def _check_keys(whom: Departure, own: Certificate) -> Finding:
     if own.cipher_key_digest:
         load_holder_secret(whom.kit, whom.name, whom.passphrases)
     return Finding("keys", "ok", "its private keys are here, and are those on the roster")
-
-
-def _expiry(expires: int) -> datetime | None:
-    return datetime.fromtimestamp(expires, UTC) if expires else None
 
 
 def _check_end(what: str, end: datetime | None, how: str) -> Finding:
@@ -178,22 +173,19 @@ def _check_servers(whom: Departure, server: str) -> Iterator[Finding]:
     status: Status | None = None
     seconds = 0.0
 
-    def asked() -> Finding:
-        nonlocal status
+    def ask_status() -> Finding:
+        nonlocal status, seconds
         client = StatusClient(whom.kit, whom.name, server, whom.insecure, whom.passphrases)
-        nonlocal seconds
         began = time.perf_counter()
-        try:
+        with closing(client):
             status = client.status()
-        finally:
-            client.close()
         elapsed = time.perf_counter() - began
         seconds, took = time.time() - elapsed / 2, duration(elapsed)
         run = f"run {status.run.hex()[:16]}" if status.run else "no run is founded yet"
         over = f", over: {printable(status.finished)}" if status.finished else ""
         return Finding("answer", "ok", f"it knows {whom.name}, after {took}: {run}{over}")
 
-    yield _try_check("answer", asked)
+    yield _try_check("answer", ask_status)
     if status is not None and status.clock > 0:
         yield _check_clock(seconds - status.clock)
     for shard in () if status is None else status.shards:
@@ -350,12 +342,11 @@ def take_over(config: Path, passphrase_fd: int | None = None) -> None:
         {COORDINATOR: dialable(read_address(state / "address"))},
         PATIENCE,
     )
-    try:
-        transport.call(COORDINATOR, TakeOver()).result()
-    except Unreachable as error:
-        raise OperatorError(
-            f"the standby of {config} does not run here: {error}; start it, "
-            "or say this where it runs"
-        ) from None
-    finally:
-        transport.close()
+    with closing(transport):
+        try:
+            transport.call(COORDINATOR, TakeOver()).result()
+        except Unreachable as error:
+            raise OperatorError(
+                f"the standby of {config} does not run here: {error}; start it, "
+                "or say this where it runs"
+            ) from None

@@ -67,9 +67,11 @@ def _note_versions(state: Path, name: str) -> Iterator[str]:
     if (pinned := read_pinned(state / JOURNAL)) is None:
         return
     plan = Plan.from_text(pinned.run.plan)
-    every, checkpoints = plan.section.checkpoint_every, _checkpoint_folder(state)
+    every = plan.section.checkpoint_every
     if every == 1 or plan.section.replicas > 1:
         return
+    # As `up` and the guide lay it out: beside the folder of all states.
+    checkpoints = state.resolve().parent.parent / "checkpoints"
     own = _newest_versions(ShardFolders(state / "states", checkpoints), plan.groups)
     has = f"version {fold_versions(own)}" if own else "no version"
     part = _describe_part(checkpoints, name, plan.groups)
@@ -80,11 +82,6 @@ def _note_versions(state: Path, name: str) -> Iterator[str]:
         "started, and no cohort is opened: begin a new run from the newest checkpoint then "
         "(secureps export)"
     )
-
-
-def _checkpoint_folder(state: Path) -> Path:
-    """The folder of checkpoints beside that of all states, as `up` and the guide lay it out."""
-    return state.resolve().parent.parent / "checkpoints"
 
 
 def _newest_versions(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:

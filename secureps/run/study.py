@@ -236,9 +236,7 @@ def play(path: Path, trial: Trial) -> Result:
     return replace(played, cpu=round(time.process_time() - began, 2))
 
 
-@cache
-def _load_once(path: Path) -> Scenario:
-    return load_scenario(path)
+_load_once = cache(load_scenario)
 
 
 def variant_of(study: StudySection, candidate: Candidate) -> VariantSection:

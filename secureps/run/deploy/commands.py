@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,10 @@ deploy = Tool(
     add_completion=False,
 )
 
-_OF_CLIENTS = "Of clients"
-_PLACE = "Where they run"
-_STORE = "An object store, for servers"
+# Options by their panels of `--help`.
+_client_option = partial(typer.Option, rich_help_panel="Of clients")
+_place_option = partial(typer.Option, rich_help_panel="Where they run")
+_store_option = partial(typer.Option, rich_help_panel="An object store, for servers")
 
 Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan's file.")]
 Kit = Annotated[
@@ -30,41 +32,27 @@ Names = Annotated[
     typer.Option("--name", metavar="NAME", help="These parties of the kit alone; repeat it."),
 ]
 Script = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="What clients run. Default: none.", rich_help_panel=_OF_CLIENTS
-    ),
+    Path | None, _client_option(metavar="FILE", help="What clients run. Default: none.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A setting of the script; repeat it.",
-        rich_help_panel=_OF_CLIENTS,
-    ),
+    _client_option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
 ]
 Budget = Annotated[
-    float | None,
-    typer.Option(
-        metavar="EPSILON", help="Of `secureps join`: your own limit.", rich_help_panel=_OF_CLIENTS
-    ),
+    float | None, _client_option(metavar="EPSILON", help="Of `secureps join`: your own limit.")
 ]
 Threshold = Annotated[
     int | None,
-    typer.Option(
+    _client_option(
         min=1,
         metavar="T",
         help="So many key holders must agree; the kit's key holders insist on it too.",
-        rich_help_panel=_OF_CLIENTS,
     ),
 ]
 Site = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="What the site allows, whatever the plan says; of its key holder too.",
-        rich_help_panel=_OF_CLIENTS,
+    _client_option(
+        metavar="FILE", help="What the site allows, whatever the plan says; of its key holder too."
     ),
 ]
 
@@ -75,80 +63,64 @@ def kubernetes(
     kit: Kit,
     out: Out,
     image: Annotated[
-        str, typer.Option(help="Of servers; `Containerfile` makes it.", rich_help_panel=_PLACE)
+        str, _place_option(help="Of servers; `Containerfile` makes it.")
     ] = "secureps:latest",
-    namespace: Annotated[
-        str, typer.Option(help="Of all that is made.", rich_help_panel=_PLACE)
-    ] = "secureps",
+    namespace: Annotated[str, _place_option(help="Of all that is made.")] = "secureps",
     domain: Annotated[
         str | None,
-        typer.Option(
+        _place_option(
             metavar="HOST",
             help="Where other clusters find servers: coordinator.HOST, shard-0.HOST, each by a "
             "load balancer. The same at all parties. Default: all are in one cluster.",
-            rich_help_panel=_PLACE,
         ),
     ] = None,
     storage_class: Annotated[
-        str | None,
-        typer.Option(help="Of volumes. Default: the cluster's own.", rich_help_panel=_PLACE),
+        str | None, _place_option(help="Of volumes. Default: the cluster's own.")
     ] = None,
     storage_size: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Of each volume, as 10Gi. Default: by the plan, else 10Gi.",
-            rich_help_panel=_PLACE,
+        _place_option(
+            metavar="SIZE", help="Of each volume, as 10Gi. Default: by the plan, else 10Gi."
         ),
     ] = None,
     monitoring: Annotated[
         str,
-        typer.Option(
+        _place_option(
             metavar="NAMESPACE",
             help="Where Prometheus is; it reads metrics if the kit has an observer's key.",
-            rich_help_panel=_PLACE,
         ),
     ] = "monitoring",
     standby: Annotated[
         bool,
-        typer.Option(
-            "--standby",
-            help="The coordinator has a standby. The same at all parties.",
-            rich_help_panel=_PLACE,
-        ),
+        _place_option("--standby", help="The coordinator has a standby. The same at all parties."),
     ] = False,
     copies: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="Copy checkpoints there, as s3://BUCKET/RUN/checkpoints.",
-            rich_help_panel=_STORE,
+        _store_option(
+            metavar="URL", help="Copy checkpoints there, as s3://BUCKET/RUN/checkpoints."
         ),
     ] = None,
     store_secret: Annotated[
         str | None,
-        typer.Option(
+        _store_option(
             metavar="SECRET",
             help="A Secret of the namespace whose entries are the keys, as AWS_ACCESS_KEY_ID. For "
             "--copies, and for a plan's initial that is a URL.",
-            rich_help_panel=_STORE,
         ),
     ] = None,
     store_endpoint: Annotated[
         str | None,
-        typer.Option(
+        _store_option(
             metavar="URL",
             help="The store's server, as https://minio.example:9000. Default: Amazon's.",
-            rich_help_panel=_STORE,
         ),
     ] = None,
     store_network: Annotated[
         list[str] | None,
-        typer.Option(
+        _store_option(
             metavar="CIDR",
             help="Where its addresses are, as 10.1.0.0/16; repeat it. Default: outside the "
             "cluster, or as the endpoint says.",
-            rich_help_panel=_STORE,
         ),
     ] = None,
     names: Names = None,
@@ -162,18 +134,14 @@ def kubernetes(
     site: Site = None,
     records: Annotated[
         str | None,
-        typer.Option(
-            metavar="CLAIM",
-            help="A PersistentVolumeClaim with the records, at /srv/records.",
-            rich_help_panel=_OF_CLIENTS,
+        _client_option(
+            metavar="CLAIM", help="A PersistentVolumeClaim with the records, at /srv/records."
         ),
     ] = None,
     client_image: Annotated[
         str | None,
-        typer.Option(
-            metavar="IMAGE",
-            help="With what the script imports. Default: that of servers.",
-            rich_help_panel=_OF_CLIENTS,
+        _client_option(
+            metavar="IMAGE", help="With what the script imports. Default: that of servers."
         ),
     ] = None,
 ) -> None:
@@ -215,8 +183,7 @@ def slurm(
     kit: Kit,
     out: Out,
     time: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Of a job, which is queued again after it."),
+        str, typer.Option(metavar="TIME", help="Of a job, which is queued again after it.")
     ] = "1-00:00:00",
     sbatch: Annotated[
         list[str] | None,

@@ -318,14 +318,13 @@ def _add_namespaces(files: Folder, cluster: Cluster) -> Folder:
     space = manifest("v1", "Namespace", cluster.namespace, policies)
     placed: Folder = {"00-namespace.yaml": [space]}
     for file, objects in sorted(files.items()):
-        placed[file] = [_set_namespace(cluster.namespace, each) for each in objects]
+        placed[file] = []
+        for each in objects:
+            own = each["metadata"]
+            assert isinstance(own, dict)
+            own = {"name": own["name"], "namespace": cluster.namespace} | own
+            placed[file].append(each | {"metadata": own})
     return placed
-
-
-def _set_namespace(namespace: str, each: Manifest) -> Manifest:
-    own = each["metadata"]
-    assert isinstance(own, dict)
-    return each | {"metadata": {"name": own["name"], "namespace": namespace} | own}
 
 
 # --- metrics and alerts for Prometheus ---------------------------------------------

@@ -197,8 +197,10 @@ class Supervisor:
                     _kill_group(process)
                 for process in processes:
                     process.wait()
-                for name in self._running:
-                    self._drop_empty(name)
+                for log in map(self._log, self._running):
+                    with suppress(OSError):
+                        if not log.stat().st_size:
+                            log.unlink()
                 self._running.clear()
                 self._stop_reaper()
 
@@ -300,11 +302,6 @@ class Supervisor:
             self._reaper.stdin.close()
             self._reaper.wait()
             self._reaper = None
-
-    def _drop_empty(self, name: str) -> None:
-        with suppress(OSError):
-            if not self._log(name).stat().st_size:
-                self._log(name).unlink()
 
     def _log(self, name: str) -> Path:
         return self._logs / f"{name}.log"

@@ -80,15 +80,11 @@ def show_fitting(status: Status, console: Console) -> None:
     parts = list(tables(status))
     over = sum(len(console.render_lines(part)) for part in parts) - room
     if over > 0:
-        rows = max(len(status.members) - over - 1, 1)
-        parts = list(tables(status, rows))
-    for each in [row for part in parts for row in _rendered_rows(part, console)][:room]:
-        console.print(each, soft_wrap=True)
-
-
-def _rendered_rows(part: Table | Text, console: Console) -> Iterable[Text]:
-    for row in console.render_lines(part, pad=False):
-        yield Text.assemble(*((each.text, each.style or "") for each in row))
+        parts = list(tables(status, max(len(status.members) - over - 1, 1)))
+    rows = [row for part in parts for row in console.render_lines(part, pad=False)]
+    for row in rows[:room]:
+        text = Text.assemble(*((each.text, each.style or "") for each in row))
+        console.print(text, soft_wrap=True)
 
 
 def record(status: Status) -> dict[str, Any]:

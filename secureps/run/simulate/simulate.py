@@ -46,7 +46,6 @@ from secureps.run.report.terminal import fold_versions
 from secureps.run.report.version_metrics import (
     DOWN,
     Extras,
-    Heading,
     Metrics,
     Sinks,
     Tell,
@@ -97,7 +96,33 @@ def simulate(
     refuse_unsealable(scenario.plan.opening)
     copy = None if copies is None else _make_copies(copies, folder)
     with ray_cluster() if engine == "ray" else nullcontext() as cluster:
-        return _play_scenario(scenario, folder, (heading, extras), (cluster, copy), say)
+        new_folder(folder)
+        say(
+            f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
+            f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
+        )
+        founding = scenario.founding(scenario.plan, scenario.section.seed)
+        if founding is not None:
+            for note in founding.notes:
+                say(note)
+            scenario = replace(scenario, plan=founding.write(folder))
+        warm_once(say)
+        opened = open_sinks(heading, folder / METRICS, extras)
+        with naming_last_call(), Sinks(opened, say) as sinks:
+            play = Play(scenario, folder, sinks.add, cluster, copy)
+            try:
+                play.run(say)
+            except KeyboardInterrupt:
+                say(f"stopped: {folder} has what there was until then; to play again, remove it")
+                raise
+            summary = play.summary()
+            sinks.close(summary)
+    _write_report(play, summary, say)
+    left = "" if copy is None else copy.copy()
+    play.simulation.refuse_failed()
+    if left:
+        raise DiskFailed(f"checkpoints are in {folder}, and not all of them at the store: {left}")
+    return folder
 
 
 def _make_copies(url: str, folder: Path) -> CheckpointCopies:
@@ -110,35 +135,8 @@ def _make_copies(url: str, folder: Path) -> CheckpointCopies:
     return CheckpointCopies(COORDINATOR, folder / "checkpoints", store)
 
 
-def _play_scenario(
-    scenario: Scenario,
-    folder: Path,
-    shown: tuple[Heading, Extras],
-    around: tuple[Cluster | None, CheckpointCopies | None],
-    say: Say,
-) -> Path:
-    new_folder(folder)
-    cluster, copies = around
-    say(
-        f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
-        f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
-    )
-    founding = scenario.founding(scenario.plan, scenario.section.seed)
-    if founding is not None:
-        for note in founding.notes:
-            say(note)
-        scenario = replace(scenario, plan=founding.write(folder))
-    warm_once(say)
-    heading, extras = shown
-    with naming_last_call(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
-        play = Play(scenario, folder, sinks.add, cluster, copies)
-        try:
-            play.run(say)
-        except KeyboardInterrupt:
-            say(f"stopped: {folder} has what there was until then; to play again, remove it")
-            raise
-        summary = play.summary()
-        sinks.close(summary)
+def _write_report(play: Play, summary: Mapping[str, Any], say: Say) -> None:
+    scenario, folder = play.scenario, play.folder
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
     draw(play.metrics.lines, sheet, folder)
@@ -155,11 +153,6 @@ def _play_scenario(
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(why_undrawable() or f"curves: {folder / CURVES}")
-    left = "" if copies is None else copies.copy()
-    play.simulation.refuse_failed()
-    if left:
-        raise DiskFailed(f"checkpoints are in {folder}, and not all of them at the store: {left}")
-    return folder
 
 
 # --- play --------------------------------------------------------------------------

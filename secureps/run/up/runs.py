@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -71,7 +71,7 @@ def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
     if score := summary.get("score"):
         facts.append(f"held-out {score['measure']} {score['value']:.4f}")
     lines = [Text(str(folder.root), "bold"), Text(f"  {', '.join(facts)}")]
-    lines.append(Text(f"  {_describe_state(folder, summary, lambda: _covers(plan, versions))}"))
+    lines.append(Text(f"  {_describe_state(folder, summary)}"))
     return origin.began, lines + ([Text(f"  {folder.model}")] if folder.model.exists() else [])
 
 
@@ -88,7 +88,7 @@ def describe_standing(folder: RunFolder, asked: bool = False) -> str:
 
     `asked`: the coordinator has just left a request unanswered.
     """
-    told = _describe_state(folder, _read_summary(folder), lambda: _has_all_versions(folder))
+    told = _describe_state(folder, _read_summary(folder))
     finished = _read_finished(folder) if told == PLAYED and asked else ""
     return REPORTING.format(finished) if finished else told
 
@@ -104,16 +104,14 @@ def _read_finished(folder: RunFolder) -> str:
     return "" if status is None else status.finished
 
 
-def _describe_state(
-    folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]
-) -> str:
+def _describe_state(folder: RunFolder, summary: dict[str, Any]) -> str:
     if summary:
         return str(summary["finished"])
     if is_claimed(folder.root):
         return PLAYED
     if folder.failed.exists():
         return FAILED.format(folder.failed.read_text())
-    return UNREPORTED if all_made() else STOPPED
+    return UNREPORTED if _has_all_versions(folder) else STOPPED
 
 
 def _has_all_versions(folder: RunFolder) -> bool:
@@ -121,10 +119,7 @@ def _has_all_versions(folder: RunFolder) -> bool:
         plan = _read_plan(folder)
     except (ConfigError, PlanRefused):
         return False
-    return _covers(plan, _newest_versions(folder))
-
-
-def _covers(plan: Plan, made: Mapping[str, int]) -> bool:
+    made = _newest_versions(folder)
     return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
 
 

@@ -269,8 +269,11 @@ def _federate(
         elif programs.federation.baselines:
             baselines = script.baselines(versions, read_version_0(folder), progress.doing)
         _warn_if_undrawn(drawing.result, lambda text: progress.say(text, "yellow"))
-        notes = outcome.notes + _note_lost(outcome) + baselines.notes
-        return outcome, replace(baselines, notes=notes)
+        notes = [*outcome.notes]
+        lost = sum(_count_updates(outcome).values()) - outcome.totals.updates().total()
+        if lost:
+            notes.append(f"costs leave out {lost} updates, whose figures did not arrive")
+        return outcome, replace(baselines, notes=(*notes, *baselines.notes))
 
 
 def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[None]:
@@ -404,11 +407,6 @@ def _make_summary(
 def _count_updates(outcome: Outcome) -> dict[str, int]:
     arrived = outcome.totals.updates_by_party()
     return {m.name: max(arrived[m.name], m.submissions) for m in outcome.members}
-
-
-def _note_lost(outcome: Outcome) -> tuple[str, ...]:
-    lost = sum(_count_updates(outcome).values()) - outcome.totals.updates().total()
-    return (f"costs leave out {lost} updates, whose figures did not arrive",) if lost else ()
 
 
 @contextmanager

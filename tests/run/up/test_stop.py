@@ -21,11 +21,11 @@ from tests.kits.processes import PLAN
 PLAYER = """
 import signal, sys, time
 from pathlib import Path
-from secureps.run.up.folder import claimed
+from secureps.run.up.folder import claim_folder
 from secureps.run.processes.signals import terminable
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with terminable(), claimed(Path(sys.argv[1])):
+with terminable(), claim_folder(Path(sys.argv[1])):
     print("plays", flush=True)
     signal.pause()
 """
