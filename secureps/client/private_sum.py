@@ -40,9 +40,9 @@ from torch.overrides import TorchFunctionMode
 from secureps.client.ghost_clipping import (
     VALUES,
     Layer,
+    LayerUse,
     Part,
     Sums,
-    Use,
     by_parameter,
     clipped_sum,
     count_values,
@@ -87,7 +87,7 @@ def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class BatchedGradients:
     """Computes gradients of many records in one pass.
 
     It adds zeros, the taps, to each layer's output. The loss's gradients by the taps, and the
@@ -97,7 +97,7 @@ class Together:
     module: nn.Module
     loss: Measure
     layers: Sequence[Layer]
-    uses: Sequence[Use]
+    uses: Sequence[LayerUse]
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
         """Computes the losses of records [records], and the parts of their gradients."""
@@ -131,20 +131,20 @@ class Together:
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            raise _refuse_change(one_line(error)) from error
+            raise _changed_model(one_line(error)) from error
         return outputs, inputs, taps
 
     def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
         with watch_uses(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
-            raise _refuse_change(f"it calls {len(uses)} layers in place of {len(taps)}")
+            raise _changed_model(f"it calls {len(uses)} layers in place of {len(taps)}")
         refuse_other_rows(outputs, 1)
         return map_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
 
 
 @dataclass(frozen=True, eq=False)
-class Alone:
+class SingleGradients:
     """Computes gradients of one record after the other, by plain autograd."""
 
     module: nn.Module
@@ -234,7 +234,7 @@ class PrivateSum:
         left_out: how many drawn records have added nothing so far.
     """
 
-    gradients: Together | Alone
+    gradients: BatchedGradients | SingleGradients
     most: int
     bound: float
     device: torch.device
@@ -310,8 +310,8 @@ def private_sum(
         one = record_losses(loss, outputs, y[:1]).sum()
         refuse_outside(one, uses, module)
         most = min(MICROBATCH, max(1, VALUES // max(1, count_values(one, uses))))
-        gradients = choose_gradients(Together(module, loss, layers, uses), x, y)
-        if isinstance(gradients, Alone):
+        gradients = choose_gradients(BatchedGradients(module, loss, layers, uses), x, y)
+        if isinstance(gradients, SingleGradients):
             most = 1
         with torch.no_grad():
             together = gradients.outputs(x.clone())
@@ -332,7 +332,9 @@ def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
     return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
 
 
-def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alone:
+def choose_gradients(
+    together: BatchedGradients, x: Tensor, y: Tensor
+) -> BatchedGradients | SingleGradients:
     """Computes records together if `torch.func.vmap` can take the model, else alone."""
     try:
         together(x.clone(), y)
@@ -340,7 +342,7 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        alone = Alone(together.module, together.loss)
+        alone = SingleGradients(together.module, together.loss)
         alone(x[:1].clone(), y[:1])
         log.warning(
             "record privacy: the model takes one record after the other, which is slow, because "
@@ -363,7 +365,7 @@ def _make_rewind(device: torch.device) -> Callable[[], None]:
     return rewind
 
 
-def _refuse_change(what: str) -> PlanRefused:
+def _changed_model(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the model is not what it was when it was tried before the first step: "
         f"{what}; its forward must do the same in every call"
@@ -388,7 +390,7 @@ def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
     if _is_torchs(own):
         losses = own(outputs, targets)
         if losses.ndim == 0 or len(losses) != len(targets):
-            raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
+            raise _no_mean_error(f"gives {tuple(losses.shape)} for {len(targets)} records")
         rest = losses.reshape(len(targets), -1)
         return rest.sum(dim=1) if whole else rest.mean(dim=1)
     return _losses_alone(own, whole, outputs, targets)
@@ -424,7 +426,7 @@ def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
             return loss, False
         kind = asked.default
     if kind not in ("mean", "batchmean"):
-        raise _no_mean(f"has reduction={kind!r}")
+        raise _no_mean_error(f"has reduction={kind!r}")
     if isinstance(loss, _Loss):
         own = copy.copy(loss)
         own.reduction = "none"
@@ -439,7 +441,7 @@ def _is_torchs(loss: Measure) -> bool:
     return getattr(kind, "__module__", None) in ("torch.nn.functional", "torch.nn.modules.loss")
 
 
-def _no_mean(what: str) -> PlanRefused:
+def _no_mean_error(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the loss {what}; it must be a mean over the records, each record's loss "
         "of its own output and target alone (reduction='mean'; in place of weights or masks that "
@@ -464,17 +466,17 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
-        raise _no_mean(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
+        raise _no_mean_error(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
     if together.ndim:
-        raise _no_mean(f"is no scalar but {tuple(together.shape)}")
+        raise _no_mean_error(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
         return  # these records cannot tell
     if not bool(torch.isfinite(alone.detach())):
-        raise _no_mean("is NaN for a record alone, as the mean of no values is")
+        raise _no_mean_error("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
         room = torch.finfo(one.dtype).eps ** 0.5
         if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):
-            raise _no_mean("of a batch is not the mean of its records' losses")
+            raise _no_mean_error("of a batch is not the mean of its records' losses")
 
 
 def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
@@ -591,7 +593,7 @@ def refuse_reentrant(outputs: Any) -> None:
             )
 
 
-class Kept:
+class TensorGuard:
     """The values of a model's tensors, which only the optimizer may change.
 
     A forward pass could write a record's data into them, which would be sent without noise. Values

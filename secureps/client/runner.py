@@ -305,7 +305,7 @@ def run_client(
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
         refuse_unknown(settings, getattr(make, "__globals__", {}))
-        asked = Asked(settings)
+        asked = TrackedSettings(settings)
         with blamed("make(settings)"):
             trainer = make(asked)
         asked.refuse_misspelt()
@@ -527,7 +527,7 @@ class MissingSetting(KeyError):
         )
 
 
-class Asked(dict[str, Any]):
+class TrackedSettings(dict[str, Any]):
     """A dict of settings that remembers which keys a script asked for, present or not."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:

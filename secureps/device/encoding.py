@@ -130,7 +130,7 @@ def _columns(squares: Tensor) -> Tensor:
 # --- words ---------------------------------------------------------------------------
 
 
-def rotated_left(x: Tensor, bits: int) -> Tensor:
+def rotate_left(x: Tensor, bits: int) -> Tensor:
     """Rotates the bits of int32 values to the left."""
     # `>>` of a signed number fills with its sign, which the mask removes
     return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
@@ -161,9 +161,9 @@ def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     a = a + b
-    d = rotated_left(d ^ a, left_d)
+    d = rotate_left(d ^ a, left_d)
     c = c + d
-    b = rotated_left(b ^ c, left_b)
+    b = rotate_left(b ^ c, left_b)
     return a, b, c, d
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.flower.server import optimizer_of
-from secureps.client.initial_model import Served, write_served
+from secureps.client.initial_model import ServerAppRecords, write_served
 from secureps.client.trainer import Array
 from secureps.config.plan import (
     GroupSection,
@@ -406,7 +406,7 @@ def found_run(
     section = section.model_copy(update=update)
     refuse_unfit(section)
     new_folder(root)
-    write_served(initial, model, Served(names=tuple(model)))
+    write_served(initial, model, ServerAppRecords(names=tuple(model)))
     body = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     fresh = root / f"{PLAN}.new"
     replace_text(fresh, toml_tables(body))

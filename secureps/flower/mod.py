@@ -146,7 +146,7 @@ def _seal(
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
-    form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
+    form = ModelForm.from_json(str(parcel.said.get(FORM, "")))
     policy = read_policy(settings.site)
     tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)

@@ -43,7 +43,7 @@ from flwr.common.constant import SType
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 
 from secureps.client.flower.app import NODE, FlowerApp, Settings
-from secureps.client.initial_model import Served, read_served
+from secureps.client.initial_model import ServerAppRecords, read_served
 from secureps.client.trainer import (
     LOOK,
     SEED_BITS,
@@ -111,7 +111,7 @@ class FlowerTrainer:
         self._settings = Settings.of(app.config, settings, app.texts)
         self._states = States(state)
         self._name = name
-        self._served, self._digest, self._ties = Served(), "", dict[str, str]()
+        self._served, self._digest, self._ties = ServerAppRecords(), "", dict[str, str]()
         self._initial: tuple[int, FlowerModel] | None = None
         """The seed of the initial model, and the model."""
         self._told = set[str]()
@@ -235,7 +235,7 @@ class FlowerTrainer:
                     f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
                     f"{next(iter(tensors))} and so on"
                 )
-            self._served, self._ties = served or Served(), dict(ties)
+            self._served, self._ties = served or ServerAppRecords(), dict(ties)
             self._digest = file_digest(path.read_bytes()).hex()
         else:
             model = self._own_model(seed)
