@@ -523,7 +523,7 @@ class Exchange(Meter):
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for the pushed update; raises SessionClosed if none comes."""
+        """Hands out a model, and waits for the pushed update; SessionClosed if none comes."""
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
