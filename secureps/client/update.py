@@ -77,11 +77,7 @@ class DeviceValues(Protocol):
     def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
-        """Rounds the block whose values are at a place.
-
-        Raises:
-            NotFinite: a value is not finite.
-        """
+        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
 
     def round_and_noise(
         self,
@@ -93,10 +89,8 @@ class DeviceValues(Protocol):
     ) -> list[Integers]:
         """Rounds all blocks, and adds this client's noise.
 
-        Args:
-            coded: whether a codec may have lengthened the values.
-            stream: words for the rounding.
-            hidden: returns the words of the noise for the rounded integers of all blocks.
+        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
+        the noise for the rounded integers of all blocks.
         """
 
     def subtract(
@@ -512,9 +506,8 @@ class UpdateIntegers:
         if there is not None:
             made = there.attempt(partial(self._noise_there, there, mechanism, parts))
         rounded, noised = made or self._noise_here(mechanism, parts, update)
-        for (code, place, _), steps in zip(
-            parts, rounded, strict=False
-        ):  # `rounded` is empty without feedback
+        # `rounded` is empty without feedback
+        for (code, place, _), steps in zip(parts, rounded, strict=False):
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return list(noised)
 

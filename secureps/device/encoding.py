@@ -203,14 +203,7 @@ def decode(code: BlockCode, mean: Tensor) -> Tensor:
 
 
 def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
-    """`Grid.encode` on the device: int32 (n,).
-
-    Args:
-        x: float32 or float64 (n,).
-        words: int32 (n,), bit patterns of uint32.
-    Raises:
-        NotFinite: x has a NaN or an infinity.
-    """
+    """`Grid.encode` on the device, int32 (n,); words are int32 (n,), bit patterns of uint32."""
     most = float(grid.most)
     value = x.double() * share
     if not bool(torch.isfinite(value).all()):
@@ -221,12 +214,7 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
 
 
 def round_randomly(value: Tensor, words: Tensor) -> Tensor:
-    """floor(value) + [word < frac(value) 2^32], float64 (n,).
-
-    Args:
-        value: float64 (n,), finite.
-        words: int32 (n,), bit patterns of uint32.
-    """
+    """Computes floor(value) + [word < frac(value) 2^32], float64 (n,), of finite values."""
     floor = value.floor()
     return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
 
