@@ -74,9 +74,9 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """Makes a client that effective_terms on `terms`; a task takes `cost` seconds of virtual time.
+    """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
 
-    Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
+    Raises ScriptFailed if the trainer failed, or returned something unusable.
     """
     return assemble_member(member_settings(kit, site, terms), site, stores, around, cost)
 
