@@ -75,7 +75,7 @@ class Products:
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
     def to_gradients(self) -> Tensor:
-        """The gradients themselves; [records, rows * columns]."""
+        """Computes the gradients; [records, rows * columns]."""
         records, _, columns = self.right.shape
         if self.left.is_floating_point():
             return (self.left.mT @ self.right).flatten(1)

@@ -212,7 +212,6 @@ def _newest(model: Model) -> int:
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:
-    """Hashes each tensor's values, to hex."""
     return {name: _hash_bits(array).hex() for name, array in tensors.items()}
 
 

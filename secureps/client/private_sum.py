@@ -241,7 +241,6 @@ class PrivateSum:
     left_out: int = field(default=0, init=False)
 
     def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
-        """Adds the clipped gradients of these records to `sums`."""
         for start in range(0, len(index), self.most):
             part = index[start : start + self.most]
             self.left_out += len(part) - self._add_usable(batch, part, sums)
@@ -382,8 +381,7 @@ Measure = Callable[..., Tensor]
 def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
     """Computes each record's loss from its own output and target alone; [records].
 
-    Raises:
-        PlanRefused: outputs have no row for each record, or the loss is no mean over records.
+    Raises PlanRefused if outputs have no row for each record, or the loss is no mean over them.
     """
     refuse_other_rows(outputs, len(targets))
     own, whole = _keep_records_apart(loss)
@@ -552,8 +550,7 @@ _REFUSED: Mapping[type[nn.Module], str] = {
 def refuse_model(module: nn.Module) -> None:
     """Refuses weights too narrow for noise, and layers without gradients by record (PlanRefused).
 
-    If noise is added in bfloat16 to a long sum, rounding removes it, and the sum is sent without
-    noise.
+    In bfloat16 rounding removes the noise that is added to a long sum.
     """
     for name, each in module.named_parameters():
         if each.requires_grad and torch.finfo(each.dtype).bits < 32:
@@ -609,7 +606,6 @@ class TensorGuard:
         yield from self._module.named_parameters()
 
     def accept_step(self) -> None:
-        """Accepts the optimizer's changes of the trained parameters."""
         for name, each in self._module.named_parameters():
             if each.requires_grad:
                 self._values[name] = each.detach().clone()

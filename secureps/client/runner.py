@@ -157,18 +157,9 @@ def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Joining:
-    """The options by which a client joins a run; ConfigError if a value is out of range.
+    """The options by which a client joins a run, as in `client.session.join`.
 
-    Args:
-        server: HOST:PORT of the coordinator.
-        state: the folder of journal, outbox and seed.
-        unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
-        terms, site: limits of the client and its site; the stricter apply.
-        ca_fingerprint: the CA that must have signed the kit; None for any.
-        records: the public number of records by which it counts.
-        insecure_for_tests: confirms that no real data is at stake.
-        ledger: the file of what its records spend over all runs; default: beside the kit.
-        insecure: connect without TLS, to a coordinator and shards on loopback.
+    The stricter of `terms` and its site's terms apply. ConfigError if a value is out of range.
     """
 
     server: str

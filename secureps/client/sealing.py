@@ -93,7 +93,6 @@ class OutboxSealer:
     Args:
         committee: returns the key holders for an update of a group from a version.
         ledger: records every update and its cost before its one-time key is made.
-        threads: how many threads seal pieces.
         announced: returns the newest key of each holder that has replaced the one in the kit.
     """
 

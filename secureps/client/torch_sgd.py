@@ -52,7 +52,6 @@ class Task:
     device: torch.device
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """The records at these indices, on the device."""
         chosen = torch.from_numpy(index)
         return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
 

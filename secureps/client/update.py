@@ -68,10 +68,9 @@ class DeviceValues(Protocol):
     """The values of an update in a device's memory (`client.device_update`)."""
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device.
+        """Performs an action on the device; returns None if its memory does not suffice.
 
-        If the device's memory does not suffice, the values move to the host, and this and every
-        later attempt return None.
+        The values then move to the host, and all later attempts return None.
         """
 
     def round_block(
@@ -247,7 +246,6 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
 
 def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    """Adds what the last update left out to a group's difference."""
     if kept is None:
         return delta
     return lambda first, last: delta(first, last) + kept[first:last]

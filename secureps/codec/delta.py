@@ -22,7 +22,6 @@ PIECE = 512
 
 
 def length(values: int, bits: int) -> int:
-    """The number of bytes that encode `values` values."""
     return -(-values // PIECE) + -(-values // 8) * bits
 
 

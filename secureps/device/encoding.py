@@ -76,9 +76,8 @@ def largest_magnitude(values: Tensor) -> float:
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
     """Like `privacy.mechanism.clip_factor`, with the same result.
 
-    Args:
-        parts: yields float32 tensors, all but the last a multiple of PIECE long. It is called a
-            second time if the norm is too close to the bound to decide.
+    `parts` yields float32 tensors, all but the last a multiple of PIECE long. It is called a second
+    time if the norm is too close to the bound to decide.
     """
 
     def total() -> float:
@@ -131,7 +130,6 @@ def _columns(squares: Tensor) -> Tensor:
 
 
 def rotate_left(x: Tensor, bits: int) -> Tensor:
-    """Rotates the bits of int32 values to the left."""
     # `>>` of a signed number fills with its sign, which the mask removes
     return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
 

@@ -214,13 +214,9 @@ PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The settings of one node.
+    """The settings of one node; an `unsafe_seed` makes its updates repeatable, for tests.
 
-    Args:
-        state: the folder of journal, outbox and seed.
-        site: the file of what its site allows; None for everything.
-        unsafe_seed: makes its updates repeatable, without privacy; for tests.
-        simulated: whether a simulation started this node.
+    Its `state` folder has journal, outbox and seed; without a `site` file everything is allowed.
     """
 
     kit: Path

@@ -98,10 +98,7 @@ NO_RECORD_PRIVACY = (
 class FlowerTrainer:
     """A `Trainer` that runs a Flower app; ConfigError for a setting of the wrong type.
 
-    Args:
-        settings: the argument of `make(settings)`.
-        state: the folder that keeps `context.state`; None for memory.
-        name: the client's name, which its node id is made from.
+    Its `state` folder keeps `context.state` (None: in memory). Its node id follows from `name`.
     """
 
     def __init__(
@@ -279,8 +276,7 @@ class FlowerTrainer:
     ) -> RecordDict:
         """Makes a message's content; `legacy` prefixes records' names in the older API.
 
-        `config` overrides the ServerApp's settings for round `at`. Raises WrongShape for another
-        model.
+        `config` overrides the ServerApp's settings for round `at`.
         """
         arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.records_at(legacy == "evaluateins", at))
