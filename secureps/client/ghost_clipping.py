@@ -529,7 +529,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[LayerUse], module: nn.Module) ->
 
 
 def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """Yields autograd's nodes from the roots on, each once; a `passed` one leads to its value."""
+    """Yields autograd's nodes from the roots on, each once; skips a `passed` one to its value."""
     waiting, known, passed = list(roots), set[Any](), passed or {}
     while waiting:
         node = waiting.pop()

@@ -412,7 +412,7 @@ def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> T
 
 
 def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
-    """Returns the loss with `reduction="none"` if it has that, and whether it adds up a record."""
+    """Sets `reduction="none"` if a loss has that; returns also whether a record's values add up."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
     else:

@@ -1,7 +1,7 @@
 """Clips, encodes, rounds and noises an update on a device, to the bits of `privacy` and `codec`.
 
-All arithmetic is in float64 or integers, in the host's order. `first_difference` tests a device
-before it gets an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
+All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
+an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
 
 **Words.** The device computes ChaCha20 (RFC 8439) by additions of int32, which wrap around, and by
 rotations, which are two shifts and a mask.

@@ -2,13 +2,13 @@
 
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
-Adjacent are an update and zero in its place. All members of a cohort count as 1, and the mean is
+Adjacency replaces one client's update by zero. All members of a cohort count as 1, and the mean is
 over their public number, so that only the sum depends on an update. The placements of noise:
 
     local        every client adds noise of variance sigma^2
     distributed  every client adds noise of variance sigma^2 / (honest - 1). At least `honest`
-                 members of a cohort follow the protocol; to one of them, who knows its own noise,
-                 that of the honest - 1 others remains
+                 members of a cohort follow the protocol; each of them knows its own noise, so
+                 that of the honest - 1 others must suffice
     aggregator   the shards add noise of variance sigma^2 to the encrypted sum, like one more
                  member; it protects against everybody except the shards' operator
 

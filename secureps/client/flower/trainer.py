@@ -483,7 +483,7 @@ _EMPTY = "_empty"
 class FlowerModel:
     """A model in the app's own order.
 
-    If the app's arrays are `nameless`, Flower names them "0", "1", ..., and we arr_0, arr_1, ...
+    If the app's arrays are `nameless`, Flower calls them "0", "1", ..., and we call them arr_0, ...
     """
 
     tensors: Tensors
