@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from secureps.client.initial_model import RoundRecords, Served, write_served
+from secureps.client.initial_model import RoundRecords, ServerAppRecords, write_served
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import choose
 from secureps.crypto.roster import KeyRequest, Roster
@@ -165,8 +165,8 @@ def cipher_key(length: int, folder: Path) -> None:
 def told_to_clients(length: int, folder: Path) -> None:
     """A ServerApp's settings of all rounds come to so many bytes."""
 
-    def served(text: int) -> Served:
-        return Served(fits=(RoundRecords(1, json.dumps([["x" * text, "config", {}]])),))
+    def served(text: int) -> ServerAppRecords:
+        return ServerAppRecords(fits=(RoundRecords(1, json.dumps([["x" * text, "config", {}]])),))
 
     beside = len(json.dumps(dataclasses.asdict(served(0))))
     write_served(folder / "initial", {}, served(length - beside))

@@ -75,7 +75,7 @@ class Products:
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
     def to_gradients(self) -> Tensor:
-        """The gradients themselves; [records, rows * columns]."""
+        """Computes the gradients; [records, rows * columns]."""
         records, _, columns = self.right.shape
         if self.left.is_floating_point():
             return (self.left.mT @ self.right).flatten(1)
@@ -372,7 +372,7 @@ def _layers(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[Lay
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class LayerUse:
     """One call of a layer in a forward pass: its input, and its output's shape and dtype."""
 
     layer: Layer
@@ -387,14 +387,14 @@ class Use:
 @contextmanager
 def watch_uses(
     layers: Sequence[Layer], taps: Sequence[Tensor] | None = None
-) -> Iterator[list[Use]]:
+) -> Iterator[list[LayerUse]]:
     """Lists the uses of layers in the forward passes that run inside this context.
 
     Calls inside a layer without a formula are part of that layer's use. `taps` are added to the
     outputs, in order; without taps each use gets its edge in autograd's graph. Raises PlanRefused
     if a layer takes or returns more than one tensor.
     """
-    uses: list[Use] = []
+    uses: list[LayerUse] = []
     within: list[Layer] = []
 
     def enter(layer: Layer, *_: Any) -> None:
@@ -415,7 +415,7 @@ def watch_uses(
             )
         (x,) = given
         edge = get_gradient_edge(output) if taps is None and output.requires_grad else None
-        uses.append(Use(layer, x, x._version, output.shape, output.dtype, edge))
+        uses.append(LayerUse(layer, x, x._version, output.shape, output.dtype, edge))
         tapped = taps is not None and len(uses) <= len(taps)
         return output + taps[len(uses) - 1] if taps is not None and tapped else None
 
@@ -456,7 +456,7 @@ def clipped_sum(
     return norms, add
 
 
-def count_values(loss: Tensor, uses: Sequence[Use]) -> int:
+def count_values(loss: Tensor, uses: Sequence[LayerUse]) -> int:
     """Counts the values of gradients that one record needs in memory at a time.
 
     Raises PlanRefused if a layer's first dimension does not count records, if it has no gradients
@@ -473,7 +473,7 @@ def count_values(loss: Tensor, uses: Sequence[Use]) -> int:
     return sum(p.numel() for of in made.values() for p in of if isinstance(p, Tensor))
 
 
-def _refuse_other_records(use: Use, grad: Tensor) -> None:
+def _refuse_other_records(use: LayerUse, grad: Tensor) -> None:
     name = f"layer {use.layer.name!r} ({type(use.layer.module).__name__})"
     for each in (use.x, grad):
         if each.ndim == 0 or len(each) != 1:
@@ -514,7 +514,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None:
+def refuse_outside(loss: Tensor, uses: Sequence[LayerUse], module: nn.Module) -> None:
     """Refuses parameters that are used outside their layers, where gradients would be missed."""
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses if use.edge is not None}
@@ -529,7 +529,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
 
 
 def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """Yields autograd's nodes from the roots on, each once; a `passed` one leads to its value."""
+    """Yields autograd's nodes from the roots on, each once; skips a `passed` one to its value."""
     waiting, known, passed = list(roots), set[Any](), passed or {}
     while waiting:
         node = waiting.pop()

@@ -2,7 +2,7 @@
 
 Version 0: the plan may pin its file by a digest. A client that has the file compares the digest
 when it joins, and the values when it pulls version 0. The file's metadata may have what a ServerApp
-decided when it ran once (`Served`), so that nobody else need run the ServerApp.
+decided when it ran once (`ServerAppRecords`), so that nobody else need run the ServerApp.
 
 Each client keeps its own `local` tensors on its disk, by version. It makes `frozen` ones itself;
 parties compare their digests when clients join.
@@ -212,7 +212,6 @@ def _newest(model: Model) -> int:
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:
-    """Hashes each tensor's values, to hex."""
     return {name: _hash_bits(array).hex() for name, array in tensors.items()}
 
 
@@ -248,7 +247,7 @@ def _hash_bits(array: NDArray[Any]) -> bytes:
 # --- served ------------------------------------------------------------------------
 
 KEY = "flower"
-"""The key of `Served` in the file's metadata."""
+"""The key of `ServerAppRecords` in the file's metadata."""
 
 MOST_BYTES = 1 << 20
 """The longest JSON that is read, so that a malicious file cannot fill a client's memory."""
@@ -283,7 +282,7 @@ class RoundRecords:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerAppRecords:
     """What a ServerApp sends its clients; the defaults are those of Flower's FedAvg.
 
     Args:
@@ -310,7 +309,10 @@ class Served:
 
 
 def write_served(
-    path: Path, model: Mapping[str, Array], served: Served, ties: Mapping[str, str] | None = None
+    path: Path,
+    model: Mapping[str, Array],
+    served: ServerAppRecords,
+    ties: Mapping[str, str] | None = None,
 ) -> None:
     """Writes the file of version 0; `ties` are further names of tensors."""
     text = json.dumps(asdict(served))
@@ -322,7 +324,7 @@ def write_served(
     write_state(path, dict(model), {**(ties or {}), KEY: text}, None)
 
 
-def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served | None]:
+def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], ServerAppRecords | None]:
     """Reads a file of version 0: tensors, ties, and a ServerApp's decisions; else ConfigError."""
     mapped, ties = read_initial(str(path), path)
     tensors = {name: each.copy() for name, each in mapped.items()}
@@ -343,17 +345,17 @@ def read_served(path: Path) -> tuple[dict[str, Array], Mapping[str, str], Served
     return tensors, ties, served
 
 
-def _parse(text: str) -> Served:
+def _parse(text: str) -> ServerAppRecords:
     """Parses the JSON of `write_served`; ValueError, KeyError or TypeError if it is another."""
     if len(text) > MOST_BYTES:
         raise ValueError("too long")
-    if missing := {each.name for each in fields(Served)} - set(json.loads(text)):
+    if missing := {each.name for each in fields(ServerAppRecords)} - set(json.loads(text)):
         raise KeyError(*missing)
-    return TypeAdapter(Served).validate_json(text, strict=True)
+    return TypeAdapter(ServerAppRecords).validate_json(text, strict=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Founded:
+class ServerAppResult:
     """A ServerApp's decisions that a plan can follow.
 
     Args:
@@ -366,6 +368,6 @@ class Founded:
 
     model: Mapping[str, Array]
     ties: Mapping[str, str]
-    served: Served
+    served: ServerAppRecords
     strategy: str
     optimizer: Mapping[str, Any] | None

@@ -40,9 +40,9 @@ from torch.overrides import TorchFunctionMode
 from secureps.client.ghost_clipping import (
     VALUES,
     Layer,
+    LayerUse,
     Part,
     Sums,
-    Use,
     by_parameter,
     clipped_sum,
     count_values,
@@ -87,7 +87,7 @@ def make_records(x: Tensor, y: Tensor, count: int = MADE) -> tuple[Tensor, Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class BatchedGradients:
     """Computes gradients of many records in one pass.
 
     It adds zeros, the taps, to each layer's output. The loss's gradients by the taps, and the
@@ -97,7 +97,7 @@ class Together:
     module: nn.Module
     loss: Measure
     layers: Sequence[Layer]
-    uses: Sequence[Use]
+    uses: Sequence[LayerUse]
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Parts]:
         """Computes the losses of records [records], and the parts of their gradients."""
@@ -131,20 +131,20 @@ class Together:
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
-            raise _refuse_change(one_line(error)) from error
+            raise _changed_model(one_line(error)) from error
         return outputs, inputs, taps
 
     def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
         with watch_uses(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):
-            raise _refuse_change(f"it calls {len(uses)} layers in place of {len(taps)}")
+            raise _changed_model(f"it calls {len(uses)} layers in place of {len(taps)}")
         refuse_other_rows(outputs, 1)
         return map_tensors(outputs, itemgetter(0)), tuple(use.x for use in uses)
 
 
 @dataclass(frozen=True, eq=False)
-class Alone:
+class SingleGradients:
     """Computes gradients of one record after the other, by plain autograd."""
 
     module: nn.Module
@@ -234,14 +234,13 @@ class PrivateSum:
         left_out: how many drawn records have added nothing so far.
     """
 
-    gradients: Together | Alone
+    gradients: BatchedGradients | SingleGradients
     most: int
     bound: float
     device: torch.device
     left_out: int = field(default=0, init=False)
 
     def add(self, batch: Batch, index: NDArray[np.int64], sums: Sums) -> None:
-        """Adds the clipped gradients of these records to `sums`."""
         for start in range(0, len(index), self.most):
             part = index[start : start + self.most]
             self.left_out += len(part) - self._add_usable(batch, part, sums)
@@ -310,8 +309,8 @@ def private_sum(
         one = record_losses(loss, outputs, y[:1]).sum()
         refuse_outside(one, uses, module)
         most = min(MICROBATCH, max(1, VALUES // max(1, count_values(one, uses))))
-        gradients = choose_gradients(Together(module, loss, layers, uses), x, y)
-        if isinstance(gradients, Alone):
+        gradients = choose_gradients(BatchedGradients(module, loss, layers, uses), x, y)
+        if isinstance(gradients, SingleGradients):
             most = 1
         with torch.no_grad():
             together = gradients.outputs(x.clone())
@@ -332,7 +331,9 @@ def zero_sums(parameters: Iterable[nn.Parameter]) -> Sums:
     return {each: torch.zeros_like(each, dtype=wide_dtype(each.dtype)) for each in parameters}
 
 
-def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alone:
+def choose_gradients(
+    together: BatchedGradients, x: Tensor, y: Tensor
+) -> BatchedGradients | SingleGradients:
     """Computes records together if `torch.func.vmap` can take the model, else alone."""
     try:
         together(x.clone(), y)
@@ -340,7 +341,7 @@ def choose_gradients(together: Together, x: Tensor, y: Tensor) -> Together | Alo
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        alone = Alone(together.module, together.loss)
+        alone = SingleGradients(together.module, together.loss)
         alone(x[:1].clone(), y[:1])
         log.warning(
             "record privacy: the model takes one record after the other, which is slow, because "
@@ -363,7 +364,7 @@ def _make_rewind(device: torch.device) -> Callable[[], None]:
     return rewind
 
 
-def _refuse_change(what: str) -> PlanRefused:
+def _changed_model(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the model is not what it was when it was tried before the first step: "
         f"{what}; its forward must do the same in every call"
@@ -380,15 +381,14 @@ Measure = Callable[..., Tensor]
 def record_losses(loss: Measure, outputs: Any, targets: Tensor) -> Tensor:
     """Computes each record's loss from its own output and target alone; [records].
 
-    Raises:
-        PlanRefused: outputs have no row for each record, or the loss is no mean over records.
+    Raises PlanRefused if outputs have no row for each record, or the loss is no mean over them.
     """
     refuse_other_rows(outputs, len(targets))
     own, whole = _keep_records_apart(loss)
     if _is_torchs(own):
         losses = own(outputs, targets)
         if losses.ndim == 0 or len(losses) != len(targets):
-            raise _no_mean(f"gives {tuple(losses.shape)} for {len(targets)} records")
+            raise _no_mean_error(f"gives {tuple(losses.shape)} for {len(targets)} records")
         rest = losses.reshape(len(targets), -1)
         return rest.sum(dim=1) if whole else rest.mean(dim=1)
     return _losses_alone(own, whole, outputs, targets)
@@ -412,7 +412,7 @@ def _losses_alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> T
 
 
 def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
-    """Returns the loss with `reduction="none"` if it has that, and whether it adds up a record."""
+    """Sets `reduction="none"` if a loss has that; returns also whether a record's values add up."""
     if isinstance(loss, _Loss):
         kind: Any = loss.reduction
     else:
@@ -424,7 +424,7 @@ def _keep_records_apart(loss: Measure) -> tuple[Measure, bool]:
             return loss, False
         kind = asked.default
     if kind not in ("mean", "batchmean"):
-        raise _no_mean(f"has reduction={kind!r}")
+        raise _no_mean_error(f"has reduction={kind!r}")
     if isinstance(loss, _Loss):
         own = copy.copy(loss)
         own.reduction = "none"
@@ -439,7 +439,7 @@ def _is_torchs(loss: Measure) -> bool:
     return getattr(kind, "__module__", None) in ("torch.nn.functional", "torch.nn.modules.loss")
 
 
-def _no_mean(what: str) -> PlanRefused:
+def _no_mean_error(what: str) -> PlanRefused:
     return PlanRefused(
         f"record privacy: the loss {what}; it must be a mean over the records, each record's loss "
         "of its own output and target alone (reduction='mean'; in place of weights or masks that "
@@ -464,17 +464,17 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
-        raise _no_mean(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
+        raise _no_mean_error(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
     if together.ndim:
-        raise _no_mean(f"is no scalar but {tuple(together.shape)}")
+        raise _no_mean_error(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach())):
         return  # these records cannot tell
     if not bool(torch.isfinite(alone.detach())):
-        raise _no_mean("is NaN for a record alone, as the mean of no values is")
+        raise _no_mean_error("is NaN for a record alone, as the mean of no values is")
     for one, other in zip(_gradients(together, inputs), _gradients(alone, inputs), strict=True):
         room = torch.finfo(one.dtype).eps ** 0.5
         if not bool(((one - other).abs() <= room * (other.abs() + other.abs().amax())).all()):
-            raise _no_mean("of a batch is not the mean of its records' losses")
+            raise _no_mean_error("of a batch is not the mean of its records' losses")
 
 
 def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
@@ -550,8 +550,7 @@ _REFUSED: Mapping[type[nn.Module], str] = {
 def refuse_model(module: nn.Module) -> None:
     """Refuses weights too narrow for noise, and layers without gradients by record (PlanRefused).
 
-    If noise is added in bfloat16 to a long sum, rounding removes it, and the sum is sent without
-    noise.
+    In bfloat16 rounding removes the noise that is added to a long sum.
     """
     for name, each in module.named_parameters():
         if each.requires_grad and torch.finfo(each.dtype).bits < 32:
@@ -591,7 +590,7 @@ def refuse_reentrant(outputs: Any) -> None:
             )
 
 
-class Kept:
+class TensorGuard:
     """The values of a model's tensors, which only the optimizer may change.
 
     A forward pass could write a record's data into them, which would be sent without noise. Values
@@ -607,7 +606,6 @@ class Kept:
         yield from self._module.named_parameters()
 
     def accept_step(self) -> None:
-        """Accepts the optimizer's changes of the trained parameters."""
         for name, each in self._module.named_parameters():
             if each.requires_grad:
                 self._values[name] = each.detach().clone()

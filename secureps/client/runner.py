@@ -74,9 +74,9 @@ def make_member(
     cost: Callable[[object], float] = lambda task: 0.0,
     terms: Terms = NO_TERMS,
 ) -> Executor:
-    """Makes a client that effective_terms on `terms`; a task takes `cost` seconds of virtual time.
+    """Makes a client that insists on `terms`; a task takes `cost` seconds of virtual time.
 
-    Raises ScriptFailed if the trainer's own code failed, or returned something unusable.
+    Raises ScriptFailed if the trainer failed, or returned something unusable.
     """
     return assemble_member(member_settings(kit, site, terms), site, stores, around, cost)
 
@@ -157,18 +157,9 @@ def read_touched_rows(trainer: Trainer, schema: Schema) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Joining:
-    """The options by which a client joins a run; ConfigError if a value is out of range.
+    """The options by which a client joins a run, as in `client.session.join`.
 
-    Args:
-        server: HOST:PORT of the coordinator.
-        state: the folder of journal, outbox and seed.
-        unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
-        terms, site: limits of the client and its site; the stricter apply.
-        ca_fingerprint: the CA that must have signed the kit; None for any.
-        records: the public number of records by which it counts.
-        insecure_for_tests: confirms that no real data is at stake.
-        ledger: the file of what its records spend over all runs; default: beside the kit.
-        insecure: connect without TLS, to a coordinator and shards on loopback.
+    The stricter of `terms` and its site's terms apply. ConfigError if a value is out of range.
     """
 
     server: str
@@ -307,7 +298,7 @@ def run_client(
 
     def build(joining: Joining, settings: Mapping[str, Setting]) -> Trainer:
         refuse_unknown(settings, getattr(make, "__globals__", {}))
-        asked = Asked(settings)
+        asked = TrackedSettings(settings)
         with blamed("make(settings)"):
             trainer = make(asked)
         asked.refuse_misspelt()
@@ -529,7 +520,7 @@ class MissingSetting(KeyError):
         )
 
 
-class Asked(dict[str, Any]):
+class TrackedSettings(dict[str, Any]):
     """A dict of settings that remembers which keys a script asked for, present or not."""
 
     def __init__(self, settings: Mapping[str, Setting]) -> None:

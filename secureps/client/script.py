@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from secureps.client.initial_model import Founded
-from secureps.client.runner import Asked, only_importing, refuse_unknown
+from secureps.client.initial_model import ServerAppResult
+from secureps.client.runner import TrackedSettings, only_importing, refuse_unknown
 from secureps.client.trainer import (
     EvaluateResult,
     Evaluator,
@@ -101,7 +101,7 @@ class Script:
             if self._app is not None:
                 return self._app.make(settings, state, name)
             refuse_unknown(settings, self._functions)
-            asked = Asked(settings)
+            asked = TrackedSettings(settings)
             with naming(self.path, ConfigError), naming(self.path, ScriptFailed):
                 made: Trainer = self._functions["make"](asked)
         asked.refuse_misspelt()
@@ -109,7 +109,7 @@ class Script:
 
     def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
-    ) -> Founded | None:
+    ) -> ServerAppResult | None:
         """Runs a Flower app's ServerApp once, and returns its decisions; None if there is none."""
         return (
             None
@@ -140,14 +140,14 @@ class Script:
         if self._app is not None:
             build = self._app.make_evaluator
         with blamed("make_evaluator(settings)"):
-            made: Evaluator | None = None if build is None else build(Asked(settings))
+            made: Evaluator | None = None if build is None else build(TrackedSettings(settings))
         return made
 
     def central(self, settings: Mapping[str, Setting]) -> EvaluateResult | None:
         """Trains the baseline on all records; None if the script has none."""
         train = self._functions.get("central")
         with blamed("central(settings)"):
-            made = None if train is None else train(Asked(settings))
+            made = None if train is None else train(TrackedSettings(settings))
         with blamed("what central(settings) returned"):
             return None if made is None else convert_evaluation(made)
 

@@ -93,7 +93,6 @@ class OutboxSealer:
     Args:
         committee: returns the key holders for an update of a group from a version.
         ledger: records every update and its cost before its one-time key is made.
-        threads: how many threads seal pieces.
         announced: returns the newest key of each holder that has replaced the one in the kit.
     """
 
@@ -142,12 +141,7 @@ class OutboxSealer:
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
     ) -> Sealing[Sealed]:
-        """Encrypts an update; KitError if the kit has no key of a holder, or too many.
-
-        Args:
-            receipt: from `draft_receipt`.
-            blocks: each block's number and integers, in sealing order.
-        """
+        """Encrypts an update's blocks in order; KitError if holders' keys in the kit do not fit."""
         group = receipt.id.group
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
         made = (
@@ -206,11 +200,8 @@ class OutboxSealer:
 
         The update stays sealed for the same key holders, whatever the coordinator says: if two
         committees could open one base version, it could be opened in two cohorts. Without a
-        one-time key only the sequence number changes.
-
-        Raises:
-            InternalError: this process no longer has the update's key.
-            DamagedStore: a block in the outbox is not what was sent.
+        one-time key only the sequence number changes. Raises DamagedStore if a block in the outbox
+        is not what was sent.
         """
         kept, group = self._kept.get(headers[0].key), receipt.id.group
         anew = dataclasses.replace(receipt, id=dataclasses.replace(receipt.id, sequence=sequence))

@@ -499,7 +499,7 @@ def _demand_private(config: FitConfig, result: FitResult) -> None:
         )
 
 
-class Left(BaseException):
+class SessionClosed(BaseException):
     """Ends a training whose session is closed; `blamed` would blame the script for an Exception."""
 
 
@@ -523,13 +523,13 @@ class Exchange(Meter):
     # --- the client's side ----------------------------------------------------------
 
     def ask(self, model: PulledModel) -> FitResult:
-        """Hands out a model, and waits for the pushed update; Left if the session is closed."""
+        """Hands out a model, and waits for the pushed update; SessionClosed if none comes."""
         with self._changed:
             self._asked, self._pushed, self._sealed = model, None, None
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._pushed is not None or self.is_over)
             if self._pushed is None:
-                raise Left
+                raise SessionClosed
             return self._pushed
 
     def note_sealed(self, ids: set[str]) -> None:
@@ -655,7 +655,7 @@ class ExchangeWorker:
         """Does a task; returns `Leave` in place of a training that the session gave up."""
         try:
             done = self._worker.work(task)
-        except Left:
+        except SessionClosed:
             return Leave(LEFT)
         sealing = isinstance(task, Contribute | SealOn)
         if (

@@ -47,7 +47,7 @@ class Order:
 
 
 def is_group() -> bool:
-    """Tells whether this process is one of several that train together."""
+    """Tells whether several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.private_sum import (
-    Kept,
     Measure,
+    TensorGuard,
     make_records,
     private_sum,
     refuse_model,
@@ -52,7 +52,6 @@ class Task:
     device: torch.device
 
     def batch(self, index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """The records at these indices, on the device."""
         chosen = torch.from_numpy(index)
         return self.x[chosen].to(self.device), self.y[chosen].to(self.device)
 
@@ -117,7 +116,7 @@ def descend_privately(
     """
     rng, noise = generators
     refuse_model(module)
-    kept = Kept(module)
+    kept = TensorGuard(module)
     made = tuple(each.to(task.device) for each in make_records(task.x, task.y))
     gradients = private_sum(module, task.loss, (made[0], made[1]), privacy.max_grad_norm)
     kept.refuse_changes()

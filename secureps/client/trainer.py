@@ -174,7 +174,7 @@ class FitConfig:
         _require(0 < self.work <= 1, f"work must be in (0, 1], got {self.work!r}")
         _require(
             self.work == 1 or self.privacy is None,
-            "record privacy: work must be 1: a training takes all private steps",
+            "record privacy: a training takes all private steps, so work must be 1",
         )
         _require(
             len(self.secret) == SECRET_BYTES or not (self.secret or self.privacy),

@@ -68,20 +68,15 @@ class DeviceValues(Protocol):
     """The values of an update in a device's memory (`client.device_update`)."""
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device.
+        """Performs an action on the device; returns None if its memory does not suffice.
 
-        If the device's memory does not suffice, the values move to the host, and this and every
-        later attempt return None.
+        The values then move to the host, and all later attempts return None.
         """
 
     def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
-        """Rounds the block whose values are at a place.
-
-        Raises:
-            NotFinite: a value is not finite.
-        """
+        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
 
     def round_and_noise(
         self,
@@ -93,10 +88,8 @@ class DeviceValues(Protocol):
     ) -> list[Integers]:
         """Rounds all blocks, and adds this client's noise.
 
-        Args:
-            coded: whether a codec may have lengthened the values.
-            stream: words for the rounding.
-            hidden: returns the words of the noise for the rounded integers of all blocks.
+        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
+        the noise for the rounded integers of all blocks.
         """
 
     def subtract(
@@ -253,7 +246,6 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
 
 
 def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
-    """Adds what the last update left out to a group's difference."""
     if kept is None:
         return delta
     return lambda first, last: delta(first, last) + kept[first:last]
@@ -512,9 +504,8 @@ class UpdateIntegers:
         if there is not None:
             made = there.attempt(partial(self._noise_there, there, mechanism, parts))
         rounded, noised = made or self._noise_here(mechanism, parts, update)
-        for (code, place, _), steps in zip(
-            parts, rounded, strict=False
-        ):  # `rounded` is empty without feedback
+        # `rounded` is empty without feedback
+        for (code, place, _), steps in zip(parts, rounded, strict=False):
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return list(noised)
 

@@ -511,8 +511,8 @@ class ClientWorker(Worker):
     def _digest_model(self, task: Pulled) -> bytes:
         """Computes a digest of a task's model, which does not depend on the version's number.
 
-        Totals of sums are not part of a model. If there is nothing else, the version counts: each
-        sum is a new question, even if the totals before it are the same.
+        Totals of sums are no part of a model. If there is nothing else, the version counts, because
+        each sum is a new question.
         """
         pulled, plan = self._blocks(task), self._machine.pinned.plan
         model = [each for group in pulled if not plan.is_sum(group) for each in pulled[group]]

@@ -64,12 +64,9 @@ class BlockCode:
         return self.values if self.places is None else self.places.size
 
     def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
-        """Encodes a block into the values that are rounded and sent, of no larger L2 norm.
+        """Encodes a block, float32 (values,), into values to round and send, of no larger norm.
 
-        Args:
-            x: float32 (values,).
-        Returns:
-            float64 (sent,), or x itself if the block has no stage.
+        Returns float64 (sent,), or x itself if the block has no stage.
         """
         if self.places is None and self.signs is None:
             return x
@@ -79,11 +76,7 @@ class BlockCode:
         return taken
 
     def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
-        """Decodes a mean of encodings: float32 (values,), 0 where nothing was sent.
-
-        Args:
-            mean: (sent,).
-        """
+        """Decodes a mean of encodings, (sent,), to float32 (values,); 0 where nothing was sent."""
         made = mean.astype(np.float64)
         if self.signs is not None:
             turned = made[: self.signs.size]
@@ -155,14 +148,9 @@ def run_lengths(values: int, one_in: int) -> NDArray[np.int64]:
 
 
 def draw_places(values: int, one_in: int, words: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Draws one place in each run: its start + floor(word * length / 2^32).
+    """Draws one place in each run, int64 (sent,): its start + floor(word * length / 2^32).
 
-    All places of a run are equally likely, within one_in / 2^32.
-
-    Args:
-        words: uint32 (sent,), uniform.
-    Returns:
-        int64 (sent,), ascending.
+    All places of a run are equally likely, within one_in / 2^32, for uniform words (sent,).
     """
     lengths = run_lengths(values, one_in)
     drawn = words.astype(np.uint64) * lengths.astype(np.uint64) >> np.uint64(32)
@@ -179,22 +167,13 @@ def sign_words(values: int) -> int:
 
 
 def unpack_signs(values: int, words: NDArray[np.uint32]) -> NDArray[np.int8]:
-    """Makes a sign, -1 or 1, of each bit, the lowest of a word first: int8 (values,).
-
-    Args:
-        words: uint32 (sign_words(values),), uniform.
-    """
+    """Makes a sign, -1 or 1, of each bit, the lowest of a word first: int8 (values,)."""
     bits = np.unpackbits(words.astype("<u4", copy=False).view(np.uint8), bitorder="little")
     return 1 - 2 * bits[:values].view(np.int8)
 
 
 def rotate(x: NDArray[np.float64], by: NDArray[np.int8]) -> NDArray[np.float64]:
-    """H S x / 2^k: float64 (n,).
-
-    Args:
-        x: float64 (n,).
-        by: signs, int8 (n,).
-    """
+    """Computes H S x / 2^k, float64 (n,); the signs are int8 (n,)."""
     made = x * by
     _transform(made)
     return made

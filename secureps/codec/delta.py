@@ -22,23 +22,17 @@ PIECE = 512
 
 
 def length(values: int, bits: int) -> int:
-    """The number of bytes that encode `values` values."""
     return -(-values // PIECE) + -(-values // 8) * bits
 
 
 def encode(
     exact: NDArray[np.float32], published: NDArray[np.float32], bits: int
 ) -> NDArray[np.uint8]:
-    """Encodes exact - published, rounded to the nearest code.
+    """Encodes exact - published, float32 (n,), rounded to the nearest codes.
 
     A piece's power of two is the smallest that fits its largest difference, at least 2^-127 and not
     so large that a product is infinite. A difference counts as 0 if it, or its sum with the
-    published value, is not finite.
-
-    Args:
-        exact, published: float32 (n,). bits: 2 to 8.
-    Returns:
-        uint8 (length(n, bits),).
+    published value, is not finite. Returns uint8 (length(n, bits),).
     """
     from secureps.codec import kernels  # numba: import it only where it is used
 
@@ -48,11 +42,7 @@ def encode(
 
 
 def add(values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int) -> None:
-    """Adds a difference to values, float32 (n,), in place.
-
-    Raises:
-        Malformed: the codes are for another number of values.
-    """
+    """Adds a difference to values, float32 (n,), in place; Malformed if it has another length."""
     if codes.size != length(values.size, bits):
         raise Malformed(f"{codes.size} bytes are no difference of {values.size} values")
     from secureps.codec import kernels

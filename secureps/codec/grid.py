@@ -107,13 +107,9 @@ class Grid:
         return steps
 
     def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
-        """Decodes a weighted sum of the values: (sum of w_i u_i - total_weight * Z) * step.
+        """Decodes weighted sums, int64 (n,), as (sum of w_i u_i - total_weight * Z) * step.
 
-        Args:
-            total: int64 of shape (n,), the sums of w_i u_i.
-            total_weight: sum of the cohort's integer weights w_i.
-        Returns:
-            float64 of shape (n,); the integers are exact until the one multiplication.
+        Returns float64 (n,); the integers are exact until the one multiplication.
         """
         return (total - total_weight * self.most).astype(np.float64) * self.step
 
@@ -167,22 +163,12 @@ class MovingRange:
             raise PlanRefused(f"a clip of {self.clip:g} under a range that moves: 2^-100 to 2^100")
 
     def encode_length(self, norm: float, scale: float) -> np.float32:
-        """Encodes an update's length as a value within the grid's range.
-
-        Args:
-            norm: the L2 norm of the clipped update.
-            scale: the base version's scale.
-        """
+        """Encodes the norm of a clipped update as a value within the grid's range."""
         times = min(norm / (self.clip * scale), MOST)
         return np.float32((2 * times / MOST - 1) * self.range)
 
     def next_scale(self, scale: float, mean: float) -> float:
-        """Computes the next version's scale, a float32.
-
-        Args:
-            scale: this version's scale.
-            mean: the cohort's mean of `encode_length`.
-        """
+        """Computes the next scale, a float32, from the cohort's mean of `encode_length`."""
         times = MOST * (mean / self.range + 1) / 2
         moved = scale * min(max(times, 1 / MOST), MOST)
         return float(np.float32(min(max(moved, LEAST), 1.0)))

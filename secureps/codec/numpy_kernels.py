@@ -48,14 +48,14 @@ def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -
     with np.errstate(all="ignore"):
         for start in range(0, exact.size, step):
             here = slice(start, start + step)
-            exponents, codes = _coded(exact[here], published[here], bits, length)
+            exponents, codes = _encode_pieces(exact[here], published[here], bits, length)
             first = start // length
             out[first : first + exponents.size] = exponents
             out[at : at + codes.size] = codes
             at += codes.size
 
 
-def _coded(exact: Floats, published: Floats, bits: int, length: int) -> tuple[Bytes, Bytes]:
+def _encode_pieces(exact: Floats, published: Floats, bits: int, length: int) -> tuple[Bytes, Bytes]:
     """Encodes a few pieces: their exponents and their codes."""
     most, size, pieces = (1 << (bits - 1)) - 1, exact.size, -(-exact.size // length)
     apart = np.zeros(pieces * length)

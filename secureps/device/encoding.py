@@ -1,7 +1,7 @@
 """Clips, encodes, rounds and noises an update on a device, to the bits of `privacy` and `codec`.
 
-All arithmetic is in float64 or integers, in the host's order. `first_difference` tests a device
-before it gets an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
+All arithmetic has the host's order and precision. `first_difference` tests a device before it gets
+an update: the device may lack float64 (MPS), or not round as IEEE 754 says.
 
 **Words.** The device computes ChaCha20 (RFC 8439) by additions of int32, which wrap around, and by
 rotations, which are two shifts and a mask.
@@ -76,9 +76,8 @@ def largest_magnitude(values: Tensor) -> float:
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
     """Like `privacy.mechanism.clip_factor`, with the same result.
 
-    Args:
-        parts: yields float32 tensors, all but the last a multiple of PIECE long. It is called a
-            second time if the norm is too close to the bound to decide.
+    `parts` yields float32 tensors, all but the last a multiple of PIECE long. It is called a second
+    time if the norm is too close to the bound to decide.
     """
 
     def total() -> float:
@@ -130,8 +129,7 @@ def _columns(squares: Tensor) -> Tensor:
 # --- words ---------------------------------------------------------------------------
 
 
-def rotated_left(x: Tensor, bits: int) -> Tensor:
-    """Rotates the bits of int32 values to the left."""
+def rotate_left(x: Tensor, bits: int) -> Tensor:
     # `>>` of a signed number fills with its sign, which the mask removes
     return (x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))
 
@@ -161,9 +159,9 @@ def _half_round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, left_d: int, left_b: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     a = a + b
-    d = rotated_left(d ^ a, left_d)
+    d = rotate_left(d ^ a, left_d)
     c = c + d
-    b = rotated_left(b ^ c, left_b)
+    b = rotate_left(b ^ c, left_b)
     return a, b, c, d
 
 
@@ -203,14 +201,7 @@ def decode(code: BlockCode, mean: Tensor) -> Tensor:
 
 
 def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
-    """`Grid.encode` on the device: int32 (n,).
-
-    Args:
-        x: float32 or float64 (n,).
-        words: int32 (n,), bit patterns of uint32.
-    Raises:
-        NotFinite: x has a NaN or an infinity.
-    """
+    """`Grid.encode` on the device, int32 (n,); words are int32 (n,), bit patterns of uint32."""
     most = float(grid.most)
     value = x.double() * share
     if not bool(torch.isfinite(value).all()):
@@ -221,12 +212,7 @@ def round_to_grid(x: Tensor, words: Tensor, grid: Grid, share: float) -> Tensor:
 
 
 def round_randomly(value: Tensor, words: Tensor) -> Tensor:
-    """floor(value) + [word < frac(value) 2^32], float64 (n,).
-
-    Args:
-        value: float64 (n,), finite.
-        words: int32 (n,), bit patterns of uint32.
-    """
+    """Computes floor(value) + [word < frac(value) 2^32], float64 (n,), of finite values."""
     floor = value.floor()
     return floor + (to_unsigned(words).double() < (value - floor) * 2.0**32).double()
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.flower.server import optimizer_of
-from secureps.client.initial_model import Served, write_served
+from secureps.client.initial_model import ServerAppRecords, write_served
 from secureps.client.trainer import Array
 from secureps.config.plan import (
     GroupSection,
@@ -106,7 +106,6 @@ class Aggregator:
         folder: the folder of states and checkpoints.
         listen: HOST:PORT at which key holders reach the coordinator; empty if they are nodes.
         simulated: whether all parties are on this machine.
-        unsafe_seed: the seed of shards' noise, in tests.
     """
 
     def __init__(
@@ -338,11 +337,7 @@ class Holders:
 
     A holder whose private keys are in the run's kit is started here, as `secureps serve keyholder`,
     or in a simulation as `flower.simulated_holder`, which does not wait for the disk. Other holders
-    connect to the coordinator's address.
-
-    Args:
-        root: the run's folder.
-        address: HOST:PORT of the coordinator; empty if nodes relay to key holders.
+    connect to the coordinator's address, which is empty if nodes relay to key holders.
     """
 
     def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
@@ -406,7 +401,7 @@ def found_run(
     section = section.model_copy(update=update)
     refuse_unfit(section)
     new_folder(root)
-    write_served(initial, model, Served(names=tuple(model)))
+    write_served(initial, model, ServerAppRecords(names=tuple(model)))
     body = section.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     fresh = root / f"{PLAN}.new"
     replace_text(fresh, toml_tables(body))

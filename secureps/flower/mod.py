@@ -146,7 +146,7 @@ def _seal(
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     if settings.simulated:  # this process plays the waves of many nodes
         keep_whole()
-    form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
+    form = ModelForm.from_json(str(parcel.said.get(FORM, "")))
     policy = read_policy(settings.site)
     tells = policy.terms.evaluation
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context), tells)
@@ -214,13 +214,9 @@ PARTITION, PARTITIONS = "partition-id", "num-partitions"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The settings of one node.
+    """The settings of one node; an `unsafe_seed` makes its updates repeatable, for tests.
 
-    Args:
-        state: the folder of journal, outbox and seed.
-        site: the file of what its site allows; None for everything.
-        unsafe_seed: makes its updates repeatable, without privacy; for tests.
-        simulated: whether a simulation started this node.
+    Its `state` folder has journal, outbox and seed; without a `site` file everything is allowed.
     """
 
     kit: Path

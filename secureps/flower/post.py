@@ -121,8 +121,8 @@ class ModelForm:
         own = {TRAIN_METRICS: np.zeros(len(self.metrics), np.float32)} if self.metrics else {}
         return {**self.model.tensors, **own}
 
-    def text(self) -> str:
-        """Writes JSON, which `of_text` reads."""
+    def to_json(self) -> str:
+        """Writes JSON, which `from_json` reads."""
         tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
         return json.dumps(
             [
@@ -132,14 +132,14 @@ class ModelForm:
         )
 
     @classmethod
-    def of_text(cls, text: str) -> ModelForm:
-        """Reads the result of `text`; Malformed for any other text."""
+    def from_json(cls, text: str) -> ModelForm:
+        """Reads the result of `to_json`; Malformed for any other text."""
         try:
             tensors, nameless, metrics, arrays, config, weighted_by = json.loads(text)
             zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
             most = {name: float(value) for name, value in metrics.items()}
             made = cls(FlowerModel(zeros, nameless), arrays, config, weighted_by, most)
-            sound = made.text() == text
+            sound = made.to_json() == text
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError):
             sound = False
         if not sound:

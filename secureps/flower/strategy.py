@@ -315,7 +315,7 @@ class _Rounds(Grid):
         zeros = {name: np.zeros_like(each) for name, each in self._model.tensors.items()}
         model = FlowerModel(zeros, self._model.nameless)
         form = ModelForm(model, arrays, config, weighted_by, owner.train_metrics)
-        said: dict[str, str | int] = {FORM: form.text()}
+        said: dict[str, str | int] = {FORM: form.to_json()}
         if owner.kit is None:
             said[TOLD_KIT] = str(kit)
             if owner.unsafe_seed is not None:

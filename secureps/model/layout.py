@@ -115,17 +115,10 @@ class GroupLayout:
             yield spec.name, slice(start, start := start + math.prod(_shape(spec, self.rows)))
 
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Copies the group's values into one vector; ignores tensors of other groups.
+        """Copies the group's values into a vector, float32 (size,); a scale is 1, as in version 0.
 
-        A scale becomes 1, as in version 0.
-
-        Args:
-            tensors: by name, each with exactly the shape and dtype of its spec.
-        Returns:
-            float32 (size,); other dtypes are converted.
-        Raises:
-            WrongShape: a tensor is missing, or has another shape or dtype.
-            NotFinite: a tensor has a NaN or an infinity, or a value too large for float32.
+        Raises WrongShape if a tensor is missing, or has another shape or dtype than its spec;
+        NotFinite for a NaN, an infinity, or a value too large for float32.
         """
         flat = np.empty(self.size, dtype=np.float32)
         start = 0
@@ -140,15 +133,10 @@ class GroupLayout:
         return flat
 
     def refuse_inexact(self, tensors: Mapping[str, Any], constants: Container[str] = ()) -> None:
-        """Refuses numbers that float32, in which a group is sent, would change.
+        """Raises WrongShape for numbers that float32, in which a group is sent, would change.
 
         This concerns integers, such as ids, counters and offsets, and constant float64; trained
         values are rounded to the steps of a grid anyway.
-
-        Args:
-            constants: names of tensors that nobody trains.
-        Raises:
-            WrongShape: float32 would change a number; or as `flatten`.
         """
         exact = tuple(
             spec
@@ -169,10 +157,9 @@ class GroupLayout:
                     )
 
     def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
-        """Yields the group's tensors in order, flattened; contiguous ones are views.
+        """Yields the group's tensors in order, flattened, as views if they are contiguous.
 
-        Raises:
-            WrongShape: as `flatten`.
+        Raises WrongShape as `flatten`.
         """
         for spec in self.tensors:
             if spec == SCALE:
@@ -192,13 +179,9 @@ class GroupLayout:
         """Makes new arrays of the group's tensors, in a row-block of their rows, without a scale.
 
         Integers are rounded half to even and kept within their dtype's range; a boolean is true
-        above 0.5.
-
-        Args:
-            values: float32 (size,), or its parts in order.
-        Raises:
-            WrongShape: another shape.
-            NotFinite: a value is not finite, or becomes infinite in its tensor's dtype.
+        above 0.5. `values` are float32 (size,), or its parts in order. Raises WrongShape for
+        another shape, NotFinite if a value is not finite, or becomes infinite in its tensor's
+        dtype.
         """
         found = [n for part in values for n in part.shape]
         if len(found) != len(values) or sum(found) != self.size:
@@ -339,12 +322,8 @@ class Layout:
     ) -> dict[str, NDArray[Any]]:
         """Makes the model's tensors from the groups' values, without local and frozen ones.
 
-        A tied tensor has one array under all its names.
-
-        Args:
-            values: returns a group's values, float32 (size,), in parts.
-        Raises:
-            WrongShape, NotFinite: as `GroupLayout.unflatten`.
+        A tied tensor has one array under all its names. `values` returns a group's values, float32
+        (size,), in parts. Raises as `GroupLayout.unflatten`.
         """
         parts: dict[str, list[NDArray[Any]]] = {}
         for group in self.groups:

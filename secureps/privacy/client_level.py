@@ -2,13 +2,13 @@
 
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
-Adjacent are an update and zero in its place. All members of a cohort count as 1, and the mean is
+Adjacency replaces one client's update by zero. All members of a cohort count as 1, and the mean is
 over their public number, so that only the sum depends on an update. The placements of noise:
 
     local        every client adds noise of variance sigma^2
     distributed  every client adds noise of variance sigma^2 / (honest - 1). At least `honest`
-                 members of a cohort follow the protocol; to one of them, who knows its own noise,
-                 that of the honest - 1 others remains
+                 members of a cohort follow the protocol; each of them knows its own noise, so
+                 that of the honest - 1 others must suffice
     aggregator   the shards add noise of variance sigma^2 to the encrypted sum, like one more
                  member; it protects against everybody except the shards' operator
 
@@ -71,9 +71,7 @@ _PIECE = 1 << 14
 def norm_limit(bound: Fraction, dimension: int) -> int:
     """Computes the largest accepted ||z||^2: C^2 + d/4 + C + sqrt(d)/2, rounded down.
 
-    Args:
-        bound: C in grid steps, 0 to 2^24.
-        dimension: d, at least 1.
+    The bound C is in grid steps, 0 to 2^24.
     """
     # The square root is the only irrational part: round it down to a multiple of 2^-64.
     half_root = Fraction(math.isqrt(dimension << 126), 1 << 64)
@@ -292,13 +290,10 @@ class ClientMechanism:
         return round_to_norm(steps, made.bound, made.limit, words)
 
     def add_noise(self, z: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
-        """Makes the integers that a client seals: adds its noise, unless shards add it, and clamps.
+        """Makes the integers that a client seals, int64 (d,) in [0, 2 Z], of rounded ones.
 
-        Args:
-            z: the result of `round_update`; it is overwritten.
-            words: a stream that is used for nothing else, and for no other z.
-        Returns:
-            int64 (d,), u = z + Z in [0, 2 Z].
+        It adds the client's noise, unless shards add it, and clamps. It overwrites `z`. `words`
+        must be a stream that is used for nothing else, and for no other z.
         """
         if self.placement != "aggregator":
             z += self.sampler.sample(z.size, words)
@@ -492,18 +487,12 @@ class AdaptiveClip:
     def estimate_share(self, mean: float) -> float:
         """Estimates the share of updates within the clip; noise can make it any number.
 
-        Args:
-            mean: the mean of the cohort's indicators, with noise.
+        `mean` is the mean of the cohort's indicators.
         """
         return mean / (2 * self.indicator) + 0.5
 
     def next_scale(self, scale: float, mean: float) -> float:
-        """Computes the next version's scale, a float32.
-
-        Args:
-            scale: this version's scale.
-            mean: the mean of the cohort's indicators, with noise.
-        """
+        """Computes the next scale, a float32, from the mean of the cohort's indicators."""
         moved = math.log(scale) - self.rate * (self.estimate_share(mean) - self.quantile)
         kept = min(max(moved, math.log(self.least)), math.log(self.most))
         least, most = self._bounds  # rounding may have passed them

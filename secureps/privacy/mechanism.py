@@ -57,14 +57,9 @@ def clip_factor(
 ) -> tuple[float, float]:
     """Computes the factor by which `clip_l2` multiplies an update, and the update's norm.
 
-    Args:
-        pieces: returns pieces of PIECE values; the last may have fewer. It is called a second time
-            if the norm is too close to the bound to decide.
-        bound: C, finite and > 0.
-    Returns:
-        (factor, norm): the factor for `shrink`; 1.0 if the norm is within the bound.
-    Raises:
-        NotFinite: as `clip_l2`.
+    The factor, for `shrink`, is 1.0 if the norm is within the bound. `pieces` returns pieces of
+    PIECE values, of which the last may have fewer; it is called a second time if the norm is too
+    close to the bound to decide. Raises NotFinite as `clip_l2`.
     """
 
     def total() -> float:
@@ -80,13 +75,10 @@ def clip_factor(
 def factor_within(
     total: Callable[[], float], exact: Callable[[], float], bound: float
 ) -> tuple[float, float]:
-    """Computes the result of `clip_factor` from sums of squares.
+    """Computes the result of `clip_factor` from sums of squares; raises NotFinite as `clip_l2`.
 
-    Args:
-        total: adds up PIECE squares pairwise, as NumPy does, and these sums exactly.
-        exact: adds up all squares exactly.
-    Raises:
-        NotFinite: as `clip_l2`.
+    `total` adds up PIECE squares pairwise, as NumPy does, and these sums exactly; `exact` adds up
+    all squares exactly.
     """
     found = total()
     if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit

@@ -279,7 +279,7 @@ class Series:
             if phi < least:
                 break
             weights.append((phi << (work + 1)) // (m * sine))
-            point = _turned(point, unit, work)
+            point = _multiply(point, unit, work)
         self._weights = weights
 
     def inner(self, k: int) -> int:
@@ -289,7 +289,7 @@ class Series:
         total = ((2 * k + 1) << work) // m
         for weight in self._weights:
             total += (weight * point[1]) >> work
-            point = _turned(point, unit, work)
+            point = _multiply(point, unit, work)
         spare = work - self.bits
         return (total + (1 << (spare - 1))) >> spare
 
@@ -350,7 +350,7 @@ _Points = tuple[Any, Any]
 """Real and imaginary parts in fixed point: integers, or arrays of them (dtype object)."""
 
 
-def _turned(z: _Points, by: _Points, bits: int) -> _Points:
+def _multiply(z: _Points, by: _Points, bits: int) -> _Points:
     """Multiplies complex numbers; of exact factors each part is within 2 units."""
     return (z[0] * by[0] - z[1] * by[1]) >> bits, (z[0] * by[1] + z[1] * by[0]) >> bits
 
@@ -359,9 +359,9 @@ def _progression(first: _Points, step: _Points, count: int, bits: int) -> _Point
     """Computes first * step^j for j < count: arrays (count, n) from arrays (n,)."""
     real, imaginary = first[0][None, :], first[1][None, :]
     while len(real) < count:
-        further = _turned((real, imaginary), step, bits)
+        further = _multiply((real, imaginary), step, bits)
         real, imaginary = np.vstack([real, further[0]]), np.vstack([imaginary, further[1]])
-        step = _turned(step, step, bits)
+        step = _multiply(step, step, bits)
     return real[:count], imaginary[:count]
 
 

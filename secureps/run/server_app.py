@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.client.initial_model import KEY, Founded, write_served
+from secureps.client.initial_model import KEY, ServerAppResult, write_served
 from secureps.client.script import Script, is_flower_app
 from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import PlanSection
@@ -42,7 +42,7 @@ class Founding:
     """A plan with the results of its ServerApp; `notes` say which results were taken."""
 
     section: PlanSection
-    founded: Founded
+    founded: ServerAppResult
     notes: tuple[str, ...]
 
     def write(self, folder: Path) -> Plan:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from secureps.client import ghost_clipping
 from secureps.client.ghost_clipping import Part, Products, clipped_sum, is_cheap, norms_and_sum
-from secureps.client.private_sum import Together, make_records, private_sum, zero_sums
+from secureps.client.private_sum import BatchedGradients, make_records, private_sum, zero_sums
 from secureps.errors import PlanRefused
 from tests.kits.torch_models import Built
 
@@ -221,7 +221,7 @@ def clipped(
     """Norms and clipped sums by ghost clipping."""
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     gradients = private_sum(model, functional.cross_entropy, make_records(x, y), bound).gradients
-    assert isinstance(gradients, Together)
+    assert isinstance(gradients, BatchedGradients)
     sums, (losses, found) = zero_sums(trained.values()), gradients(x, y)
     norms, add = clipped_sum(found, losses, bound)
     add(sums)

@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from secureps.client.private_sum import (
     IN_RANGE,
-    Alone,
+    BatchedGradients,
     IndicesChecked,
     PrivateSum,
-    Together,
+    SingleGradients,
     make_records,
     private_sum,
     zero_sums,
@@ -44,7 +44,7 @@ def summed(
     torch.manual_seed(5)
     found = private_sum(model, loss, make_records(x, y), 0.5)
     if way == "alone":
-        found = PrivateSum(Alone(model, loss), 1, 0.5, x.device)
+        found = PrivateSum(SingleGradients(model, loss), 1, 0.5, x.device)
     sums = zero_sums(each for each in model.parameters() if each.requires_grad)
 
     def batch(index: Any) -> tuple[Tensor, Tensor]:
@@ -337,7 +337,7 @@ def test_who_trains_a_model_that_vmap_cannot_take_is_told(
 ) -> None:
     made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     found = private_sum(experts(loops), functional.cross_entropy, made, 1.0)
-    assert isinstance(found.gradients, Alone if loops else Together)
+    assert isinstance(found.gradients, SingleGradients if loops else BatchedGradients)
     assert found.most == (1 if loops else 1024)
     assert ("one record after the other" in caplog.text) is loops
 
@@ -354,7 +354,7 @@ def test_nothing_is_left_of_a_trial() -> None:
     made = make_records(torch.zeros(1, 6), torch.zeros(1).long())
     state, kept = torch.get_rng_state(), made[0].clone()
     found = private_sum(model, functional.cross_entropy, made, 1.0)
-    assert isinstance(found.gradients, Together)
+    assert isinstance(found.gradients, BatchedGradients)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(made[0], kept)
     assert not any(layer._forward_hooks for layer in model.modules())

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from secureps.client.private_sum import (
-    Kept,
+    TensorGuard,
     make_records,
     private_sum,
     record_losses,
@@ -138,7 +138,7 @@ def test_weights_that_are_no_numbers_count_as_unchanged() -> None:
     model = nn.Linear(2, 2)
     with torch.no_grad():
         model.weight[0, 0] = torch.nan
-    kept = Kept(model)
+    kept = TensorGuard(model)
     model(torch.ones(2, 2))
     kept.refuse_changes()
     model.weight.data[0, 0] = 1.0

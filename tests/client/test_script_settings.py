@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import Asked, Joining, read_run_config, read_settings, run_client
+from secureps.client.runner import (
+    Joining,
+    TrackedSettings,
+    read_run_config,
+    read_settings,
+    run_client,
+)
 from secureps.client.script import Script
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_value
@@ -74,7 +80,7 @@ def test_a_misspelt_setting_of_a_script_is_refused(tmp_path: Path) -> None:
 
 
 def test_whoever_looks_at_all_settings_knows_them_all() -> None:
-    asked = Asked({"aplha": 1, "beta": 2})
+    asked = TrackedSettings({"aplha": 1, "beta": 2})
     assert {**asked} == {"aplha": 1, "beta": 2}
     assert "alpha" not in asked
     asked.refuse_misspelt()
@@ -106,7 +112,7 @@ def test_a_setting_that_a_script_misses_is_named_with_the_nearest(
 def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
     """A script may ask for one that it can do without, as of any dictionary."""
     with pytest.raises(KeyError) as raised:
-        Asked({"row": 1})["rows"]
+        TrackedSettings({"row": 1})["rows"]
     assert raised.value.args == ("rows",)
 
 

@@ -52,7 +52,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
     config: Mapping[str, Any], waits: bool, waited: list[bool]
 ) -> None:
-    form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).text()
+    form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).to_json()
     content = post.pack(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
     grid = LocalGrid(make_app(), [dict(config)])
     (reply,) = grid.send_and_receive([Message(content, 10, "train")])

@@ -16,7 +16,7 @@ from secureps.client.flower.trainer import FlowerModel, States
 from secureps.client.initial_model import (
     LocalTensors,
     RoundRecords,
-    Served,
+    ServerAppRecords,
     read_served,
     write_served,
 )
@@ -147,7 +147,7 @@ def _cipher(
 def _models(folder: Path) -> list[Target]:
     values = np.arange(9, dtype=np.float32)
     initial = folder / "initial.safetensors"
-    served = Served(
+    served = ServerAppRecords(
         names=("a", "b"), fits=(RoundRecords(1, json.dumps([["config", "config", {"lr": 1}]])),)
     )
     write_state(initial, {"a": values, "b": values.reshape(3, 3)}, {})
@@ -261,7 +261,7 @@ def _apps(folder: Path) -> list[Target]:
         for data in (b"", tensors.read_bytes())
     )
     model = FlowerModel({"w": np.zeros((2, 3), np.float32), "n": np.zeros((), np.int64)}, False)
-    form = ModelForm(model).text().encode()
+    form = ModelForm(model).to_json().encode()
     heard = ("run.script.channel:Channel.receive",)
     return [
         Target(
@@ -271,7 +271,7 @@ def _apps(folder: Path) -> list[Target]:
             in_file(state, lambda _: states.newest()),
             cost=12,
         ),
-        Target("model-form", ("flower.post:ModelForm.of_text",), (form,), _form, cost=2),
+        Target("model-form", ("flower.post:ModelForm.from_json",), (form,), _form, cost=2),
         Target("script", heard, frames, _heard, cost=8),
         Target("script-cut-off", heard, frames[:2], _answered, cost=8),
     ]
@@ -279,7 +279,7 @@ def _apps(folder: Path) -> list[Target]:
 
 def _form(data: bytes) -> bytes:
     text = data.decode(errors="replace")
-    read = ModelForm.of_text(text).text()
+    read = ModelForm.from_json(text).to_json()
     return data if read == text else read.encode()
 
 

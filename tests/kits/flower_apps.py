@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from secureps.client.initial_model import Founded, write_served
+from secureps.client.initial_model import ServerAppResult, write_served
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
 
@@ -131,7 +131,7 @@ def project(folder: Path, package: str, client: str = MESSAGES, server: str = SE
     return folder
 
 
-def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -> Founded:
+def founded(path: Path, versions: int = 4, seed: int = 7, **settings: Setting) -> ServerAppResult:
     """What is taken of the ServerApp of an app."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     found = Script(path).run_server_app(given, versions, seed, 6)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secureps.client import private_sum
-from secureps.client.private_sum import Alone, Together
+from secureps.client.private_sum import BatchedGradients, SingleGradients
 from secureps.client.torch_sgd import Task, descend_privately
 from secureps.client.trainer import RecordPrivacy
 
@@ -41,8 +41,8 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has private steps take one record after the other."""
 
-    def alone(together: Together, *_: Tensor) -> Alone:
-        return Alone(together.module, together.loss)
+    def alone(together: BatchedGradients, *_: Tensor) -> SingleGradients:
+        return SingleGradients(together.module, together.loss)
 
     monkeypatch.setattr(private_sum, "choose_gradients", alone)
 

@@ -17,7 +17,7 @@ from secureps.client.initial_model import (
     KEY,
     MOST_BYTES,
     RoundRecords,
-    Served,
+    ServerAppRecords,
     read_served,
     write_served,
 )
@@ -218,7 +218,7 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "given" / "initial.safetensors"
     model: dict[str, Any] = {"b": np.ones(3, np.float32), "a": np.zeros((2, 2))}
     records = json.dumps([["config", "config", {"lr": 0.5, "raw": {"bytes": "00ff"}, "l": [1]}]])
-    given = Served(("b", "a"), "w", "c", "n", {"k": True}, (RoundRecords(1, records),))
+    given = ServerAppRecords(("b", "a"), "w", "c", "n", {"k": True}, (RoundRecords(1, records),))
     write_served(path, model, given)
     tensors, _, again = read_served(path)
     assert again == given
@@ -240,13 +240,13 @@ def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> N
 def test_records_of_another_kind_or_another_model_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "initial.safetensors"
     arrays = RoundRecords(1, json.dumps([["w", "arrays", {}]]))
-    write_served(path, {"w": np.ones(2)}, Served(("w",), fits=(arrays,)))
+    write_served(path, {"w": np.ones(2)}, ServerAppRecords(("w",), fits=(arrays,)))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_served(path)
-    write_served(path, {"w": np.ones(2)}, Served(("v",)))
+    write_served(path, {"w": np.ones(2)}, ServerAppRecords(("v",)))
     with pytest.raises(ConfigError, match="not those that its ServerApp named"):
         read_served(path)
-    long = Served(
+    long = ServerAppRecords(
         ("w",), fits=(RoundRecords(1, json.dumps([["c", "config", {"t": "x" * MOST_BYTES}]])),)
     )
     with pytest.raises(ConfigError, match=r"tells its clients \d+ bytes"):

@@ -98,7 +98,6 @@ class FlowerApp:
 
     @property
     def has_mods(self) -> bool:
-        """Whether a mod wraps the app or one of its functions."""
         return next(_mods(self.client), None) is not None
 
 

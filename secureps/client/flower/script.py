@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from secureps.client.initial_model import Founded
+from secureps.client.initial_model import ServerAppResult
 from secureps.client.runner import run
 from secureps.client.trainer import PooledEvaluation, Setting
 from secureps.errors import ConfigError, SecurepsError
@@ -81,7 +81,7 @@ class FlowerScript:
 
     def run_server_app(
         self, settings: Mapping[str, Setting], versions: int, seed: int, clients: int
-    ) -> Founded | None:
+    ) -> ServerAppResult | None:
         """Runs the app's ServerApp, if it has one, once for the run; returns its decisions.
 
         If it has no model, the client of `partition` 0 makes one. Raises ConfigError if it fails,

@@ -24,7 +24,12 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from secureps.client.flower.trainer import RUN, FlowerModel, to_plain
-from secureps.client.initial_model import Founded, RoundRecords, Served, shared_names
+from secureps.client.initial_model import (
+    RoundRecords,
+    ServerAppRecords,
+    ServerAppResult,
+    shared_names,
+)
 from secureps.client.trainer import Array as NumpyArray
 from secureps.client.trainer import Setting
 from secureps.errors import ConfigError
@@ -57,13 +62,13 @@ LOOKS = 10
 
 def read_server_app(
     server: ServerApp, config: Mapping[str, Setting], versions: int, clients: int
-) -> Founded:
+) -> ServerAppResult:
     """Runs a ServerApp, with its run_config, until it starts its strategy.
 
     Raises ConfigError if it has code of its own, or a strategy that needs single updates, and
     passes on what the ServerApp raises.
     """
-    context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _Nowhere(clients)
+    context, grid = Context(RUN, 0, {}, RecordDict(), dict(config)), _SilentGrid(clients)
     if server._server_fn is not None:
         return _read_components(server._server_fn(context), versions)
     if server._main is None:
@@ -71,7 +76,7 @@ def read_server_app(
     with _stop_at_start():
         try:
             server(grid, context)
-        except _Stopped as stopped:
+        except _AppStopped as stopped:
             end = stopped
         else:
             raise own_code_error("it starts no strategy")
@@ -89,7 +94,7 @@ def read_server_app(
     return _make_founded(strategy, arrays, [{**train, **more}], [evaluate])
 
 
-def _read_components(made: Any, versions: int) -> Founded:
+def _read_components(made: Any, versions: int) -> ServerAppResult:
     """Reads a ServerApp of Flower's older API, which only names its strategy."""
     for each in (made.server, made.client_manager):
         if each is not None:
@@ -109,14 +114,14 @@ def _read_components(made: Any, versions: int) -> Founded:
 
 def _make_founded(
     strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
-) -> Founded:
+) -> ServerAppResult:
     model, ties = dict[str, NumpyArray](), dict[str, str]()
     if arrays is not None:
         model = FlowerModel.of_record(arrays).tensors
         ours = dict(zip(arrays, model, strict=True))
         ties = {ours[name]: ours[own] for name, own in vars(arrays).get(TIES, {}).items()}
     config = getattr(strategy, "configrecord_key", "config")
-    served = Served(
+    served = ServerAppRecords(
         names=tuple(model),
         arrays=getattr(strategy, "arrayrecord_key", "arrays"),
         config=config,
@@ -124,7 +129,7 @@ def _make_founded(
         fits=_list_changes(config, train),
         evaluations=_list_changes(config, evaluate),
     )
-    return Founded(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
+    return ServerAppResult(model, ties, served, type(strategy).__name__, optimizer_of(strategy))
 
 
 def _list_changes(key: str, rounds: Sequence[Any]) -> tuple[RoundRecords, ...]:
@@ -200,7 +205,7 @@ def optimizer_of(strategy: Any) -> dict[str, Any] | None:
 # --- the one run ------------------------------------------------------------------
 
 
-class _Stopped(BaseException):
+class _AppStopped(BaseException):
     """Ends a ServerApp when its strategy starts, or when it waits for an answer.
 
     It is a BaseException, because an app may catch Exception and continue.
@@ -211,7 +216,7 @@ class _Stopped(BaseException):
         self.arguments, self.error = arguments, error
 
 
-class _Nowhere(Grid):
+class _SilentGrid(Grid):
     """A grid of nodes that never answer."""
 
     def __init__(self, nodes: int) -> None:
@@ -228,11 +233,11 @@ class _Nowhere(Grid):
         self._looks += 1
         if self._looks > LOOKS:
             text = f"its ServerApp waits for more nodes than the {self._nodes} that take part"
-            raise _Stopped({}, ConfigError(text))
+            raise _AppStopped({}, ConfigError(text))
         return range(1, self._nodes + 1)
 
     def _ask(self, *given: Any, **settings: Any) -> NoReturn:
-        raise _Stopped({}, own_code_error("it sends its clients messages itself"))
+        raise _AppStopped({}, own_code_error("it sends its clients messages itself"))
 
     create_message = push_messages = pull_messages = send_and_receive = _ask
 
@@ -267,10 +272,10 @@ def _stop_at_start() -> Iterator[None]:
     @functools.wraps(flowers)
     def start(*args: Any, **settings: Any) -> NoReturn:
         if next(before_this):  # called from a bare `except`, or a `finally`
-            raise _Stopped({}, own_code_error("it trains more than once"))
+            raise _AppStopped({}, own_code_error("it trains more than once"))
         bound = inspect.signature(flowers).bind(*args, **settings)
         bound.apply_defaults()
-        raise _Stopped(bound.arguments)
+        raise _AppStopped(bound.arguments)
 
     logger, identity = logging.getLogger("flwr"), ("_task_id", "_run_id", "_node_id")
     level, before = logger.level, [getattr(TaskIdentity, name) for name in identity]

@@ -43,7 +43,7 @@ from flwr.common.constant import SType
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 
 from secureps.client.flower.app import NODE, FlowerApp, Settings
-from secureps.client.initial_model import Served, read_served
+from secureps.client.initial_model import ServerAppRecords, read_served
 from secureps.client.trainer import (
     LOOK,
     SEED_BITS,
@@ -98,10 +98,7 @@ NO_RECORD_PRIVACY = (
 class FlowerTrainer:
     """A `Trainer` that runs a Flower app; ConfigError for a setting of the wrong type.
 
-    Args:
-        settings: the argument of `make(settings)`.
-        state: the folder that keeps `context.state`; None for memory.
-        name: the client's name, which its node id is made from.
+    Its `state` folder keeps `context.state` (None: in memory). Its node id follows from `name`.
     """
 
     def __init__(
@@ -111,7 +108,7 @@ class FlowerTrainer:
         self._settings = Settings.of(app.config, settings, app.texts)
         self._states = States(state)
         self._name = name
-        self._served, self._digest, self._ties = Served(), "", dict[str, str]()
+        self._served, self._digest, self._ties = ServerAppRecords(), "", dict[str, str]()
         self._initial: tuple[int, FlowerModel] | None = None
         """The seed of the initial model, and the model."""
         self._told = set[str]()
@@ -235,7 +232,7 @@ class FlowerTrainer:
                     f"{len(tensors)} tensors arr_0, arr_1, ... in that order, in place of "
                     f"{next(iter(tensors))} and so on"
                 )
-            self._served, self._ties = served or Served(), dict(ties)
+            self._served, self._ties = served or ServerAppRecords(), dict(ties)
             self._digest = file_digest(path.read_bytes()).hex()
         else:
             model = self._own_model(seed)
@@ -279,8 +276,7 @@ class FlowerTrainer:
     ) -> RecordDict:
         """Makes a message's content; `legacy` prefixes records' names in the older API.
 
-        `config` overrides the ServerApp's settings for round `at`. Raises WrongShape for another
-        model.
+        `config` overrides the ServerApp's settings for round `at`.
         """
         arrays, served = self.model.record(parameters), self._served
         said = from_plain({}, served.records_at(legacy == "evaluateins", at))
@@ -487,7 +483,7 @@ _EMPTY = "_empty"
 class FlowerModel:
     """A model in the app's own order.
 
-    If the app's arrays are `nameless`, Flower names them "0", "1", ..., and we arr_0, arr_1, ...
+    If the app's arrays are `nameless`, Flower calls them "0", "1", ..., and we call them arr_0, ...
     """
 
     tensors: Tensors

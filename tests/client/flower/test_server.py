@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 
 from secureps.client.flower.server import MEANS, read_server_app
 from secureps.client.flower.trainer import message
-from secureps.client.initial_model import Founded, RoundRecords
+from secureps.client.initial_model import RoundRecords, ServerAppResult
 from secureps.config.plan import OptimizerSection
 from secureps.errors import ConfigError
 from secureps.model.optimizer import build_optimizer
@@ -25,7 +25,7 @@ MODEL = ArrayRecord({"w": Array(np.arange(3.0))})
 OWN = r"its ServerApp has code of its own, which does not run here \(%s.*\): run the app inside"
 
 
-def taken(main: Any, clients: int = 5) -> Founded:
+def taken(main: Any, clients: int = 5) -> ServerAppResult:
     server = ServerApp()
     server.main()(main)
     return read_server_app(server, {"rounds": 2}, 3, clients)
@@ -35,7 +35,7 @@ def told(rounds: tuple[RoundRecords, ...]) -> list[dict[str, Any]]:
     return [items for each in rounds for _, _, items in json.loads(each.records)]
 
 
-def started(strategy: Strategy, **arguments: Any) -> Founded:
+def started(strategy: Strategy, **arguments: Any) -> ServerAppResult:
     def main(grid: Grid, context: Context) -> None:
         try:
             strategy.start(grid, MODEL, **arguments)
@@ -226,7 +226,7 @@ def test_strategies_of_the_old_kind() -> None:
         def evaluate(self, server_round: int, parameters: Any) -> Any:
             raise AssertionError("it was run on made-up numbers")
 
-    def components(strategy: Any, **more: Any) -> Founded:
+    def components(strategy: Any, **more: Any) -> ServerAppResult:
         made = ServerAppComponents(strategy=strategy, **more)
         return read_server_app(ServerApp(server_fn=lambda context: made), {}, 2, 5)
 
