@@ -280,7 +280,7 @@ Payloads = Mapping[bytes, bytes]
 
 @dataclass(eq=False)
 class _Watch:
-    request_digest: bytes
+    about: bytes
     deliver: Deliver
     lost: Callable[[SecurepsError], None]
 
@@ -464,14 +464,14 @@ class _Asked:
     """A request that is under way; a `quiet` one is answered only if it fails."""
 
     to: str
-    request_digest: bytes
+    about: bytes
     quiet: bool
     future: Future[Any] = field(default_factory=start_future)
 
 
 @dataclass(eq=False)
 class _Stream:
-    request_digest: bytes
+    about: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
     over: bool = False
