@@ -1,6 +1,6 @@
-"""The workers of key holders: they use the secret keys, and open sums or derive shares of keys.
+"""The workers of key holders, which use the secret keys: to derive key shares, or to open sums.
 
-A committee's holder keeps seeds and shares in memory alone; only a cohort's sum of shares leaves.
+A committee's holder keeps seeds and shares in memory; only the sum of a cohort's shares leaves it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from secureps.store.spool import Spool
 
 
 class CommitteeWorker(Worker):
-    """The worker of one key holder; `keys` never leave this process.
+    """The worker of a committee's holder; `keys` never leave this process.
 
-    It takes no payloads: no ciphertext may reach a holder of key shares.
+    It takes no payloads: a holder that had a ciphertext too could open it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CommitteeWorker(Worker):
         return self._keys.for_run(self._machine.pinned.run.id)
 
     def _announce(self, number: int, least: int) -> EnvelopeKeyAnnounced:
-        """Makes a key, durable before anybody seals for it; never two under one number."""
+        """Makes a key, durable before a client seals for it; a number gets only one key."""
         run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
@@ -77,7 +77,7 @@ class CommitteeWorker(Worker):
         return dataclasses.replace(bare, signature=signature)
 
     def _examined(self, receipt: Receipt) -> Examined | None:
-        """Says what is wrong with this holder's envelope, if anything; None: its key is erased."""
+        """Checks this holder's envelope of a receipt; None if the envelope's key is erased."""
         flaw = ""
         try:
             self._share(receipt)
@@ -90,8 +90,8 @@ class CommitteeWorker(Worker):
     def _derive(self, task: Open) -> Done:
         """Derives this holder's answer for one cohort (`crypto.sharing.answer`).
 
-        Raises Malformed or Oversized, naming the member, if an envelope does not open, Refused if
-        its key is erased.
+        Raises Malformed or Oversized, naming the member, if an envelope does not open, and Refused
+        if an envelope's key is erased.
         """
         began, cohort, pinned = time.perf_counter(), task.cohort, self._machine.pinned
         length = pinned.plan.key_length(pinned.layout.group(cohort.group))
@@ -134,7 +134,7 @@ class CommitteeWorker(Worker):
 
 
 class BfvWorker(Worker):
-    """The worker of one key holder; `secret` never leaves this process."""
+    """The worker of the holder of a bfv key; `secret` never leaves this process."""
 
     def __init__(
         self, machine: BfvHolder, identity: Identity, name: str, secret: Secret, spool: Spool

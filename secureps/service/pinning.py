@@ -1,8 +1,8 @@
 """Pins a process to the cores of one NUMA node, and its memory to that node.
 
-Memory of another socket is slower to reach. A pinned process runs on one node's cores, with all of
-its threads. Its memory comes from there while there is any, because Linux takes a page from the
-node of the thread that first touches it. Without known nodes nothing is pinned.
+Memory of another socket is slower. All threads of a pinned process run on one node's cores, and
+its memory comes from that node while any is free, because Linux takes a page from the node of the
+thread that first touches the page. Without known nodes nothing is pinned.
 
 Source: sched_setaffinity(2), set_mempolicy(2) for the default policy, and
 Documentation/ABI/stable/sysfs-devices-node of Linux.
@@ -35,7 +35,7 @@ def read_nodes(folder: Path = NODES) -> Nodes:
     found = dict[int, frozenset[int]]()
     for path in folder.glob("node*"):
         number = re.fullmatch(r"node(\d+)", path.name)
-        with suppress(OSError, ValueError):  # a kernel that tells less tells of one node
+        with suppress(OSError, ValueError):  # some kernels do not list a node's CPUs
             if number and (cpus := parse_cpus((path / "cpulist").read_text())):
                 found[int(number[1])] = cpus
     return dict(sorted(found.items()))
@@ -53,22 +53,20 @@ def parse_cpus(text: str) -> frozenset[int]:
 def choose(
     pin: str, name: str, nodes: Nodes, allowed: frozenset[int] | None, threads: int = 1
 ) -> tuple[int | None, str, frozenset[int]]:
-    """Chooses a node for a process: its number, the reason, and the CPUs that it may use there.
+    """Chooses a node for a process: its number (None: pin nothing), the reason, and its CPUs.
 
-    None in place of the number says that nothing is pinned.
-
-    Under "auto" parties take the nodes in turns, by the number at the end of their names (shard-0,
-    shard-1 and so on), or by the name's digest. Parties need not agree on it, and a party that is
-    started again gets the same node.
+    Under "auto" the number at the end of a party's name (shard-0, shard-1 and so on), or else the
+    name's digest, chooses the node. So parties spread without agreeing, and a restarted party gets
+    the same node.
 
     Args:
         pin: "auto", "off" or the number of a node.
-        allowed: CPUs that the process may use: its affinity, which cgroups and whoever started it
-            narrow; None where the system does not tell.
+        allowed: the CPUs of the process's affinity, which cgroups and its parent may narrow; None
+            where the system does not tell.
 
     Raises:
         ConfigError: `pin` is none of these, there is no such node, or the process may use none of
-            its CPUs.
+            the node's CPUs.
     """
     if not re.match(PIN, pin):
         raise ConfigError(f"it is auto, off or the number of a NUMA node, not {pin!r:.80}")
@@ -111,15 +109,15 @@ def _refuse_node(number: int, nodes: Nodes, usable: Nodes, allowed: frozenset[in
 
 
 def refuse_pin(pin: str) -> None:
-    """Raises ConfigError, as `choose`, where no process of this machine can be pinned so."""
+    """Raises ConfigError, as `choose`, if no process of this machine can be pinned like this."""
     with naming("pin", ConfigError):
         choose(pin, "", read_nodes(), _allowed())
 
 
 def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
-    """Pins this process as `choose` says; logs and returns what it did, or why nothing.
+    """Pins this process as `choose` says; logs and returns the reason.
 
-    Call it before there are threads with memory of their own: memory stays where it was touched.
+    Call it before threads touch memory, because memory stays on the node of its first touch.
 
     Raises:
         ConfigError: as `choose`; or the system refuses to pin.
@@ -146,6 +144,6 @@ def _narrow(node: int, cpus: frozenset[int]) -> None:
         os.sched_setaffinity(0, cpus)
     except OSError as error:
         raise ConfigError(f"pin: the system refuses node {node}: {error}") from None
-    for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
-        with suppress(OSError):  # it has ended meanwhile
+    for task in THREADS.glob("[0-9]*"):  # libraries begin threads when they are imported
+        with suppress(OSError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(task.name), cpus)

@@ -1,13 +1,11 @@
 """Runs one party as an operating-system process, from its journal to its end.
 
-Journal -> loop -> transport -> executor -> (server), until the machine halts, something
-fails or a signal comes; then everything is closed. A killed process starts again from its journal,
-on the same port.
+It opens the journal, the loop, the transport, the executor and perhaps a server, and closes them
+when the machine halts, something fails or a signal comes. A killed process starts again from its
+journal, on the same port.
 
-Looks at files that others change while a party runs, and tells its machine what changed.
-
-A new public part of the kit is copied there, or the issuer's tool writes it. A data holder's page
-writes its acts into the client's state folder, signed by the client's own key.
+`KitWatch` and `ActWatch` tell the machine when files change while the party runs: the public part
+of its kit, and the acts of a data holder, which the dashboard writes into the state folder.
 """
 
 from __future__ import annotations
@@ -79,22 +77,22 @@ from secureps.wire.transport import Endpoint
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
-"""OpenTelemetry's own variables, of which one has to be set."""
+"""OpenTelemetry's variables; tracing needs one of them."""
 
 EXPORTERS = ("otlp", "console")
 
 CALL_TIMEOUT = 30.0
-"""Seconds after which an unanswered call counts as lost, and is repeated."""
+"""Seconds after which an unanswered call counts as lost and is repeated."""
 
 GRACE = 1.0
-"""Seconds in which requests under way may end by themselves."""
+"""Seconds that a stopping server gives its open requests."""
 
 LAST_RESORT = 3.0
-"""Seconds after a signal, or a limit, after which the process ends in any case."""
+"""Seconds after a signal, or an exhausted limit, at which the process ends in any case."""
 
 
 CERTIFICATE_SECONDS = 1.0
-"""Seconds between two looks at the certificates."""
+"""Seconds between two checks of the certificates."""
 
 STILL = 20.0
 """Seconds of one event, or of one read or write, after which the party counts as hanging."""
@@ -104,9 +102,9 @@ PROBE_SECONDS = 5.0
 
 
 class Probing:
-    """Probes the limits of one process; one failure may pass, two in succession do not.
+    """Probes the limits of one process; one failure is ignored, two in a row are raised.
 
-    `stalled` says what of its connections is at an end for good; empty if nothing is.
+    `stalled` returns a text if the process's connections have broken for good, else "".
     """
 
     def __init__(self, stalled: Callable[[], str] = str) -> None:
@@ -115,13 +113,13 @@ class Probing:
         self._starting = frozenset[threading.Thread]()
 
     def look(self) -> None:
-        """Probes; raises a fault the second time in a row. Starved also means calls that hang."""
+        """Probes; raises the second failure in a row. Starved also means calls that hang."""
         before, self._starting = self._starting, unstarted_threads()
         try:
-            if hung := before & self._starting:  # whoever started it waits for it, for ever
+            if hung := before & self._starting:  # the starting thread would wait for ever
                 raise Starved(f"thread {min(hung, key=id).name} was started, and never ran")
             probe()
-            if text := self._stalled():  # after SIGCONT it may only look so
+            if text := self._stalled():  # after SIGCONT this may be a false alarm, once
                 raise Starved(text)
         except (OSError, RuntimeError, MemoryError, Starved) as error:
             if self._failed and name_limit(error):
@@ -132,10 +130,10 @@ class Probing:
 
 
 class Hangs:
-    """Notices when a party hangs: its loop does not go on, or its disk does not answer.
+    """Notices when a party hangs: its loop is stuck in one event, or its disk does not answer.
 
-    Such a process looks alive, because gRPC has threads of its own. So the main thread looks, and
-    says so in the log, to `secureps health`, and by `report` to the coordinator's status.
+    Such a process looks alive, because gRPC has its own threads. So the main thread looks, and
+    tells the log, `secureps health`, and by `report` the coordinator.
     """
 
     def __init__(
@@ -194,14 +192,14 @@ def make_link(
     insecure: bool,
     passphrases: Passphrases | None = None,
 ) -> Link:
-    """How a party connects: with its kit's certificates, or in the clear on loopback."""
+    """Makes a party's link: with its kit's certificates, or in the clear on loopback."""
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
 
 
 def tracing(party: str, role: str, environment: Mapping[str, str] | None = None) -> Tracing | None:
     """Sets up a party's tracing if OpenTelemetry's variables ask for it.
 
-    They may be meant for everything on a machine: a fault in them is logged, and stops nobody.
+    The variables may be meant for other programs of the machine: a wrong value is only logged.
     """
     asked = os.environ if environment is None else environment
     exporter = asked.get(EXPORTER, "otlp" if any(map(asked.get, ENDPOINTS)) else "none").strip()
@@ -215,7 +213,7 @@ def tracing(party: str, role: str, environment: Mapping[str, str] | None = None)
             from secureps.service.spans import OpenTelemetrySpans
 
             return Tracing(OpenTelemetrySpans.exported(party, role, exporter))
-    except Exception as error:  # of a library, for a value of its own variables
+    except Exception as error:  # a library refuses the value of a variable
         tell(party, "NotTraced", f"no traces: {error}", logging.WARNING)
         return None
 
@@ -223,7 +221,7 @@ def tracing(party: str, role: str, environment: Mapping[str, str] | None = None)
 def await_certificates(kit: Path, name: str) -> None:
     """Waits while a party's certificates are not valid by this machine's clock.
 
-    A machine without a battery begins in another year, until NTP sets its clock.
+    A machine without a battery starts with a wrong year, until NTP sets its clock.
     """
     told = ""
     while text := untimely_certificate(kit, name):
@@ -235,7 +233,7 @@ def await_certificates(kit: Path, name: str) -> None:
 
 
 def authenticator(roster: Callable[[], Roster]) -> Authenticate:
-    """Makes a check that a request is signed by its sender, by its server's newest roster."""
+    """Makes a function that verifies a request's signature by the server's newest roster."""
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
         known = roster()
@@ -264,12 +262,12 @@ def run_process(
     """Runs one party until it halts (the result says why) or a signal stops it.
 
     Args:
-        addresses: of the servers that it knows from the start, by name.
-        serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
-            `choose_address`), and `STATE/address` says so once it answers.
+        addresses: of the servers that the party knows from the start, by name.
+        serve: makes the party's server, if it is one. The server binds `listen` (HOST:PORT, from
+            `choose_address`), and the process writes it to `STATE/address` once it answers.
 
     Raises:
-        SecurepsError: the machine's error, or whatever else ended it.
+        SecurepsError: the machine's error, or another error that ended the party.
     """
     secure_folder(party.state)
     if serve is not None:
@@ -305,14 +303,14 @@ def _run(
         return () if server is None else server.refused()
 
     own_journal = SqliteJournal(party.state / "journal.db")
-    beats = party.role in ("shard", "holder")  # a client's machine says that it is there
+    beats = party.role in ("shard", "holder")  # a client's machine sends its own heartbeats
     way = GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT, beats)
     with (
         closing(DatedJournal(own_journal, party.name, party.role, time.time, refused)) as journal,
         closing(way) as transport,
     ):
         demand_owner(party.state, party.role, party.name)
-        if party.role != "client":  # a data holder's terminal says what its script does
+        if party.role != "client":  # a data holder's terminal shows only its script's progress
             text = f"runs secureps {__version__}, format {FORMAT}"
             tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)
@@ -327,7 +325,7 @@ def _run(
         def turn() -> None:
             try:
                 loop.run()
-            except BaseException as error:  # nothing would be done any more, and all look alive
+            except BaseException as error:  # the party would do nothing more, and look alive
                 executor.fail(error)
 
         def report(text: str) -> None:
@@ -338,7 +336,7 @@ def _run(
         before = threading.excepthook
         threading.excepthook = partial(_fail_on_limit, executor, before)
         try:
-            (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
+            (keep_pieces if serve is None else give_back_payloads)()  # before threads start
             executor.start()
             KitWatch(party.name, executor, party.kit).start()
             if party.role == "client":
@@ -369,13 +367,13 @@ def _run(
             else:
                 executor.halted.result()
         except Exception as error:
-            if limit := name_limit(error):  # what lacks a thread may never be closed
+            if limit := name_limit(error):  # without threads, closing may never end
                 tell(party.name, "Limit", limit, logging.ERROR)
                 shutdown.end_within(LAST_RESORT)
             raise
         finally:
-            # Open requests are answered first: the server's end waits for those who wait for them.
-            # What is not acknowledged may be lost here, as by a kill -9.
+            # Answer open requests first, because `server.stop` waits for them. Work that is not
+            # acknowledged may be lost here, as by a kill -9.
             executor.stop()
             if server is not None:
                 server.stop(GRACE)
@@ -391,7 +389,7 @@ def _run(
 def _fail_on_limit(
     executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
 ) -> None:
-    """Ends the process with a thread, even one of gRPC, that met a limit: its work is missing."""
+    """Fails the party if any thread, even one of gRPC, ended at a limit: its work is missing."""
     if name_limit(ended.exc_value) and ended.exc_value is not None:
         executor.fail(ended.exc_value)
     else:
@@ -402,9 +400,9 @@ def _fail_on_limit(
 def choose_address(state: Path, listen: str) -> Iterator[str]:
     """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
 
-    No other process is given the port while the `with` lasts, unless it names it. gRPC's server
-    takes it over: two sockets with SO_REUSEADDR may be bound to one port until one of them listens
-    (socket(7) and ip(7) of Linux). Raises ConfigError if nothing can be bound there.
+    While the `with` lasts a bound socket keeps the port from processes that ask for any free port.
+    gRPC's server can still bind the port: two sockets with SO_REUSEADDR may be bound to one port
+    until one listens (socket(7), ip(7) of Linux). Raises ConfigError if binding fails.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
@@ -422,17 +420,18 @@ def choose_address(state: Path, listen: str) -> Iterator[str]:
         except OSError as error:
             if port == "0":
                 raise ConfigError(f"listen: cannot bind {listen}: {error}") from None
-        else:  # else somebody has the last one, and the server will say so
+        else:  # otherwise another process has the last port, and the server will report that
             port = str(held.getsockname()[1])
         yield f"{host}:{port}"
 
 
 def _force_exit(closed: threading.Event) -> None:
-    """Ends the process, with status 0, if closing takes it more than LAST_RESORT seconds.
+    """Ends the process, with status 0, if closing takes more than LAST_RESORT seconds.
 
-    A fit, or a sum of large blocks, cannot be interrupted, and the interpreter would wait for its
-    thread. Nothing of such a task is acknowledged; it is repeated after a restart. A script may
-    take its time once this is `closed`; the seconds are counted again when it has ended.
+    A script's training, or a sum of large blocks, cannot be interrupted, and the interpreter would
+    wait for its thread. Such a task is not acknowledged, and is repeated after a restart. Once the
+    party is `closed`, a script may go on for as long as it likes; the seconds are counted again
+    from its end.
     """
     through = threading.Event()
     before_threads(through.set)
@@ -463,7 +462,7 @@ class _Watch(ABC):
         self._executor.later(self._look_on)
 
     def once(self) -> None:
-        """Looks now, for a party that lives for one wave; thread-safe."""
+        """Looks once, for a party that lives for one wave; thread-safe."""
         self._executor.later(self._look)
 
     def _look_on(self) -> None:
@@ -475,7 +474,7 @@ class _Watch(ABC):
 
 
 class KitWatch(_Watch):
-    """Tells a machine the date, and of another roster in its party's kit."""
+    """Tells a machine the date, and the kit's roster when that has changed."""
 
     LOOK = 5.0
 
@@ -489,7 +488,7 @@ class KitWatch(_Watch):
         self._executor.post(WORKER, KitRead(time.time(), *self._changed()))
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
-        """The roster's text and holders' keys if a file of theirs changed; else empty."""
+        """Returns the roster's text and the holders' keys if one of their files changed."""
         roster = roster_file(self._kit)
         try:
             files = [roster, *sorted((roster.parent / "holders").glob("*"))]
@@ -506,7 +505,7 @@ class KitWatch(_Watch):
 
 
 class ActWatch(_Watch):
-    """Tells a client's machine, once it has a run, its data holder's acts."""
+    """Tells a client's machine its data holder's acts, once the client has a run."""
 
     LOOK = 1.0
 
@@ -537,11 +536,11 @@ class ActWatch(_Watch):
 
 
 def own_act(line: ActLine) -> OwnAct:
-    """Reads an act's line; ValueError if no client does that."""
+    """Parses an act's line; ValueError if it names no deed of a client."""
     what, _, budget = line.what.partition(" ")
     return OwnAct(line.number, OwnDeed(what).value, float(budget) if budget else None)
 
 
 def act_text(what: OwnDeed, budget: float | None = None) -> str:
-    """Writes what `own_act` reads."""
+    """Writes the text that `own_act` parses."""
     return what.value if budget is None else f"{what.value} {budget!r}"

@@ -1,4 +1,4 @@
-"""Lets the main thread of a process wait for its end, by a signal or by another thread."""
+"""Lets the main thread wait until a signal or another thread ends the process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _INSIDE = 0
 class Shutdown:
     """Waits for SIGTERM, SIGINT or `ring`; to be used in a `with`.
 
-    A Python handler that sets a `threading.Event` could be missed: the main thread may wait in C,
-    where another thread's signal does not wake it, and a second signal may deadlock on the event's
-    lock. Here the interpreter's C handler writes a byte into a socket, which stays there until it
-    is read. (A pipe would not do on Windows.) In other threads, where Python allows no handlers,
-    only `ring` ends the wait. A process that is forked in the `with` gets back the handlers of
-    before.
+    The interpreter's C handler writes a byte into a socket, where it stays until it is read. A
+    Python handler that sets a `threading.Event` would not do: a signal that another thread receives
+    does not wake the main thread, and a second signal may deadlock on the event's lock. (A pipe
+    would not do on Windows.) In other threads, where Python allows no handlers, only `ring` ends
+    the wait. A fork gets the earlier handlers back.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class Shutdown:
 
     def __enter__(self) -> Shutdown:
         self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)  # a full one has rung often enough
+        self._writer.setblocking(False)  # if the buffer is full, `wait` has enough to read
         if threading.current_thread() is threading.main_thread():
             wakes = self._writer.fileno()
             self._fd_before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
@@ -49,10 +48,10 @@ class Shutdown:
     def __exit__(self, *_: object) -> None:
         """Restores the handlers; after a signal, further signals are ignored instead.
 
-        They stay ignored while the process ends: the interpreter resets its own handlers to the
-        default action at its end, which would kill it, but leaves ignored signals alone.
+        At its end the interpreter resets its handlers to the default action, so that a second
+        signal would kill the process; it does not reset ignored signals.
         """
-        if self._hurries:  # again where the interpreter begins to wait for threads
+        if self._hurries:  # count anew from when the interpreter begins to wait for threads
             _end_after(0.0)
             before_threads(partial(_end_after, self._hurries))
         for number, handler in self._before.items():
@@ -65,14 +64,14 @@ class Shutdown:
 
     def ring(self) -> None:
         """Ends `wait`; may be called from any thread."""
-        with suppress(OSError):  # it is full, and has rung; or the `with` is left
+        with suppress(OSError):  # the buffer is full, or the `with` has ended
             self._writer.send(bytes([_INSIDE]))
 
     def end_within(self, seconds: float) -> None:
-        """Ends the process by SIGALRM if leaving the `with` takes longer, or its threads do.
+        """Ends the process by SIGALRM if leaving the `with`, or then its threads, takes longer.
 
-        It needs no thread, except on Windows. It does nothing in other threads than the main one,
-        where the process is not ours to end.
+        It needs no thread, except on Windows. Outside the main thread it does nothing, because then
+        the process belongs to the caller.
         """
         if self._before:
             self._hurries = seconds
@@ -81,7 +80,7 @@ class Shutdown:
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> signal.Signals | None:
-        """Waits for the end: its signal, or None for `ring`; calls `meanwhile` every so often."""
+        """Waits for a signal, or for `ring` (None); calls `meanwhile` every so many seconds."""
         while True:
             if not select.select([self._reader], [], [], every)[0]:
                 meanwhile()
@@ -95,14 +94,14 @@ class Shutdown:
 
 
 _open: list[Shutdown] = []
-"""Each Shutdown whose `with` this process is in and whose handlers it has; innermost last."""
+"""The Shutdowns whose `with` is open and whose handlers are set; innermost last."""
 
 _forking = threading.local()
-"""The signals that a thread blocked before it began to fork."""
+"""The signal mask that a thread had before it began to fork."""
 
 
 def _hold_back() -> None:
-    """Blocks signals before a fork, so that the child meets none of our handlers."""
+    """Blocks signals before a fork, so that no handler of ours runs in the child."""
     if _open:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -114,7 +113,7 @@ def _let_through() -> None:
 
 
 def _become_child() -> None:
-    """Puts back the handlers of before."""
+    """Restores the earlier handlers in a child."""
     for each in reversed(_open):
         signal.set_wakeup_fd(-1)
         for number, handler in each._before.items():
@@ -130,16 +129,16 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def before_threads(action: Callable[[], object]) -> None:
-    """Calls an action where the interpreter, at its end, begins to wait for threads.
+    """Calls an action when the interpreter, at its end, begins to wait for threads.
 
-    There is no public way: `atexit` comes after those threads are joined. concurrent.futures
-    registers itself in the same way; ours is registered later and comes first.
+    There is no public API: `atexit` runs after the threads are joined. concurrent.futures registers
+    itself like this too; later registrations run first.
     """
     threading._register_atexit(action)  # type: ignore[attr-defined]
 
 
 def _end_after(seconds: float) -> None:
-    """Has the system end this process, by SIGALRM or with status 1; 0 takes that back."""
+    """Ends this process after so many seconds, by SIGALRM or with status 1; 0 cancels that."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -150,4 +149,4 @@ def _end_after(seconds: float) -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Keeps the signal from its default action; the byte in the socket is what counts."""
+    """Replaces the signal's default action; `wait` reads the signal from the socket."""

@@ -1,7 +1,6 @@
-"""Spans as OpenTelemetry has them, sent where its own variables say (OTEL_EXPORTER_OTLP_ENDPOINT).
+"""Exports spans by OpenTelemetry, to the place that OTEL_EXPORTER_OTLP_ENDPOINT names.
 
-The only importer of opentelemetry, which is an extra (`trace`); imported when somebody asks for
-traces.
+Only this module imports opentelemetry, which belongs to the extra `trace`.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from secureps import __version__
 from secureps.service.tracing import VERSION, Span, span_of
 
 LAST_SECONDS = 1.0
-"""Seconds that the end of a process waits for what is being sent."""
+"""Seconds that a process waits at its end for spans to be sent."""
 
 
 class _Ids:
-    """Gives a span the ids that this thread has chosen for it, and random ones elsewhere."""
+    """Generates the ids that this thread has chosen, or random ones."""
 
     def __init__(self) -> None:
         self._chosen = threading.local()
         self._random = RandomIdGenerator()
 
     def choose(self, trace: int, span: int) -> None:
-        """Chooses the ids of this thread's next span; 0: any."""
+        """Chooses the ids of this thread's next span; 0: random."""
         self._chosen.trace, self._chosen.span = trace, span
 
     def generate_trace_id(self) -> int:
@@ -53,10 +52,7 @@ class _Ids:
 
 
 class OpenTelemetrySpans:
-    """Sends the spans of one party.
-
-    Servers are named; a client only by its own OTEL_RESOURCE_ATTRIBUTES.
-    """
+    """Sends the spans of one party; names a client only if OTEL_RESOURCE_ATTRIBUTES does."""
 
     def __init__(self, party: str, role: str, processor: SpanProcessor) -> None:
         self._ids = _Ids()
@@ -98,7 +94,7 @@ class OpenTelemetrySpans:
         sending.join(LAST_SECONDS)
 
     def _context(self, trace: int, span: int) -> SpanContext:
-        """The ids of a span, sampled as its whole trace is, by every party's sampler."""
+        """Makes a span's ids; the sampler decides by the trace, alike at every party."""
         taken = self._provider.sampler.should_sample(None, trace, VERSION).decision.is_sampled()
         return SpanContext(trace, span, True, TraceFlags(TraceFlags.SAMPLED if taken else 0))
 

@@ -1,19 +1,18 @@
-"""Traces by OpenTelemetry: one for each version, with what every party did for it.
+"""Traces: one for each version, with the work of every party for that version.
 
-    version                  from the first word of it to its commit
+    version                  from the first message about it to its commit
       close hold open        the six steps, as the coordinator journals them
       prepare commit publish
         add, step            of shards, under the step that they are for
         share, decrypt       of key holders
       pull train seal        of clients
       upload submit evaluate
-      checkpoint           of shards, their parts; of the coordinator, the manifest
+      checkpoint           parts of shards; the coordinator's manifest
 
-All parties of a run know its id, the group and the version; the ids of a trace and of its steps are
-digests of these. So no message carries them: nothing is added to what is sent, whoever comes back
-from a crash goes on in the same trace, and nobody can bring in an id of his own. Spans are made of
-what is journalled, done and asked: machines know nothing of them. They name groups, versions,
-cohorts and numbers, never a client.
+The ids of a trace and of its steps are digests of the run, the group and the version, which all
+parties know. So messages carry no ids, a party continues its trace after a crash, and no party can
+bring in foreign ids. Spans are made from records, tasks and calls; machines know nothing of them.
+They name groups, versions, cohorts and numbers, never a client.
 """
 
 from __future__ import annotations
@@ -58,9 +57,10 @@ class Span:
     """Work that a party did for a version of a group, in nanoseconds since 1970.
 
     Args:
-        id: 0: any. parent: the enclosing span, 0 for the first one.
-        links: other versions' traces that went into this one.
-        failed: in one word how it ended, if it failed.
+        parent: the enclosing span; 0: none.
+        id: 0: a random one.
+        links: traces of earlier versions whose updates went into this version.
+        failed: one word about the failure, if the work failed.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Span:
 
 
 class Spans(Protocol):
-    """The place where spans go; `add`, from any thread, returns at once and never raises."""
+    """Receives spans; `add` is thread-safe, returns at once and never raises."""
 
     def add(self, span: Span) -> None: ...
 
@@ -83,13 +83,13 @@ class Spans(Protocol):
 
 
 def trace_of(run: bytes, group: str, version: int) -> int:
-    """The id of a version's trace: 128 bits, never 0."""
+    """Computes the id of a version's trace: 128 bits, never 0."""
     own = (run, group.encode(), version.to_bytes(8, "little", signed=True))
     return int.from_bytes(digest("secureps-trace", *own)[:16], "big") or 1
 
 
 def span_of(trace: int, step: str, cohort: int = -1) -> int:
-    """The id of a step's span, or of the whole VERSION: 64 bits, never 0."""
+    """Computes the id of a step's span, or of the whole VERSION's: 64 bits, never 0."""
     own = (trace.to_bytes(16, "big"), step.encode(), cohort.to_bytes(8, "little", signed=True))
     return int.from_bytes(digest("secureps-span", *own)[:8], "big") or 1
 
@@ -116,7 +116,7 @@ class Tracing(Meter):
         self._sealed: dict[tuple[str, int], int] = {}
         self._pulls: dict[tuple[str, int], list[int]] = {}
         self._contribution: tuple[Contribute, int] | None = None
-        """The contribution that is being made, and since when."""
+        """The contribution that is being made, and its beginning."""
 
     def close(self) -> None:
         self._spans.close()
@@ -184,7 +184,7 @@ class Tracing(Meter):
                 answer.add_done_callback(lambda _: self._end_pull(group, version))
 
     def _end_pull(self, group: str, version: int) -> None:
-        """A block of a version came, or did not: the last of them ends its pull."""
+        """Counts down the blocks of a pull; the last one ends its span."""
         with self._lock:
             pull = self._pulls[group, version]
             pull[1] -= 1
@@ -204,7 +204,7 @@ class Tracing(Meter):
             return
         (task, begin), self._contribution = self._contribution, None
         if not isinstance(result, Contributed) or result.again:
-            return  # nothing was trained, or it failed: the log has why
+            return  # nothing was trained, or training failed, as the log says
         figures = {figure.name: figure.value for figure in result.figures}
         trained = min(end, begin + int(figures.get("training_seconds", 0.0) * SECOND))
         for aim in task.aims:
@@ -243,13 +243,13 @@ class Tracing(Meter):
                 self._add_version(group, version, now)
 
     def _times_of(self, group: str, now: int = 0) -> _Times:
-        """The times of the version that a group makes; it begins `now` if nothing was heard yet."""
+        """Returns the times of a group's next version, which begins `now` if it is new."""
         if group not in self._times:
             self._times[group] = _Times(now or self._born)
         return self._times[group]
 
     def _close_hold(self, group: str) -> None:
-        """A cohort's last shard holds it: this shows when the cohort is opened or burnt."""
+        """Adds the span of the hold, once the cohort is opened or burnt."""
         times = self._times_of(group)
         if (cohort := self._cohorts.get(group)) is not None:
             self._add_step("hold", cohort, times.closed or self._born, times.held or self._born)

@@ -1,7 +1,7 @@
-"""Acts of a person in a file of their own: one line each, chained, signed, durable before done.
+"""A file of a person's acts: each is one signed and chained line, durable before the act is done.
 
-`previous` is BLAKE2b-256 of the line before, the signature is Ed25519 in the domain DOMAIN over the
-line with an empty one.
+`previous` is the BLAKE2b-256 digest of the line before. The signature is Ed25519 in the domain
+DOMAIN over the line with an empty signature.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from secureps.store.atomic_file import one_at_a_time, write_durably
 DOMAIN = b"secureps-dashboard-act"
 
 FILE = "acts.jsonl"
-"""Its name, in the folder of a run or in a client's state folder."""
+"""The file's name, in the folder of a run or in a client's state folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActLine:
-    """Something that was begun: its number, when, by whom, and what."""
+    """One act: its number, date, author and text."""
 
     number: int
     date: str
@@ -41,7 +41,7 @@ class ActLine:
 
 
 class ActLines:
-    """The acts in one folder; `me` signs those of `who`."""
+    """The acts in one folder; `me` signs the acts of `who`."""
 
     def __init__(
         self, folder: Path, who: str, me: Identity, clock: Callable[[], float] = time.time
@@ -54,9 +54,9 @@ class ActLines:
         return read_acts(self._path.read_bytes() if self._path.exists() else b"", self._me.public)
 
     def note(self, what: str) -> None:
-        """Adds an act, durably when it returns; OperatorError if it cannot be written.
+        """Adds an act durably; OperatorError if it cannot be written.
 
-        Another process that acts at this moment waits: neither writes over the other's act.
+        A lock keeps two processes from overwriting each other's acts.
         """
         try:
             with one_at_a_time(self._path.with_suffix(".turn")):
@@ -77,7 +77,7 @@ class ActLines:
 
 
 def read_acts(data: bytes, key: PublicIdentity) -> tuple[ActLine, ...]:
-    """The acts in a file; DamagedStore names the first that was changed, removed or added."""
+    """Reads the acts in a file; DamagedStore names the first one that was forged or moved."""
     found: list[ActLine] = []
     for number, line in enumerate(data.splitlines(), 1):
         try:

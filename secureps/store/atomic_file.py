@@ -31,13 +31,13 @@ from secureps.store import durability
 from secureps.store.durability import count_wait, open_to_create
 
 PUBLIC = 0o644
-"""The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
+"""The mode of files that others may read, if the umask allows."""
 
 
 def replace_text(path: Path, text: str, mode: int | None = None) -> None:
-    """Writes a file, whole: whoever reads it finds the old text or the new one.
+    """Writes a file at once: its readers find the old text or the new one.
 
-    `mode` is that of `write_durably`.
+    `mode` is as in `write_durably`.
     """
     fresh = path.with_name(path.name + ".new")
     with fresh_file(fresh, [text.encode()], mode, durable=False):  # the same bytes on every system
@@ -49,12 +49,12 @@ def write_durably(
     pieces: Iterable[bytes | memoryview],
     mode: int | None = 0o600,
 ) -> None:
-    """Writes a file, whole and durable when it returns; OSError if the disk refuses.
+    """Writes a file at once and durably; OSError if the disk refuses.
 
-    Until it is whole it is called NAME.new.
+    An unfinished file is called NAME.new.
 
     Args:
-        mode: of the file, whatever the umask says; None: PUBLIC, but for the umask.
+        mode: of the file, whatever the umask says; None: PUBLIC, less the umask.
     """
     fresh = path.with_name(path.name + ".new")
     with fresh_file(fresh, pieces, mode):
@@ -68,13 +68,13 @@ def fresh_file(
     mode: int | None = 0o600,
     durable: bool = True,
 ) -> Iterator[None]:
-    """Writes a file, whole, for a context that puts it into its place; after an error it is gone.
+    """Writes a file for a context that moves it into its place; an error deletes the file.
 
-    Whatever the pieces raise comes through. A `durable` one is on the disk when the context begins.
+    A `durable` file is on the disk when the context begins. Errors of `pieces` are raised.
     """
     try:
-        fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
-        first = PUBLIC if mode is None else 0o600  # nobody else reads what is private meanwhile
+        fresh.unlink(missing_ok=True)  # with O_EXCL below: a planted link is not followed
+        first = PUBLIC if mode is None else 0o600  # private also before the mode is set
         with open_to_create(fresh, first) as file:
             if mode is not None:
                 set_mode(file.fileno(), mode)
@@ -90,7 +90,7 @@ def fresh_file(
 
 
 def hash_pieces(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
-    """Passes pieces on to whoever writes them, and adds each to a digest."""
+    """Yields the pieces, and adds each to a digest."""
     for piece in pieces:
         hasher.update(piece)
         yield piece
@@ -104,11 +104,11 @@ def put_in_place(fresh: Path, path: Path) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o775) -> None:
-    """Makes a directory, and those above it that are missing, durably; OSError if the disk refuses.
+    """Makes a directory and its missing parents durably; OSError if the disk refuses.
 
-    An empty one that is there is listed durably too: its maker may have been killed before that,
-    and without its name all that is synced in it is gone. `mode` is its own, but for the umask: a
-    group's parties may share one.
+    An existing empty directory is synced in its parent too: its maker may have been killed before
+    that, and without its name all files in it would be lost. `mode` is less the umask, so that a
+    group's parties may share a directory.
     """
     if not path.parent.is_dir():
         make_directory(path.parent)
@@ -116,13 +116,13 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
     with os.scandir(path) as entries:
         if any(entries):
             return
-    with contextlib.suppress(PermissionError):  # of an operator who made this one in it
+    with contextlib.suppress(PermissionError):  # the operator made it in a closed parent
         sync(path.parent)
 
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Waits until no other process is in a context of this file; OSError if it cannot be made."""
+    """Waits until no other process is in a context of this file; OSError if it fails."""
     held = open_lock(path)
     try:
         lock_file(held, wait=True)
@@ -132,10 +132,9 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or what a directory lists, is on the disk.
+    """Waits until a file's bytes, or a directory's entries, are on the disk.
 
-    Where directories cannot be opened (Windows), the file system writes down itself, in order,
-    what they list.
+    On Windows, where directories cannot be opened, the file system orders their entries itself.
     """
     if not durability.DIRECTORIES and path.is_dir():
         return
@@ -147,11 +146,11 @@ def sync(path: Path) -> None:
 
 
 def secure_folder(folder: Path) -> None:
-    """Makes a state folder, or sees to it that one is its owner's alone.
+    """Makes a private state folder, or makes an existing one private.
 
     Raises:
-        ConfigError: it is somebody else's, or others may have changed it; says what to run.
-        OperatorError: it cannot be made or looked at.
+        ConfigError: it belongs to another user, or others could have changed it; says what to run.
+        OperatorError: it cannot be made or read.
     """
     try:
         make_directory(folder, 0o700)
@@ -180,7 +179,7 @@ def _check(folder: Path, path: Path, status: os.stat_result, owners: set[int]) -
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """The folder and all in it; a link stands for itself, and its own mode says nothing."""
+    """Yields the folder and everything in it, without links, whose mode means nothing."""
     yield folder, folder.stat()
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -205,17 +204,17 @@ MARK = 1 << 30
 """Offset of the byte that Windows locks."""
 
 WAIT = 0.02
-"""Seconds between two tries where the system lets nobody wait for a lock."""
+"""Seconds between two tries on systems that cannot wait for a lock."""
 
 _TAKEN = (BlockingIOError, PermissionError)
-"""EWOULDBLOCK, and EACCES, which file systems of a network say in its place (fcntl(2))."""
+"""EWOULDBLOCK, and EACCES, which network file systems may raise instead (fcntl(2))."""
 
 _LENGTH = 256
-"""Bytes that are read of who holds a lock."""
+"""The most bytes that are read of a lock holder's name."""
 
 
 def open_lock(path: Path) -> int:
-    """Opens a file to be locked, made if it is missing; whoever closes it drops its lock.
+    """Opens or makes a file for locking; closing the file drops the lock.
 
     Raises:
         OSError: it cannot be made, or is a link.
@@ -224,7 +223,7 @@ def open_lock(path: Path) -> int:
 
 
 def lock_file(file: int, wait: bool = False) -> bool:
-    """Locks an open file; False if another holds it, and nobody is to wait for that one."""
+    """Locks an open file; False if another process holds the lock and `wait` is false."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,7 +238,7 @@ def lock_file(file: int, wait: bool = False) -> bool:
 
 
 def is_held(file: int) -> bool:
-    """Whether another holds the lock of an open file."""
+    """Whether another process holds the lock of an open file."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -253,20 +252,20 @@ def is_held(file: int) -> bool:
 
 
 def write_holder(file: int, text: str) -> None:
-    """Writes into a locked file who holds it; OSError if the disk refuses."""
+    """Writes the lock holder's name into a locked file; OSError if the disk refuses."""
     os.ftruncate(file, 0)
     os.lseek(file, 0, os.SEEK_SET)
     os.write(file, text.encode())
 
 
 def read_holder(file: int) -> str:
-    """The holder that was noted last."""
+    """Reads the name of the last lock holder."""
     os.lseek(file, 0, os.SEEK_SET)
     return os.read(file, _LENGTH).decode(errors="replace").strip()
 
 
 def _lock_mark(file: int) -> bool:
-    """Locks the byte that stands for a file; it stays where the file is read."""
+    """Locks the byte at MARK; returns whether that worked."""
     os.lseek(file, MARK, os.SEEK_SET)
     try:
         _windows().locking(file, _windows().LK_NBLCK, 1)

@@ -1,24 +1,23 @@
-"""A party's state folder as a whole: its copies, its number, and a journal that is set aside.
+"""Copies of a party's state folder, and journals that are set aside.
 
-    backup   files, then the journal by SQLite's own backup, then what is new; the height last
-    restore  a marker, the files, the journal, its height; the marker goes last
+    backup   files, then the journal by SQLite's backup, then new files; the height last
+    restore  a marker, the files, the journal, its height; then the marker is deleted
 
-A journal must not be copied without its log, and a log not while it is written. A copy without a
-height was cut short, and a folder with a marker is half restored: neither is taken for a whole one.
-The kit is in no copy: a private key lies where its owner keeps it, and an envelope key that comes
-back would open what was sealed under it.
+A copy without a height was cut short, and a folder with a marker is half restored; both are
+refused. SQLite copies the journal, because its file and its log must be copied together and not
+while they are written. No copy has the kit: an envelope key that came back would open old updates.
 
-What may come back (`restore`): a shard's folder at any time, for others have what it lacks; nobody
-else's below a height on record.
+A shard's folder may be restored to any state, because other parties have the missing blocks. Any
+other folder must not go back behind a height on record.
 
-A standby that begins late gets the coordinator's journal in parts, and brings it in as a backup is:
+A standby that begins late gets the coordinator's journal in parts, and restores it like a backup:
 
-    STATE/copy/journal.db.part  parts as they come; STATE/copy/journal.db once the whole of it is
-                                what was sent
+    STATE/copy/journal.db.part  the parts so far
+    STATE/copy/journal.db       the whole copy, once its digest is right
 
-A coordinator that was superseded becomes the other one's standby, and loses no row:
+A superseded coordinator becomes the standby of the other one, and keeps its journal:
 
-    STATE/superseded-N/         its journal as it was; superseded-N.moving/ while it is being moved
+    STATE/superseded-N/         its old journal; superseded-N.moving/ during the move
 """
 
 from __future__ import annotations
@@ -63,26 +62,26 @@ T = TypeVar("T")
 
 JOURNAL = "journal.db"
 COPY = "copy"
-"""The folder of a copy that comes in parts to a standby: it is begun anew."""
+"""The folder of a copy that a standby gets in parts."""
 FOLDER_NUMBER, NUMBER_BYTES = "folder-number", 16
-"""The file with a standby's number, by which who has another copy of its journal is told apart."""
+"""The file with a standby's random number, which tells two standbys with one journal apart."""
 _MOVING = ".moving"
 
 _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
-"""What a process says of itself while it runs, and the number that no copy of a folder has."""
+"""Files that are not copied: addresses of a running process, and the folder's own number."""
 
 _GROWING = (ACTS,)
-"""Files that are written anew under their names; of any other a name stands for its bytes."""
+"""Files whose content changes under the same name."""
 
 
 def backup(state: Path, copy: Path) -> int:
-    """Copies a party's state folder, whether it runs or not; returns how many rows it knows.
+    """Copies the state folder of a running or stopped party; returns the journal's rows.
 
-    What the journal of the copy names is in the copy, or was no more wanted.
+    The copy has every file that its journal names and the party still needs.
 
     Raises:
-        ConfigError: there is no state, or `copy` holds something, or is a part of the state.
-        DamagedStore: the journal is damaged: a copy of it would be, too.
+        ConfigError: there is no state, or `copy` is not empty or lies in the state folder.
+        DamagedStore: the journal is damaged.
         OperatorError: the disk refuses.
     """
     source = state / JOURNAL
@@ -100,7 +99,7 @@ def backup(state: Path, copy: Path) -> int:
         _copy_files(state, copy)
         known = read_height(height_path(source))
         _copy_journal(source, copy / JOURNAL)
-        _copy_files(state, copy)  # what the journal names, and was not there yet
+        _copy_files(state, copy)  # files that came meanwhile, which the journal may name
         mark = last_row(copy / JOURNAL)
         if known is not None and known.seq > mark.seq:
             raise DamagedStore(
@@ -116,17 +115,18 @@ def backup(state: Path, copy: Path) -> int:
 
 
 def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
-    """Brings a copy back into a state folder; returns how many rows the party knows then.
+    """Restores a state folder from a copy; returns the journal's rows.
 
-    Cut short at any moment, it is to be done again: until then no party starts from the folder.
+    If it is interrupted, call it again; until it succeeds no party starts from the folder.
 
     Args:
-        role: whose folder it is.
-        private: the folder of its keys, where a holder's ledger is told of, too.
+        role: of the party.
+        private: the folder of the party's keys, which also has the height of a holder's ledger.
 
     Raises:
-        ConfigError: `copy` is no whole copy, or of another journal than the party's.
-        DamagedStore: the party has come further, or nobody knows how far; or the copy is damaged.
+        ConfigError: `copy` is incomplete, or belongs to another party or run.
+        DamagedStore: the party wrote more rows than the copy has, or their number is unknown; or
+            the copy is damaged.
         OperatorError: the party runs, or the disk refuses.
     """
     mark = read_height(height_path(copy / JOURNAL))
@@ -153,13 +153,13 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
 
 
 def demand_owner(folder: Path, role: str, name: str) -> None:
-    """ConfigError if the journal of a folder says that another party writes it.
+    """Raises ConfigError if a folder's journal belongs to another party.
 
-    A party must not sign, restore or continue what another party did. Damage is left to those who
-    read all rows: a party goes on with a damaged archive.
+    A party must not sign, restore or continue another party's work. Damage is not reported here,
+    because a party may run with a damaged archive.
 
     Raises:
-        DamagedStore: the journal has rows, and none says who writes it.
+        DamagedStore: the journal has rows, but none names its writer.
     """
     journal = folder / JOURNAL
     try:
@@ -177,9 +177,9 @@ def demand_owner(folder: Path, role: str, name: str) -> None:
 
 
 def _demand_row(folder: Path, role: Role, known: Mark) -> None:
-    """ConfigError if the journal of a folder has another row where the party wrote this one.
+    """Raises ConfigError if a folder's journal has another row in this place.
 
-    A compacted journal may not have that row any more, and an older copy not yet.
+    The row may be missing in a compacted journal and in an older copy.
     """
     with read_only(folder / JOURNAL) as reader:
         query = "SELECT chain FROM journal WHERE seq = ?"
@@ -192,13 +192,13 @@ def _demand_row(folder: Path, role: Role, known: Mark) -> None:
 
 
 def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -> Mark | None:
-    """The newest mark of the party that is known; DamagedStore if the copy is older."""
+    """Returns the party's newest known mark; DamagedStore if the copy is older."""
     known = []
     for path in (height_path(state / JOURNAL), *beside):
         try:
             height = read_height(path)
         except DamagedStore:
-            continue  # it says nothing, and another may
+            continue  # another height may be readable
         if height is not None:
             known.append(height)
     newest = max(known, key=lambda height: height.seq, default=None)
@@ -223,7 +223,7 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
     target = state / JOURNAL
     marker = restoring_path(target)
     write_durably(marker, ())
-    for suffix in ("-wal", "-shm"):  # a log of another journal would be written over this one
+    for suffix in ("-wal", "-shm"):  # SQLite would apply the old journal's log to the new one
         target.with_name(JOURNAL + suffix).unlink(missing_ok=True)
     _copy_files(copy, state, anew=True)
     _copy_file(copy / JOURNAL, target)
@@ -233,22 +233,22 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
 
 
 def _copy_journal(source: Path, target: Path) -> None:
-    """Copies by SQLite, which sees file and log as one, also while another process writes."""
+    """Copies a journal by SQLite, also while another process writes it."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
-        writer.execute("PRAGMA journal_mode = DELETE")  # reading the copy leaves no log beside it
+        writer.execute("PRAGMA journal_mode = DELETE")  # so that readers of the copy make no log
     sync(target)
 
 
 def read_run(journal: Path) -> bytes | None:
-    """The run of a journal; None if it has none yet. DamagedStore if it cannot be read."""
+    """Reads the run id in a journal; None if there is none yet. Raises DamagedStore."""
     pinned = read_pinned(journal)
     return None if pinned is None else pinned.run.id
 
 
 def read_pinned(journal: Path) -> RunPinned | None:
-    """The run of a journal, with plan and model; None and DamagedStore as `read_run`."""
+    """Reads the run in a journal; None if there is none yet. Raises DamagedStore."""
     return _find(journal, RunPinned)
 
 
@@ -259,7 +259,7 @@ def _find(journal: Path, kind: type[T]) -> T | None:
     """
     try:
         with read_only(journal) as reader:
-            reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
+            reader.execute("BEGIN")  # another process may write: read all tables at one moment
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             found = reader.execute(query, (kind.__name__,)).fetchone()
             if found is not None:
@@ -273,10 +273,10 @@ def _find(journal: Path, kind: type[T]) -> T | None:
 
 
 def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
-    """Copies all files but the journal's own and those of the moment.
+    """Copies all files except the journal's and those of a running process.
 
-    Of files that are there, it copies those that grow, of which the journal that was copied
-    meanwhile may know more; all of them if `anew`, for they may be damaged.
+    Existing files are copied again only if their content changes under the same name, or if `anew`,
+    because they may be damaged.
     """
     for path in _files(source):
         there = target / path.relative_to(source)
@@ -303,9 +303,9 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def set_aside(state: Path) -> Path:
-    """Moves a journal into a folder that it returns, and makes the state folder a standby's, empty.
+    """Moves a journal into a folder that it returns; the state folder becomes a new standby's.
 
-    Cut short at any moment, it is to be done again (`find_half_moved`).
+    If it is interrupted (`find_half_moved`), call it again.
 
     Raises:
         OperatorError: a process holds the journal, or the disk refuses.
@@ -321,7 +321,7 @@ def set_aside(state: Path) -> Path:
                 if path.exists():
                     os.replace(path, moving / path.name)
             sync(moving)
-            load_folder_number(state)  # else the next start would be a coordinator's, of no run
+            load_folder_number(state)  # otherwise the next start would be a new coordinator's
             kept = moving.with_suffix("")
             os.replace(moving, kept)
             sync(state)
@@ -333,7 +333,7 @@ def set_aside(state: Path) -> Path:
 
 
 def find_half_moved(state: Path) -> Path | None:
-    """Where a journal was being moved when its process ended; None if none was."""
+    """Finds the folder of an interrupted `set_aside`; None if there is none."""
     return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
 
 
@@ -344,12 +344,12 @@ def _free_folder(state: Path) -> Path:
 
 
 def is_numbered(state: Path) -> bool:
-    """Whether a folder has a number: it is a standby's, or of a coordinator that was one."""
+    """Whether a folder has a number: it belongs to a standby, or to one that took over."""
     return (state / FOLDER_NUMBER).exists()
 
 
 def load_folder_number(state: Path) -> bytes:
-    """A folder's 16 random bytes, given when it is first asked; OperatorError if damaged."""
+    """Reads, or at first makes, a folder's 16 random bytes; OperatorError if damaged."""
     path = state / FOLDER_NUMBER
     if not path.exists():
         write_durably(path, [f"{os.urandom(NUMBER_BYTES).hex()}\n".encode()])
@@ -365,7 +365,7 @@ def load_folder_number(state: Path) -> bytes:
 
 
 class CopyParts:
-    """The parts of one copy, in a state folder; a process that is started anew begins anew."""
+    """Collects the parts of a copy in a state folder; a new process begins anew."""
 
     def __init__(self, state: Path) -> None:
         self._folder = state / COPY
@@ -374,10 +374,10 @@ class CopyParts:
         self._hasher = payload_hasher()
 
     def keep(self, part: CopyPart) -> None:
-        """Keeps the part that comes next.
+        """Stores the next part.
 
         Raises:
-            Refused: it is not the part that comes next, or the copy is not what was announced.
+            Refused: it is another part, or the copy does not have the announced size and digest.
             OperatorError: the disk refuses.
         """
         if part.offset == 0:
@@ -409,18 +409,18 @@ class CopyParts:
 
 
 def has_copy(state: Path) -> bool:
-    """Whether the whole of a copy is there, and not brought in yet."""
+    """Whether a complete copy waits for `begin_from_copy`."""
     return height_path(state / COPY / JOURNAL).exists()
 
 
 def begin_from_copy(state: Path, private: Path) -> int:
-    """Has a standby's state folder begin from the copy in it; returns how many rows it has.
+    """Restores a standby's state folder from the copy in it; returns the journal's rows.
 
-    Cut short at any moment, it is to be done again. `private` is the folder of its keys.
+    If it is interrupted, call it again. `private` is the folder of the party's keys.
 
     Raises:
-        OperatorError: the folder is of another run, or the disk refuses.
-        DamagedStore: the copy is damaged, or ends before what is there.
+        OperatorError: the folder belongs to another run, or the disk refuses.
+        DamagedStore: the copy is damaged, or older than the folder's journal.
     """
     copy, journal = state / COPY, state / JOURNAL
     if journal.exists() and not restoring_path(journal).exists():
@@ -431,7 +431,7 @@ def begin_from_copy(state: Path, private: Path) -> int:
                 "a new state folder, and keep this one"
             )
     rows = restore(copy, state, "coordinator", private)
-    height_path(copy / JOURNAL).unlink()  # first: without it there is no copy to begin from
-    sync(copy)  # else a power cut brings it back, and the journal has gone on by then
+    height_path(copy / JOURNAL).unlink()  # without its height the copy is not used again
+    sync(copy)  # otherwise a power cut could bring this older copy back
     shutil.rmtree(copy)
     return rows

@@ -1,16 +1,14 @@
-"""A data holder's ledger over all runs: the memory of what left, written before anything leaves.
+"""A data holder's privacy ledger over all runs; a row is durable before its update leaves.
 
-A run's own journal knows nothing of the run before it, and can be lost; the records are the same.
-For each place (run, client, group, version, step) the ledger holds the name of the one update that
-may leave. The same update again costs nothing and writes nothing; another one for the same place
-is refused, and so is one that came of the same model under another version: whoever has two such
-sums subtracts them. The name is a digest of the integers that are sealed, and so follows from what
-leaves and from nothing else: not from a seed or a count that could be lost.
+A run's own journal does not know earlier runs over the same records, and it can be lost. For each
+place (run, client, group, version, step) the ledger holds the digest of the one update that may
+leave, computed from the sealed integers alone. The same update again is free. Another update for
+the same place is refused, and so is one from the same model under another version: an attacker
+could subtract the two sums.
 
-Rows are written under a lock that the clients of other runs take too: two at once spend no more
-than one after the other. The ledger is a journal with a height (`store.journal`), and never goes
-back. What was written and then not sealed stays charged. Updates with no privacy are on record too:
-no epsilon bounds what they tell, so that only their number is shown.
+Clients of other runs take the same lock, so that two at once cannot overspend. The ledger is a
+journal with a height (`store.journal`), and never goes back. An update that was charged and then
+not sealed stays charged. Updates without privacy are counted, because no epsilon bounds them.
 """
 
 from __future__ import annotations
@@ -43,24 +41,23 @@ Fact = Charge | Release
 OnRecord = UpdateReleased | BudgetCharged | BudgetLowered | SentWithoutPrivacy
 
 Rows = list[tuple[float, OnRecord]]
-"""All that is on record, with Unix seconds, in order."""
+"""All rows with their Unix seconds, in order."""
 
 Append = Callable[[Sequence[OnRecord]], None]
-"""Adds rows, durably when it returns."""
+"""Adds rows durably."""
 
 Place = tuple[bytes, str, str, int, int]
 """Run, client, group, version and step of an update."""
 
 HOUR = 3600.0
-"""Seconds in which a site counts trainings."""
+"""Seconds over which a site limits the number of trainings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpent:
-    """What one run spent: its id, how many facts, and their epsilon alone.
+    """What one run spent: its id, the number of its charges, and their epsilon.
 
-    `exact`: how many updates left with no privacy, at most; where there are any, the epsilon is
-    infinite.
+    `exact` is the most updates that left without privacy; if there are any, epsilon is infinite.
     """
 
     run: bytes
@@ -74,21 +71,20 @@ class RunSpent:
 
 
 def default_ledger(kit: Path, name: str) -> Path:
-    """The ledger beside a kit: another kit in the same place is charged to the same one."""
+    """The ledger's path beside a kit; another kit in the same folder gets the same ledger."""
     return kit.absolute().parent / "ledgers" / f"{name}.db"
 
 
 class BudgetLedger:
-    """The ledger of one data set; nothing is made before something is charged.
+    """The ledger of one data set; the first charge makes its file.
 
-    Whatever reads it raises DamagedStore (it is damaged, or an older copy), ConfigError (a later
-    version wrote it, in another format) or OperatorError (it cannot be read or written).
+    All methods raise DamagedStore (the file is damaged or an older copy), ConfigError (another
+    version wrote it in another format) or OperatorError (it cannot be read or written).
 
     Args:
-        budget: the epsilon that all runs together may come to, or a smaller one that is on record;
-            None: it is only counted, unless one is.
-        updates_per_hour: how many trainings of all runs may begin in an hour; None: none is
-            counted.
+        budget: the largest epsilon of all runs together; a smaller budget on record wins. None:
+            epsilon is only counted, unless a budget is on record.
+        updates_per_hour: how many trainings of all runs may begin in an hour; None: any number.
         clock: Unix seconds.
     """
 
@@ -101,27 +97,27 @@ class BudgetLedger:
     ) -> None:
         self.path, self.budget, self.updates_per_hour = path, budget, updates_per_hour
         self.clock = clock
-        # What this process has read, and up to which row: each update would read all before it.
+        # Rows read so far and the last of them, so that an update does not read the whole file.
         self._rows: Rows = []
         self._upto = START
-        # By place, the update that may leave, and the model that it came of.
+        # By place, the update that may leave, and the model that it came from.
         self._places: dict[Place, tuple[bytes, bytes]] = {}
         # By run, client, group and model, the version and step of its first training.
         self._bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = {}
-        # Runs whose rows an older version wrote: they count updates and do not name them.
+        # Runs whose rows an older version wrote: these rows count updates but do not name them.
         self._unnamed: set[bytes] = set()
 
     def release(self, rows: Sequence[UpdateReleased], delta: float = OWN_DELTA) -> list[str]:
-        """Writes which updates may leave, durably when it returns, all in one transaction.
+        """Charges updates durably before they leave, all in one transaction.
 
         Returns:
-            of each of them, why it may not leave; empty if it may. What may not leave is not
-            charged; what is on record costs nothing more.
+            For each update, why it may not leave; empty if it may. A refused update is not charged,
+            and an update on record costs nothing more.
 
         Raises:
-            BudgetSpent: all runs together would come to more than the budget, or there is a budget
-                and no epsilon covers an update.
-            PlanRefused: the facts on record are of the other unit.
+            BudgetSpent: all runs together would exceed the budget, or there is a budget and an
+                update has no privacy.
+            PlanRefused: the charges on record are of the other unit.
         """
         if self._is_current() and not self._select_new(rows):
             self._demand_all(rows, delta)
@@ -137,9 +133,9 @@ class BudgetLedger:
             return said
 
     def explain_repeat(self, row: UpdateReleased) -> str:
-        """Says why nothing is made of a row's model under its version; empty if it may be.
+        """Says why a row's model must not be trained or judged under its version, else "".
 
-        Updates of one version may come of one model, step after step; metrics are no steps.
+        The local steps of one version may train the same model; metrics have no steps.
         """
         self.rows()
         return self._explain_repeat(row)
@@ -160,9 +156,9 @@ class BudgetLedger:
         )
 
     def _explain_refusal(self, row: UpdateReleased) -> str:
-        """Says why an update may not leave; empty if it may, be it once more."""
+        """Says why an update may not leave; empty if it may, also a second time."""
         known = self._places.get(_place(row))
-        # The same update of another model is refused too: that nothing changed would be told.
+        # The same update of another model is refused too: it would tell that nothing changed.
         if known is not None and known != (row.update, row.model):
             return (
                 f"another update of {_describe_place(row.group, row.version, row.step)} is in the "
@@ -175,7 +171,7 @@ class BudgetLedger:
         return self._explain_repeat(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
-        """Whether this client's updates of the run are on record, or may be."""
+        """Whether this client's updates of the run are, or may be, on record."""
         self.rows()
         return run in self._unnamed or any(place[:2] == (run, client) for place in self._places)
 
@@ -192,14 +188,13 @@ class BudgetLedger:
     def begin_training(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
 
-        Returns the seconds until one may begin; 0: this one does. A training that is cut short
-        counts too.
+        Returns 0, or the seconds until a training may begin. An interrupted training counts too.
         """
         if self.updates_per_hour is None:
             return 0.0
         with self._transaction() as append:
             now, begun = self.clock(), (at for at, row in self._rows if _is_training(row))
-            # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
+            # Rows from a clock that was more than an hour ahead are not counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
                 return min(counted[0] + HOUR - now, HOUR)
@@ -207,19 +202,19 @@ class BudgetLedger:
             return 0.0
 
     def refuse_spent(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
-        """Refuses what `release` would for its cost, before anybody trains in vain."""
+        """Raises BudgetSpent as `release` would, before a training in vain."""
         known = self.facts()
         if new := [fact for fact in ahead if (run, fact) not in known]:
             self._demand(new, delta)
 
     def refuse_unprotected(self) -> None:
-        """Refuses what `release` would without privacy, before anybody trains in vain."""
+        """Raises BudgetSpent for an update without privacy, before a training in vain."""
         self.rows()
         self._refuse_unprotected()
 
     @property
     def limit(self) -> float | None:
-        """The budget that holds now; None if there is none."""
+        """The budget in force; None if there is none."""
         self.rows()
         return self._limit
 
@@ -227,7 +222,7 @@ class BudgetLedger:
         """Lowers the budget of all runs together from now on, durably.
 
         Raises:
-            ConfigError: it is no finite epsilon above 0, or lowers nothing.
+            ConfigError: it is no finite epsilon above 0, or not below the present budget.
         """
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
@@ -260,14 +255,14 @@ class BudgetLedger:
             )
 
     def describe_spent(self, delta: float) -> str:
-        """What all runs spent of which budget, in words; empty if there is none."""
+        """Describes what all runs spent of the budget; empty if there is none."""
         if (limit := self.limit) is None:
             return ""
         total = epsilon_of([fact for _, fact in self.facts()], min(delta, OWN_DELTA))
         return f"{total:.3f} of {limit:g} over all runs"
 
     def warning(self) -> str:
-        """What a budget cannot bound any more, in words; empty if it bounds all."""
+        """Describes updates that the budget does not bound; empty if there are none."""
         limit, exact = self.limit, without_privacy(sum(_count_unprotected(self._rows).values()))
         if limit is None or not exact:
             return ""
@@ -283,7 +278,7 @@ class BudgetLedger:
         if not self.path.is_file():
             return []
         if not self._is_current():
-            with self._transaction():  # which reads what is new
+            with self._transaction():  # reads the new rows
                 pass
         return [*self._rows]
 
@@ -303,12 +298,12 @@ class BudgetLedger:
         )
 
     def _is_current(self) -> bool:
-        """Whether nobody has written since this process read it."""
+        """Whether this process has read all rows."""
         return bool(self._rows) and read_height(height_path(self.path)) == self._upto
 
     @contextmanager
     def _transaction(self) -> Iterator[Append]:
-        """Waits until no other client is at it, and reads what is new; yields what adds rows."""
+        """Takes the lock and reads new rows; yields a function that adds rows."""
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
             try:
@@ -317,7 +312,7 @@ class BudgetLedger:
             except OSError as error:
                 raise self._disk_error(error) from None
             journal = stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
-            for at, row in list(journal.replay(self._upto)):  # all, or none of them
+            for at, row in list(journal.replay(self._upto)):  # the list: damage adds no row
                 if isinstance(row, OnRecord):
                     self._add(at, row)
             self._upto = journal.mark
@@ -345,7 +340,7 @@ class BudgetLedger:
 
 
 class MemoryLedger(BudgetLedger):
-    """The ledger of a client that is played: it ends with its process."""
+    """The ledger of a simulated client, in memory."""
 
     def __init__(self) -> None:
         super().__init__(Path("a ledger in memory"))
@@ -366,7 +361,7 @@ class MemoryLedger(BudgetLedger):
 
 
 CHARGING = (UpdateReleased, BudgetCharged, SentWithoutPrivacy)
-"""Rows of what a run spent."""
+"""Rows that charge a run."""
 
 
 def _place(row: UpdateReleased) -> Place:
@@ -378,7 +373,7 @@ def _describe_place(group: str, version: int, step: int) -> str:
 
 
 def _is_unprotected(row: UpdateReleased) -> bool:
-    """Whether an update leaves with no privacy; nobody trains on held-out records."""
+    """Whether an update leaves without privacy; evaluations of held-out records do not count."""
     return row.fact is None and is_model_group(row.group)
 
 
@@ -388,7 +383,7 @@ def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
 
 
 def _count_unprotected(rows: Rows) -> Counter[bytes]:
-    """How many updates left with no privacy, at most, by run."""
+    """Counts the most updates that left without privacy, by run."""
     exact = Counter(
         row.run for _, row in rows if isinstance(row, UpdateReleased) and _is_unprotected(row)
     )
@@ -399,7 +394,7 @@ def _count_unprotected(rows: Rows) -> Counter[bytes]:
 
 
 def without_privacy(number: int) -> str:
-    """How many updates left with no privacy, in words; empty if none did."""
+    """Describes the number of updates without privacy; empty if there are none."""
     return f"at most {counted(number, 'update')} with no privacy" if number else ""
 
 
@@ -409,7 +404,7 @@ def _is_training(row: OnRecord) -> bool:
 
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
-    """The epsilon of facts of one unit together; PlanRefused for facts of both."""
+    """Computes the epsilon of charges of one unit; PlanRefused if both units are mixed."""
     from secureps.privacy.accountant import client_epsilon, epsilon
 
     charges = [fact for fact in facts if isinstance(fact, Charge)]
@@ -423,7 +418,7 @@ def epsilon_of(facts: Sequence[Fact], delta: float) -> float:
 
 
 def unit_of(facts: Sequence[Fact]) -> str:
-    """What is counted, in words; facts do not say which adjacency their plan has."""
+    """Names the unit of these charges; they do not know their plan's adjacency."""
     if any(isinstance(fact, Release) for fact in facts):
         return CLIENT_ADJACENCY
     return "one record, added or removed or replaced by nothing as the plan of each run says"

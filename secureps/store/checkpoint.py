@@ -1,15 +1,14 @@
-"""Tensors on disk: state files, and the checkpoints that are made of them.
+"""Tensors on disk: state files, and checkpoints made of them.
 
-    ROOT/000007/manifest.json          what it is, digests of everything beside it
+    ROOT/000007/manifest.json          describes the checkpoint, with digests of its files
     ROOT/000007/shard-0.safetensors    "all/0003": float32 values of block 3 of group
                                        "all"; "all/0003/m": a slot of its optimizer
-A checkpoint is complete when its manifest is. Every shard file opens with
-`safetensors.torch.load_file` alone.
+A checkpoint is complete when its manifest exists. `safetensors.torch.load_file` opens every shard
+file.
 
-Tensors of a state file are read, mapped into memory where they lie, or copied from file to file.
-The system keeps pages of files in memory for as long as it has room for them, mapped or read. A
-disk that fails under a map ends the process (SIGBUS), as a kill does; so a file, or the tensor of
-it that is wanted, is read for its digest before it is mapped, where a disk that fails is an error.
+Tensors of a state file are read, mapped into memory, or copied from file to file. A disk that fails
+under a map ends the process (SIGBUS). So the wanted bytes are read for their digest before they are
+mapped, because a failing read is an ordinary error.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from secureps.wording import named
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
-"""Bytes of the longest manifest."""
+"""The most bytes of a manifest."""
 HEADER_LIMIT = 16 << 20
-"""Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
+"""The most bytes of a state file's header (safetensors itself allows 100 MB)."""
 HEADER_START = 8
-"""Bytes before it: its length, little endian."""
+"""Bytes before the header: its length, little endian."""
 
 _PIECE = 1 << 20
 """Bytes of a file that are read at a time."""
@@ -70,16 +69,16 @@ _TYPES = {
     for kind, widths in _WIDTHS.items()
     for bits in widths
 } | {"bool": "BOOL"}
-"""What safetensors calls numpy's types."""
+"""safetensors' names of numpy's types."""
 TYPES = {theirs: ours for ours, theirs in _TYPES.items()}
-"""The other way round."""
+"""numpy's names of safetensors' types."""
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class FiledTensor:
-    """A tensor that lies in a file, from byte `offset` on, and is written from there."""
+    """A tensor in a file, from byte `offset` on."""
 
     path: Path
     dtype: np.dtype[Any]
@@ -91,7 +90,7 @@ class FiledTensor:
         return self.dtype.itemsize * math.prod(self.shape)
 
     def pieces(self) -> Iterator[bytes]:
-        """Reads its bytes, piece by piece; DamagedStore if they are gone."""
+        """Reads the tensor's bytes, piece by piece; DamagedStore if they are gone."""
         with open_part(self.path) as file:
             file.seek(self.offset)
             left = self.nbytes
@@ -105,7 +104,7 @@ class FiledTensor:
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One shard's part of a checkpoint: its file's name, `payload_digest` and bytes."""
+    """One shard's part of a checkpoint: its file's name, `payload_digest` and size."""
 
     shard: str
     file: str
@@ -115,7 +114,7 @@ class ShardFile:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a client spent the same: a charge or a release, with version and step 0."""
+    """A charge or a release, with version and step 0, and how many times a client spent it."""
 
     times: int
     charge: Charge | None = None
@@ -124,19 +123,19 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is.
+    """The description of a checkpoint.
 
     Args:
-        format: the FORMAT of the version that wrote it.
+        format: the FORMAT of the writing version of secureps.
         number: of the checkpoint; its directory is named after it.
-        id: the run id, hexadecimal; run: what it binds.
-        versions: the vector of group versions it holds.
-        files: one for every shard; placement: which blocks are in which.
-        unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
-            nobody, whatever the ledger says.
-        evaluations: all that were there when it was completed, of whichever version.
-        tallies: the privacy facts up to `versions`, as long as clients are many:
-            every single one would be longer than a manifest can be, in a long run.
+        versions: the version of each group.
+        id: of the `run`, hexadecimal.
+        files: one for every shard; the `placement` says which blocks are in which.
+        unsafe: the clients, sorted, that ever submitted an update with an unsafe seed: the ledger's
+            epsilon does not protect them.
+        evaluations: all that existed when the checkpoint was completed.
+        tallies: all privacy charges up to `versions`, counted: a list of single charges would
+            exceed MANIFEST_LIMIT in a long run.
     """
 
     format: int
@@ -160,7 +159,7 @@ class Manifest:
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:
-    """The name of a block's values, or of a slot of its optimizer, in a shard file."""
+    """Names a block's values, or a slot of its optimizer, in a shard file."""
     return f"{group}/{block:04d}/{slot}" if slot else f"{group}/{block:04d}"
 
 
@@ -177,19 +176,19 @@ def write_state(
 ) -> bytes:
     """Writes a safetensors file, atomically and durably; equal input makes equal bytes.
 
-    The bytes are laid out here because safetensors orders metadata at random, and a step
-    that is repeated must have the same digest.
+    safetensors' own writer orders metadata at random, but a repeated step must give the same
+    digest.
 
     Args:
         path: replaced if it exists; its directory is made.
         tensors: of any shape and of numpy's numeric types or bool, in memory or in files.
-        mode: of the file; None: others may read it, if the umask lets them.
+        mode: of the file; None: others may read it, if the umask allows.
 
     Returns:
         `payload_digest` of the file.
 
     Raises:
-        Malformed: an array's type has no place in the file.
+        Malformed: safetensors does not have an array's type.
         DiskFailed: the disk refuses.
     """
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
@@ -225,7 +224,7 @@ def _pieces(array: NDArray[Any] | FiledTensor) -> Iterable[bytes | memoryview]:
 def read_state(
     path: str | Path, prefix: str = ""
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Reads the tensors of this `prefix`, and the metadata; DamagedStore if absent or torn."""
+    """Reads the tensors with this `prefix`, and the metadata; DamagedStore if absent or torn."""
     path = Path(path)
     with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
         placed, metadata = _find_tensors(path, file, _read(file, 0, _HEADER))
@@ -238,16 +237,16 @@ def read_state(
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """Reads the metadata of a state file alone; DamagedStore if it is absent or damaged."""
+    """Reads a state file's metadata; DamagedStore if the file is absent or damaged."""
     path = Path(path)
     with open_part(path, os.strerror(errno.ENOENT), buffered=False) as file:
         return _find_tensors(path, file, _read(file, 0, _HEADER))[1]
 
 
 def write_manifest(directory: str | Path, manifest: Manifest) -> None:
-    """Completes a checkpoint whose files are there already, durably.
+    """Completes a checkpoint whose files exist already, durably.
 
-    Raises Malformed if it names no plain file, DiskFailed if the disk refuses.
+    Raises Malformed if the manifest names no plain file, and DiskFailed if the disk refuses.
     """
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
@@ -256,7 +255,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
-    """Reads a manifest as `read_manifest`, and checks every byte of the files that it names."""
+    """Reads a manifest as `read_manifest`, and checks the digests of the files that it names."""
     manifest = read_manifest(directory)
     if absent := [each for each in manifest.files if not (Path(directory) / each.file).exists()]:
         raise DamagedStore(
@@ -282,10 +281,10 @@ def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> byt
 
 
 def read_manifest(directory: str | Path) -> Manifest:
-    """Reads the manifest of a checkpoint, whatever became of the files that it names.
+    """Reads the manifest of a checkpoint, and does not look at its other files.
 
     Raises:
-        ConfigError: another version wrote it, in a format that this one does not read.
+        ConfigError: it has a format that this version does not read.
         DamagedStore: it is absent, torn or damaged.
     """
     directory = Path(directory)
@@ -298,10 +297,10 @@ def read_manifest(directory: str | Path) -> Manifest:
         plain = json.loads(text)
         plain.pop("digest")
         found = plain["format"]
-        if isinstance(found, int):  # fields of another format may be others
+        if isinstance(found, int):  # another format may have other fields
             demand_readable(path, found)
         manifest = from_plain(Manifest, plain)
-        # An older format may have named more. Of today's a manifest has one form.
+        # An older format may have more fields. In today's format a manifest has one form.
         named_now = to_plain(manifest) if found == FORMAT else plain
         sound = _encode_manifest(named_now) == text and manifest.run.id.hex() == manifest.id
     except (Malformed, ValueError, KeyError, AttributeError, TypeError, RecursionError):
@@ -317,11 +316,11 @@ def read_manifest(directory: str | Path) -> Manifest:
 
 
 Root = str | Path | Iterable[Path]
-"""Where checkpoints are: their folder, or their directories, the newest first."""
+"""The folder of checkpoints, or their directories, the newest first."""
 
 
 def checkpoint_directories(root: str | Path) -> list[Path]:
-    """The directories of all checkpoints, whole or not, the newest first."""
+    """Lists the directories of all checkpoints, complete or not, the newest first."""
     try:
         found = [path for path in Path(root).iterdir() if NUMBER.fullmatch(path.name)]
     except OSError:
@@ -332,11 +331,11 @@ def checkpoint_directories(root: str | Path) -> list[Path]:
 def prune(
     root: str | Path, keep: int, wanted: Collection[int] = (), uncopied: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Deletes checkpoints that nobody needs any more; the numbers of those that stay.
+    """Deletes old checkpoints; returns the numbers of the remaining ones.
 
-    The newest `keep` that are complete stay, whatever is newer than they are, the newest of each
-    version that is `wanted`, the first one, from which baselines begin, and those that are
-    `uncopied`, which an object store lacks.
+    These remain: the newest `keep` complete ones and everything newer, the newest one of each
+    `wanted` version, the first one, from which baselines begin, and the `uncopied` ones, which an
+    object store lacks.
     """
     stay: list[int] = []
     complete, missing = 0, set(wanted)
@@ -360,24 +359,24 @@ def prune(
 def remove_files(directory: Path, *names: str) -> None:
     """Deletes these files of a checkpoint, or all of it, and its directory once that is empty.
 
-    Its manifest goes first: without that it is no checkpoint, however far this comes. What cannot
-    be deleted stays, for the next time.
+    The manifest goes first, so that an interrupted deletion leaves no complete checkpoint. Files
+    that cannot be deleted stay.
     """
     try:
         found = [each.name for each in directory.iterdir()]
         for name in sorted(names or found, key=lambda each: each != MANIFEST):
             (directory / name).unlink(missing_ok=True)
         directory.rmdir()
-    except OSError:  # it has files of others, or is being deleted by them
+    except OSError:  # it has files of other parties, or they are deleting it too
         return
 
 
 def load_newest(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
-    """The newest whole checkpoint: its directory, its manifest, and a complaint for each newer one.
+    """Loads the newest whole checkpoint: its directory, manifest, and newer ones' complaints.
 
     Raises:
-        DamagedStore: there are checkpoints, and none is whole.
-        OperatorError: (not DamagedStore) there is none at all.
+        DamagedStore: there are checkpoints, but none is whole.
+        OperatorError: (not DamagedStore) there is no checkpoint.
     """
     complaints: list[str] = []
     for directory in directories(root):
@@ -391,19 +390,19 @@ def load_newest(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
 
 
 def directories(root: Root) -> Iterable[Path]:
-    """The directories of a root, the newest first; some are brought when they are asked for."""
+    """Returns the directories of a root, the newest first; iteration may download them."""
     return checkpoint_directories(root) if isinstance(root, str | Path) else root
 
 
 def _encode_manifest(plain: dict[str, Any]) -> bytes:
-    """A manifest's file: its digest, and its plain form, which an older format may have named."""
+    """Encodes a manifest's plain form, also one of an older format, behind its digest."""
     own = digest("secureps-manifest", canonical_plain(Manifest, plain)).hex()
     return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager
 def open_part(path: Path, absent: str = "absent", buffered: bool = True) -> Iterator[BinaryIO]:
-    """Opens a file of a checkpoint in bytes; DamagedStore if it cannot be read."""
+    """Opens a file of a checkpoint; DamagedStore if it cannot be read."""
     try:
         with open_to_read(path, buffered) as file:
             yield file
@@ -416,7 +415,7 @@ def open_part(path: Path, absent: str = "absent", buffered: bool = True) -> Iter
 def digest_of_file(
     path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
 ) -> bytes:
-    """The digest of a file, piece by piece; DamagedStore if it is absent or of another size."""
+    """Computes a file's digest; DamagedStore if the file is absent or of another size."""
     with open_part(path) as file:
         actual = os.fstat(file.fileno()).st_size
         if size is not None and actual != size:
@@ -425,7 +424,7 @@ def digest_of_file(
 
 
 def header_end(path: Path, begin: bytes, size: int) -> int:
-    """The end of the header of a file of `size` bytes; DamagedStore if it is torn or too long."""
+    """Finds the end of a header in a file of `size` bytes; DamagedStore if torn or too long."""
     length = int.from_bytes(begin[:HEADER_START], "little")
     if len(begin) < HEADER_START or length > min(HEADER_LIMIT, size - HEADER_START):
         raise DamagedStore(f"{path}: torn: its header is not whole")
@@ -433,7 +432,7 @@ def header_end(path: Path, begin: bytes, size: int) -> int:
 
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:
-    """Writes a file durably, and the directory that it makes; returns the digest of the bytes."""
+    """Writes a file and its directory durably; returns the digest of the bytes."""
     hasher = payload_hasher()
     try:
         make_directory(path.parent, 0o775 if mode is None else 0o700)
@@ -444,7 +443,7 @@ def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -
 
 
 _HEADER = 4096
-"""Bytes that are read first, for a header: that of a few tensors is shorter."""
+"""Bytes that are read first, for a header: the header of a few tensors is shorter."""
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """The upper half of a float32, which NumPy has no type for."""
 
@@ -453,11 +452,10 @@ def find_tensors(path: Path, digest: bytes | None) -> dict[str, FiledTensor]:
     """Finds where the tensors of a safetensors file lie in it.
 
     Args:
-        digest: what `write_state` returned, of a file that is read once as a whole to see that it
-            is that one; None: its header is looked at alone.
+        digest: of the whole file, as `write_state` returned it; None: only the header is read.
 
     Raises:
-        DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
+        DamagedStore: the file is absent, torn, of types that numpy lacks, or of another digest.
     """
     with open_part(path, buffered=False) as file:
         found, _ = _find_tensors(path, file, _read(file, 0, _HEADER))
@@ -493,7 +491,7 @@ def _find_tensors(
 def _place_tensors(
     path: Path, header: Any, start: int, size: int
 ) -> tuple[dict[str, FiledTensor], dict[str, str]]:
-    """What a header lists; DamagedStore unless its tensors are just the file's bytes."""
+    """Reads a header; DamagedStore unless its tensors are exactly the file's bytes."""
     found: dict[str, FiledTensor] = {}
     try:
         metadata = dict(header.pop("__metadata__", {}))
@@ -517,11 +515,11 @@ def _place_tensors(
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     """Maps the tensors of a safetensors file, read-only, without reading them.
 
-    Those of bfloat16 are read, and are float32 with the same values.
+    bfloat16 tensors are read and converted to float32 with the same values.
 
     Raises:
         DamagedStore: as `find_tensors`.
-        MemoryError: the process may have no more address space, or no more maps.
+        MemoryError: no address space, or no map, is left for the process.
     """
     placed = find_tensors(path, digest)
     try:
@@ -529,16 +527,16 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
             whole = _map(file, 0, mmap.ACCESS_READ)
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # it has become empty
+    except ValueError as error:  # the file has become empty
         raise DamagedStore(f"{path}: torn: {error}") from None
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
 def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
-    """Maps a tensor of a safetensors file, read-only; it alone is read for its digest.
+    """Maps a tensor of a safetensors file, read-only, and checks this tensor's digest.
 
     Raises:
-        DamagedStore: absent, torn, or not of that `payload_digest`.
+        DamagedStore: the file is absent or torn, or the tensor has another `payload_digest`.
         MemoryError: as `map_state`.
     """
     with open_part(path, buffered=False) as file:
@@ -554,11 +552,11 @@ def map_tensor(path: Path, name: str, digest: bytes) -> NDArray[Any]:
 
 
 def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
-    """Reads a safetensors file once, for its tensors and their digest; as `find_tensors`."""
+    """Reads a whole safetensors file and checks its digest; raises as `find_tensors`."""
     with open_part(path, buffered=False) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _PIECE:
-            _find_tensors(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
+            _find_tensors(path, file, _read(file, 0, _HEADER))  # a file of holes takes no memory
         data = _read(file, 0, size)
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
@@ -567,7 +565,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _map(file: BinaryIO, length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
-    """Maps a file as `mmap.mmap`, but MemoryError says that no address space or maps are left."""
+    """Maps a file; MemoryError if no address space, or no map, is left."""
     try:
         return mmap.mmap(file.fileno(), length, access=access)
     except OSError as error:
@@ -587,10 +585,10 @@ def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: FiledTensor) -> NDArray[
 
 
 class Scratch:
-    """Room in a folder's file system: vectors in files without names.
+    """Vectors in nameless files of a folder's file system.
 
-    Their pages are written out when memory is short, and all of it is gone when nobody refers to
-    a vector any more, or the process ends.
+    The system writes their pages out when memory is short. A file's space is free again when its
+    vector is garbage or the process ends.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -602,7 +600,7 @@ class Scratch:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._folder) as file:
-                if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not later
+                if hasattr(os, "posix_fallocate"):  # so that a full disk is an error here
                     os.posix_fallocate(file.fileno(), 0, length)
                 else:
                     file.truncate(length)

@@ -1,11 +1,10 @@
-"""How a party reads and writes its disk: whether it waits until all is on it, and for how long.
+"""Reading and writing a party's disk: waits until bytes are on the disk, and measures the waits.
 
-What is written outlives the process that wrote it in any case, as files are the system's by then.
-It outlives the machine's power only if somebody has waited for the disk, which takes as long as all
-else that a small update costs. Flower's simulation plays every party on one machine, and is over
-with that machine: there nobody waits.
+Written bytes survive the end of their process, but survive a power cut only after a sync, which
+takes as long as everything else about a small update. Flower's simulation plays all parties on one
+machine and ends with that machine, so there the syncs are skipped (`skip_waits`).
 
-A disk may never answer: `oldest_wait` says for how long this process has waited.
+A disk may never answer: `oldest_wait` tells how long this process has been waiting.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 DIRECTORIES = hasattr(os, "O_DIRECTORY")
-"""Whether a directory can be opened, to wait until what it lists is on the disk."""
+"""Whether directories can be opened, in order to sync them."""
 
 _lock = threading.Lock()
 _simulations = 0
-"""How many contexts of `skip_waits` this process is in."""
+"""The number of open `skip_waits` contexts."""
 
 
 @contextmanager
 def skip_waits(is_one: bool = True) -> Iterator[None]:
-    """Has nothing in this process wait for the disk while the `with` lasts, if `is_one`."""
+    """Skips all syncs of this process while the `with` lasts, if `is_one`."""
     global _simulations
     with _lock:
         _simulations += is_one
@@ -48,14 +47,14 @@ def skip_waits(is_one: bool = True) -> Iterator[None]:
 
 
 def sync(file: int) -> None:
-    """Waits until a file, by its descriptor, is on the disk with all that is said of it."""
+    """Waits until a file and its metadata are on the disk."""
     with count_wait():
         if must_wait() and not _flush_drive(file):
             os.fsync(file)
 
 
 def sync_data(file: int) -> None:
-    """The same of the bytes of a file that has its size already."""
+    """Waits until a file's bytes are on the disk; the file's size must not have changed."""
     if hasattr(os, "fdatasync"):
         if must_wait():
             with count_wait():
@@ -65,17 +64,17 @@ def sync_data(file: int) -> None:
 
 
 def must_wait() -> bool:
-    """Whether writers wait for the disk."""
+    """Whether writers must wait for the disk."""
     return not _simulations
 
 
 def _flush_drive(file: int) -> bool:
-    """Waits where fsync(2) leaves bytes in the drive's own memory, as on macOS; else False."""
+    """Syncs on macOS, where fsync(2) leaves bytes in the drive's memory; else returns False."""
     if fcntl is None or not hasattr(fcntl, "F_FULLFSYNC"):
         return False
     try:
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    except OSError:  # a file system that has no such order
+    except OSError:  # the file system does not support this
         return False
     return True
 
@@ -84,13 +83,13 @@ def _flush_drive(file: int) -> bool:
 
 
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""Flag of `os.open`: a pipe that nobody writes to is open at once."""
+"""Flag of `os.open` with which opening a pipe without a writer does not block."""
 
 
 def open_plain(path: str | os.PathLike[str], flags: int) -> int:
-    """Opens a file to be read, as an `opener` does; OSError for what is none.
+    """Opens a regular file for reading, as an `opener`; OSError if it is none.
 
-    A pipe in a file's place would hold up whoever opens it, for ever.
+    A planted pipe would block the open for ever.
     """
     file = os.open(path, flags | _NO_WAIT)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -100,12 +99,12 @@ def open_plain(path: str | os.PathLike[str], flags: int) -> int:
 
 
 _waiting: dict[int, float] = {}
-"""Since when threads wait for the disk."""
+"""The time since which each waiting thread waits for the disk."""
 
 
 @contextmanager
 def count_wait() -> Iterator[None]:
-    """Counts the `with` as a wait for the disk, whose length `oldest_wait` returns."""
+    """Counts the `with` as a wait for the disk, for `oldest_wait`."""
     thread = threading.get_ident()
     outer = thread in _waiting
     _waiting.setdefault(thread, time.monotonic())
@@ -117,7 +116,7 @@ def count_wait() -> Iterator[None]:
 
 
 def oldest_wait() -> float:
-    """Seconds that this process has waited for its disk without an end; 0 if it does not."""
+    """Returns the seconds of the longest wait for the disk that goes on; 0 if there is none."""
     now = time.monotonic()
     return now - min(tuple(_waiting.values()), default=now)
 
@@ -157,7 +156,7 @@ def open_to_create(path: str | os.PathLike[str], mode: int) -> io.BufferedWriter
     """Creates a file that must not exist; each write counts as a wait for the disk.
 
     Args:
-        mode: of the file, but for the umask.
+        mode: of the file, less the umask.
     """
     with count_wait():
         opener = partial(os.open, mode=mode)

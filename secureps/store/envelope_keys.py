@@ -1,23 +1,20 @@
-"""A holder's envelope keys by number: files in its private folder, or in memory for a simulation.
+"""A holder's envelope keys, and the runs that these keys have served.
 
     KIT/private/NAME/envelope.key        0600  number 0, which the CA certified, for every run
-    KIT/private/NAME/RUN/envelope-N.key  0600  those that follow in one run, made by a holder
-    ... .erased                                one of them while it is written over
+    KIT/private/NAME/RUN/envelope-N.key  0600  later keys of one run, made by the holder
+    ... .erased                                a key that is being overwritten
+    KIT/private/NAME/runs                      the ids of served runs
+    KIT/private/NAME/RUN.height                how many rows the holder's ledger of the run has
 
-RUN is the beginning of the run's id: runs at the same time, or one after another, have keys of
-their own, and each erases none but its own and the kit's. They are under the passphrase of the
-other private files, where there is one, in no database and in no backup: to erase one is to write
-over its file, and to remove it. A disk that moves what is written (an SSD, a file system that
-copies on write) may keep the old bytes until it uses their place again; where that counts,
-KIT/private lies on an encrypted volume, or in memory.
+RUN is the beginning of the run's id. A run erases only its own keys and the kit's. Keys are under
+the passphrase of the other private files, and in no database or backup. A key is erased by
+overwriting and deleting its file. SSDs and copy-on-write file systems may keep the old bytes for a
+while; an encrypted volume or a RAM disk for KIT/private helps against that.
 
-Which runs a holder's key has served, and how far: files beside the key, so that a lost ledger
-or an older copy of one is missed.
-
-A coordinator chooses a run's nonce: it could found a run of last month again, bit for bit, before
-holders that began in an empty folder, and have what was recorded then summed in other cohorts. A
-holder with an empty ledger therefore refuses every run of this file, and one whose whole folder
-came back as it was earlier finds in RUN.height that it had come further.
+The last two files show that a ledger is lost or an older copy. A malicious coordinator chooses a
+run's nonce, so it could repeat an old run, bit for bit, with holders whose ledger is empty, and
+have recorded updates summed in other cohorts. A holder with an empty ledger therefore refuses all
+served runs, and a holder whose state folder was set back learns that from RUN.height.
 """
 
 from __future__ import annotations
@@ -45,20 +42,16 @@ from secureps.store.keyring import ENVELOPE, HolderSecret, load_holder_secret, l
 from secureps.store.kit_files import Passphrases, make_folder, read_secret, write_new
 
 ABANDONED = 24 * 3600.0
-"""Seconds without a new key, or a row in its ledger, after which another run erases its keys."""
+"""Seconds without a new key or ledger row after which another run erases a run's keys."""
 
 _NAME = re.compile(r"envelope-([1-9][0-9]{0,9})\.key")
 _RUN = re.compile(r"[0-9a-f]{16}")
 _ERASED = ".erased"
-"""What the name of a key's file ends with while it is written over."""
+"""The end of the name of a key file that is being overwritten."""
 
 
 class EnvelopeKeys(Secret):
-    """The keys that a holder has for one run, by number; these are in memory.
-
-    Args:
-        keys: number 0 is the kit's.
-    """
+    """A holder's keys for one run, by number, in memory; number 0 is the kit's key."""
 
     __slots__ = ("_keys",)
 
@@ -67,26 +60,26 @@ class EnvelopeKeys(Secret):
 
     @property
     def newest(self) -> int:
-        """The greatest number of a key that is here; 0 if none is."""
+        """The greatest number of a key; 0 if there is none."""
         return max(self._keys, default=0)
 
     @property
     def oldest(self) -> int:
-        """The least number of a key that is here; 1 if none is."""
+        """The least number of a key; 1 if there is none."""
         return min(self._keys, default=1)
 
     def for_run(self, run: bytes) -> EnvelopeKeys:
         return self
 
     def get(self, number: int) -> EnvelopeKey | None:
-        """The key of a number; None if it is erased, or was never made."""
+        """Returns the key of a number; None if it is erased or was never made."""
         return self._keys.get(number)
 
     def make(self, number: int) -> EnvelopeKey:
-        """Makes the key of a number, durably, if it is not there; OSError if it cannot."""
+        """Makes the key of a number durably, or returns it if it exists; OSError of the disk."""
         if number not in self._keys:
             key = self._generate(number)
-            self._keys = {**self._keys, number: key}  # others read meanwhile
+            self._keys = {**self._keys, number: key}  # a new dict: other threads may be reading
         return self._keys[number]
 
     def erase(self, below: int) -> None:
@@ -103,11 +96,11 @@ class EnvelopeKeys(Secret):
 
 
 class EnvelopeKeyFiles(EnvelopeKeys):
-    """The keys in a holder's private folder: the kit's at first, and with `for_run` those of a run.
+    """The keys in a holder's private folder: the kit's, and after `for_run` also those of a run.
 
     Raises:
-        KitError: the kit's is damaged, open to others, or not what the CA certified; or it is not
-            there, and no run can have erased it.
+        KitError: the kit's key is damaged, open to others, or not certified; or it is missing, and
+            no run can have erased it.
     """
 
     __slots__ = ("_folder", "_passphrases", "_run")
@@ -124,9 +117,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         super().__init__(keys)
 
     def for_run(self, run: bytes) -> EnvelopeKeys:
-        """Returns itself; the first call says for which run, and reads the keys that it has.
-
-        Keys of other runs are erased whose ledgers have stood still for ABANDONED.
+        """Returns itself; the first call reads the run's keys, and erases ABANDONED ones of others.
 
         Raises:
             KitError: a key is damaged, or open to others.
@@ -135,9 +126,9 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         if self._run is None:
             self._run = own = run_folder(self._folder, run)
             for path in (*self._folder.glob(f"*{_ERASED}"), *own.glob(f"*{_ERASED}")):
-                _write_over(path)  # a holder was killed meanwhile
+                _write_over(path)  # a killed holder did not finish this
             files = os.listdir(own) if own.is_dir() else []
-            if files:  # a holder that was killed may not have waited for their names
+            if files:  # a killed holder may not have synced their names
                 sync(own)
             found = (_NAME.fullmatch(each) for each in files)
             for number in [int(each[1]) for each in found if each]:
@@ -174,14 +165,14 @@ class EnvelopeKeyFiles(EnvelopeKeys):
 
 
 def wrap_secret(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
-    """What the holder of this secret key opens with."""
+    """Makes a holder's key material of a secret key."""
     return EnvelopeKeys({0: secret}) if isinstance(secret, EnvelopeKey) else secret
 
 
 def load_keys(
     kit: Path, name: str, passphrases: Passphrases | None = None
 ) -> BfvSecretKey | EnvelopeKeys:
-    """What a holder opens with: one secret key, or all of its envelope keys.
+    """Loads a holder's key material: one secret key, or all of its envelope keys.
 
     Raises:
         KitError: as `load_holder_secret`, or as `EnvelopeKeyFiles`.
@@ -193,10 +184,9 @@ def load_keys(
 
 
 def _erase_file(path: Path) -> None:
-    """Takes a key's file out of use, then writes over it.
+    """Renames a key's file, then overwrites and deletes it.
 
-    Under its own name a file that is half written over would be a damaged key, with which no
-    holder starts.
+    Under its own name a half overwritten file would be a damaged key, and no holder would start.
     """
     erased = path.with_name(path.name + _ERASED)
     with contextlib.suppress(FileNotFoundError):
@@ -205,7 +195,7 @@ def _erase_file(path: Path) -> None:
 
 
 def _write_over(path: Path) -> None:
-    """Writes over a file before its name goes: a name alone leaves the bytes on the disk."""
+    """Overwrites and deletes a file: deleting alone leaves the bytes on the disk."""
     with contextlib.suppress(FileNotFoundError):
         with open(path, "r+b", opener=_no_link) as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
@@ -221,12 +211,12 @@ def _no_link(path: str, flags: int) -> int:
 # --- served runs -------------------------------------------------------------------
 
 RUNS = "runs"
-"""Name of the file, beside a holder's keys."""
+"""Name of the file of served runs, beside a holder's keys."""
 _ID_BYTES = 32
 
 
 def read_served_runs(path: Path) -> frozenset[bytes]:
-    """The run ids in the file, one a line in hex; none if there is no file, KitError if damaged."""
+    """Reads the run ids in the file, one hex line each; KitError if the file is damaged."""
     try:
         ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
     except FileNotFoundError:
@@ -241,21 +231,23 @@ def read_served_runs(path: Path) -> frozenset[bytes]:
 
 
 def run_folder(folder: Path, run: bytes) -> Path:
-    """What a holder's private folder has for one run: its name is the beginning of the run's id."""
+    """Names the folder of a run's keys in a holder's private folder."""
     return folder / run.hex()[:16]
 
 
 def ledger_height(run: Path) -> Path:
-    """The file beside a `run_folder` that says how far the holder's ledger of that run has come."""
+    """Names the file, beside a `run_folder`, with the height of the holder's ledger of the run."""
     return run.with_suffix(".height")
 
 
 class ServedJournal(WrappedJournal):
-    """A ledger that tells the files of the run in it, before anybody hears what was journalled.
+    """A holder's ledger that also writes the files of served runs and heights.
+
+    It writes them before the effects of a record, so that a lost ledger is noticed.
 
     Raises:
         KitError: a file cannot be read or written.
-        DamagedStore: the ledger ends before what it was.
+        DamagedStore: the ledger is shorter than it was.
     """
 
     def __init__(self, ledger: Journal, path: Path) -> None:
@@ -264,7 +256,7 @@ class ServedJournal(WrappedJournal):
         self._height: Height | None = None
         before = () if ledger.fold is None else ledger.fold.records
         rows = (record for _, record in ledger.replay())
-        self._note([*before, *rows])  # killed between the two
+        self._note([*before, *rows])  # the holder may have been killed between the two writes
 
     def append(self, at: float, records: Sequence[Any]) -> None:
         super().append(at, records)
@@ -278,7 +270,7 @@ class ServedJournal(WrappedJournal):
 
     def _note(self, records: Sequence[Any]) -> None:
         pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
-        for run in pinned:  # one at most
+        for run in pinned:  # at most one
             self._note_run(run)
             self._begin_height(ledger_height(run_folder(self._path.parent, run)))
         if self._height is not None and not pinned:

@@ -1,20 +1,20 @@
-"""How keys of a start-up kit are made and certified: by their party, and by the issuer.
+"""Making and certifying the keys of a start-up kit, for parties and for the issuer.
 
-    DIR/private/NAME/        0700  a party's keys, made here and nowhere else (`store.keyring`)
-    DIR/private/NAME/KIND.pub      of a holder: what goes with its secret key
-    DIR/private/NAME/next/   0700  keys that replace them once they are certified
-    DIR/requests/NAME.json         what goes to the issuer: nothing of it is secret
+    DIR/private/NAME/        0700  a party's keys, made only here (`store.keyring`)
+    DIR/private/NAME/KIND.pub      a holder's public key for its secret key
+    DIR/private/NAME/next/   0700  new keys, used once they are certified
+    DIR/requests/NAME.json         the request for the issuer; it has no secrets
 
-    KIT/ca/ca.key         0600  the CA's secret; it stays with whoever runs `secureps keys`
-    KIT/ca/cipher.json          the parameters that holders' keys are made for
-    KIT/ca/holds.json           seconds for which a roster holds after it was signed; 0: for ever
-    KIT/ca/turn           0600  empty; locked by whoever signs
-    KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
-    KIT/public/                 what it signs, for everybody (`store.keyring`)
+    KIT/ca/ca.key         0600  the CA's secret key; it stays with the issuer
+    KIT/ca/cipher.json          the parameters of the holders' keys
+    KIT/ca/holds.json           seconds for which a signed roster is valid; 0: for ever
+    KIT/ca/turn           0600  an empty file, locked while a process signs
+    KIT/ca/revoked.json   0600  digests of replaced or revoked keys, which are never certified again
+    KIT/public/                 what the issuer signs, for everybody (`store.keyring`)
 
-A party's files are made where nothing is, with their mode, and links are refused: no step writes
-over a key that is in use. The issuer's appear whole or not at all, the roster last. Each step may
-be repeated: it makes what is not there yet, and the same request.
+A party's files are made only where no file or link is, so no step overwrites a key in use. The
+issuer's files appear whole, the roster last. Every step may be repeated: it makes the missing
+files, and the same request.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def make_keys(
     kind: KeyKind | None,
     passphrases: Passphrases | None = None,
 ) -> KeyRequest:
-    """Makes a party's keys where there are none yet; returns the request that they be certified.
+    """Makes a party's missing keys; returns the request to certify them.
 
     Args:
-        kind: what a holder has, by the plan's cipher; of other roles it does not count.
+        kind: of a holder's cipher key, by the plan's cipher; ignored for other roles.
 
     Raises:
-        KitError: an unsuitable name or role; a file, folder or link that must not be there; keys
-            that cannot be read.
+        KitError: an unsuitable name or role; a file, folder or link in the way; keys that cannot
+            be read.
     """
     try:
         check_party(name, role)
@@ -95,13 +95,13 @@ def make_keys(
 
 
 def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -> KeyRequest | None:
-    """Makes new keys beside those in use, or, once they are certified, puts them into their place.
+    """Makes new keys beside those in use, or, once they are certified, moves them into place.
 
     Returns:
         The request, signed by the old identity too; None once the new keys are in place.
 
     Raises:
-        KitError: as `make_keys`; or the keys in use are not those that the CA certified.
+        KitError: as `make_keys`; or the keys in use are not certified.
     """
     passphrases = passphrases or Passphrases()
     kit = load_public(directory)
@@ -123,7 +123,7 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
 
 
 def write_request(directory: Path, request: KeyRequest) -> Path:
-    """Writes a request for its issuer; returns the file, KitError if it cannot."""
+    """Writes a request for the issuer; returns its file. Raises KitError."""
     path = directory / "requests" / f"{request.name}.json"
     with _name_write_errors(str(path)):
         make_folder(path.parent, 0o755)
@@ -133,7 +133,7 @@ def write_request(directory: Path, request: KeyRequest) -> Path:
 
 @contextmanager
 def _name_write_errors(what: str) -> Iterator[None]:
-    """Turns a disk's refusal into a KitError that says what was being written."""
+    """Turns an OSError into a KitError that says what was being written."""
     try:
         yield
     except OSError as error:
@@ -154,12 +154,12 @@ def _make_request(
     cipher_key = b""
     if role == "holder" and kind is not None:
         cipher_key = _cipher_key(folder, kind, passphrases)
-    sync(folder)  # a process that was killed may have made a key and not waited for its name
+    sync(folder)  # a killed process may have made a key without syncing its name
     return sign_request(name, role, identity, tls, cipher_key, old)
 
 
 def _make_key(key: type[SigningKey], path: Path, passphrases: Passphrases) -> SigningKey:
-    """The key in a file, which is written first if it is not there."""
+    """Reads the key in a file, which is made if it is missing."""
     if not os.path.lexists(path):
         write_new(path, passphrases.lock(key.generate().to_bytes()))
     return _read_private(key, path, passphrases)
@@ -171,13 +171,13 @@ def _read_private(parse: Callable[[bytes], T], path: Path, passphrases: Passphra
 
 
 def _refuse_link(path: Path) -> None:
-    """Refuses a link: its maker would have this party ask for keys that are not its own."""
+    """Refuses a link, by which an attacker could make this party request foreign keys."""
     if path.is_symlink():
         raise KitError(f"{path} is a link: remove it")
 
 
 def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
-    """The public key of a holder's pair; its file is there before the secret one's."""
+    """Makes a holder's missing key pair, the public file first; returns the public key."""
     public, secret = folder / f"{kind.name}.pub", folder / kind.secret_file
     if not os.path.lexists(secret):
         pair = kind.generate()
@@ -189,7 +189,7 @@ def _cipher_key(folder: Path, kind: KeyKind, passphrases: Passphrases) -> bytes:
 
 
 def _put_in_place(folder: Path, following: Path) -> None:
-    """Moves new keys over the old ones, the identity last: until then this can be repeated."""
+    """Moves new keys over the old ones, the identity last, so that this can be repeated."""
     files = sorted(os.listdir(following), key=lambda file: file == IDENTITY)
     for file in files:
         os.replace(following / file, folder / file)
@@ -198,7 +198,7 @@ def _put_in_place(folder: Path, following: Path) -> None:
 
 
 HOURS = 24.0
-"""Hours for which a roster holds after it was signed, unless its kit says otherwise."""
+"""Hours for which a signed roster is valid by default."""
 
 
 def create_kit(
@@ -208,11 +208,11 @@ def create_kit(
     hours: float = HOURS,
     host: str = "",
 ) -> PublicIdentity:
-    """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
+    """Makes a CA and an empty roster; returns the CA's public key.
 
     Args:
-        hours: for which each of its rosters holds after it was signed; 0: for ever.
-        host: of the runs that it is for (`store.keyring`).
+        hours: for which each signed roster is valid; 0: for ever.
+        host: of the kit's runs (`keyring.demand_host`).
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.
@@ -237,17 +237,17 @@ def create_kit(
 
 
 def issue(directory: Path, role: Role, name: str) -> None:
-    """Makes a party's keys in this very folder, and certifies them: see `issue_all`."""
+    """Makes and certifies a party's keys in this folder, as `issue_all`."""
     issue_all(directory, [(role, name)])
 
 
 def issue_all(
     directory: Path, parties: Iterable[tuple[Role, str]], passphrases: Passphrases | None = None
 ) -> None:
-    """Makes parties' keys in this very folder, and certifies them: for one machine.
+    """Makes and certifies parties' keys in this folder, for runs on one machine.
 
     Raises:
-        KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
+        KitError: an unsuitable name or role, a taken name, or no CA in this kit.
     """
     passphrases = passphrases or Passphrases()
     with _open_ca(directory, passphrases) as (_, roster):
@@ -262,7 +262,7 @@ def issue_all(
 
 
 def read_request(path: Path) -> KeyRequest:
-    """A party's request, of which nothing is verified; KitError if it is none."""
+    """Reads a party's request without verifying it; KitError if the file is no request."""
     try:
         return KeyRequest.from_bytes(read(path, "", forbidden=0, most=MAX_REQUEST_BYTES))
     except ClientError as error:
@@ -272,12 +272,12 @@ def read_request(path: Path) -> KeyRequest:
 def approve(
     directory: Path, requests: Sequence[KeyRequest], passphrases: Passphrases | None = None
 ) -> tuple[KeyRequest, ...]:
-    """Certifies the keys of all requests and signs the roster anew, or does nothing at all.
+    """Certifies the keys of all requests and signs a new roster; after an error it does nothing.
 
-    Returns those that are granted now, without those whose keys are certified already.
+    Returns the newly granted requests, without those whose keys were certified before.
 
     Raises:
-        KitError: a request that is not to be granted, and why; or no CA in this kit.
+        KitError: a request must not be granted, and why; or no CA is in this kit.
     """
     with _open_ca(directory, passphrases) as (ca, roster):
         new = _select_new(directory, ca, roster, requests)
@@ -289,7 +289,7 @@ def approve(
 def _select_new(
     directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
 ) -> tuple[KeyRequest, ...]:
-    """The requests to grant, of those that are new; raises as `approve`."""
+    """Selects the requests whose keys are not certified yet; raises as `approve`."""
     kind, revoked = kind_for(_read_parameters(directory)), _read_revoked(directory)
     old = {certificate.name: certificate for certificate in roster.certificates}
     owners = {file_digest(ca.public.key): "the CA"}
@@ -318,10 +318,10 @@ def _select_new(
 
 
 def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) -> None:
-    """KitError unless these are the fingerprints of these requests, one of each.
+    """Raises KitError unless exactly the fingerprints of these requests were told.
 
     Args:
-        told: as `KeyRequest.fingerprint` spells them.
+        told: fingerprints as in `KeyRequest.fingerprint`, over another channel.
     """
     for request in requests:
         if request.fingerprint not in told:
@@ -336,12 +336,12 @@ def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) 
 def revoke(
     directory: Path, names: Sequence[str], passphrases: Passphrases | None = None
 ) -> tuple[str, ...]:
-    """Takes names off the roster; their keys are never certified again, under whatever name.
+    """Takes names off the roster; their keys are never certified again under any name.
 
-    Returns those that are key holders: no run of theirs starts again with this roster.
+    Returns the names of key holders among them: runs with these holders cannot restart.
 
     Raises:
-        KitError: nobody has this name, or no CA is in this kit.
+        KitError: a name is not on the roster, or no CA is in this kit.
     """
     with _open_ca(directory, passphrases) as (ca, roster):
         gone = [c for c in roster.certificates if c.name in names]
@@ -359,11 +359,11 @@ def revoke(
 def replace_holder(
     directory: Path, old: str, request: KeyRequest, passphrases: Passphrases | None = None
 ) -> None:
-    """Certifies a new key holder, and takes another off the roster; whatever was done, stays done.
+    """Certifies a new key holder, then takes another one off the roster; may be repeated.
 
     Raises:
-        KitError: the one is no request of a new holder, or the other no holder, or by this kit's
-            cipher one holder has the key of all updates; as `approve`.
+        KitError: as `approve`; or `request` is not of a new holder, `old` is no holder, or under
+            bfv, where one holder has the key of all updates.
     """
     if kind_for(_read_parameters(directory)) is BFV:
         raise KitError(
@@ -385,9 +385,9 @@ def replace_holder(
 def renew(
     directory: Path, names: Iterable[str] = (), passphrases: Passphrases | None = None
 ) -> dict[str, datetime]:
-    """Signs TLS certificates of parties anew, by default of all; returns when each ends.
+    """Renews parties' TLS certificates, by default all of them; returns when each one ends.
 
-    Raises KitError if nobody has this name, or no CA is in this kit.
+    Raises KitError if a name is not on the roster, or no CA is in this kit.
     """
     with _open_ca(directory, passphrases) as (ca, roster):
         wanted = tuple(names) or tuple(c.name for c in roster.certificates)
@@ -397,11 +397,11 @@ def renew(
 def renew_roster(
     directory: Path, hours: float | None = None, passphrases: Passphrases | None = None
 ) -> Roster:
-    """Signs the same roster anew, to hold for so many hours (0: for ever; None: as the kit says).
+    """Signs the same roster anew for so many hours (0: for ever; None: as the kit says).
 
     Raises:
-        KitError: no CA is in this kit, or the roster holds longer already: parties that have it
-            would go by that.
+        KitError: no CA is in this kit, or the roster is valid for longer already, and parties that
+            have it would follow it on.
     """
     with _open_ca(directory, passphrases) as (ca, roster):
         end = _expiry(_read_validity(directory) if hours is None else _seconds(hours))
@@ -417,7 +417,9 @@ def renew_roster(
 
 @contextmanager
 def _open_ca(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple[Identity, Roster]]:
-    """Reads the CA and its newest roster while no other process signs: a number is signed once.
+    """Reads the CA and its newest roster while no other process signs.
+
+    The lock keeps two rosters from getting the same number.
 
     Raises:
         KitError: no CA is in this kit, the roster is another CA's, or the kit cannot be written.
@@ -434,10 +436,10 @@ def _open_ca(directory: Path, passphrases: Passphrases | None) -> Iterator[tuple
 def _check(
     directory: Path, request: KeyRequest, old: Certificate | None, kind: KeyKind | None
 ) -> None:
-    """Checks that a request is its party's own, and for this kit.
+    """Checks that a request comes from its party and fits this kit.
 
     Raises:
-        KitError: it is not to be granted.
+        KitError: it must not be granted.
         ClientError: a signature or key in it is wrong.
     """
     name = request.name
@@ -459,7 +461,7 @@ def _check(
 def _is_certified(
     directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest
 ) -> bool:
-    """Whether these very keys are certified; KitError if the identity is, and another key not."""
+    """Whether a request's keys are certified; KitError if only its identity key is."""
     if old is None or old.public_key != request.public_key:
         return False
     if set(_all_digests(directory, ca, old)) != set(_digests(request)) or old.role != request.role:
@@ -495,10 +497,7 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
 def _publish(
     directory: Path, ca: Identity, last: Roster, certificates: Iterable[Certificate]
 ) -> None:
-    """Signs the next roster and writes it: whoever comes, goes or changes keys does so here alone.
-
-    It holds as long as the kit says, or longer where the last one does.
-    """
+    """Signs and writes the next roster, valid as long as the kit says, or as the last roster."""
     end = max(last.expires, _expiry(_read_validity(directory))) if last.expires else 0
     _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
 
@@ -508,7 +507,7 @@ def _write(directory: Path, roster: Roster) -> None:
 
 
 def _read_validity(directory: Path) -> int:
-    """Seconds for which the kit's rosters hold; HOURS in kits that do not say so."""
+    """Reads the seconds for which the kit's rosters are valid; HOURS in older kits."""
     path = directory / "ca" / "holds.json"
     if not path.exists():
         return _seconds(HOURS)
@@ -518,7 +517,7 @@ def _read_validity(directory: Path) -> int:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Turns what a file cannot hold into a KitError that names the file."""
+    """Turns errors of parsing into a KitError that names the file."""
     try:
         yield
     except (ClientError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -530,11 +529,11 @@ def _seconds(hours: float) -> int:
 
 
 def _expiry(seconds: int) -> int:
-    """When a roster that is signed now for so long expires: Unix seconds; 0: never."""
+    """Returns when a roster that is signed now expires: Unix seconds; 0: never."""
     return int(time.time()) + seconds if seconds else 0
 
 
-# --- keys that come never again ----------------------------------------------------
+# --- revoked keys ------------------------------------------------------------------
 
 
 def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
@@ -548,7 +547,7 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    """The digest of each public key of a party on the roster, its TLS certificate's too."""
+    """Returns the digests of all public keys of a party, its TLS key included."""
     path = keyring.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)

@@ -1,13 +1,12 @@
-"""The journal: what a party has decided, in order, durable before any effect of it.
+"""The journal: a party's decisions, in order, durable before their effects.
 
     Journal         the Protocol
-    SqliteJournal   one file; every row's digest covers all rows before it, and a second one
-                    says how far it has come (`store.journal_rows`)
+    SqliteJournal   one file, in which every row's digest covers all rows before it; a second file
+                    has the number of rows (`store.journal_rows`)
     MemoryJournal   for simulation and tests
-    DatedJournal    around one of them: who writes it, what day it is, and what was refused
+    DatedJournal    adds the writer's name, the date and refused requests to another journal
 
-A record is any dataclass of `messages.records`, `messages.*_records` and `messages.charge`, or
-what became of an evaluation.
+A record is any dataclass in `journal_rows.RECORDS`.
 """
 
 from __future__ import annotations
@@ -63,45 +62,44 @@ from secureps.store.journal_rows import (
 )
 
 SYNCHRONOUS = "FULL"
-"""SQLite's word for: a commit has waited for the disk."""
+"""SQLite's setting with which a commit waits for the disk."""
 
 CHECKPOINT_PAGES = 256
-"""Pages of SQLite's log after which they are moved into the file, which waits for the disk once
-more: what one damaged page can take. A coordinator's version is some 170: receipts and shares."""
+"""Pages of SQLite's log after which SQLite moves them into the file, with one more wait for the
+disk. One damaged page of the log loses at most these. A coordinator's version takes some 170."""
 
 
 class Journal(Protocol):
-    """An append-only list of records; for one thread at a time, not always the same one."""
+    """An append-only list of records; used by one thread at a time."""
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         """Adds records, stamped `at` seconds of the run's clock, in one durable transaction.
 
         Raises:
             InternalError: one of them is no record, or the journal is closed.
-            Malformed: a field that has no plain form, such as NaN.
-            OperatorError: the disk refuses; DiskFailed: it is full. After any error nothing was
-                added, as far as anybody may know of it.
+            Malformed: a field has no plain form, such as NaN.
+            OperatorError: the disk refuses; DiskFailed: it is full. After an error the caller must
+                act as if nothing was added.
         """
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records after the fold, oldest first, with their stamps; DamagedStore names a bad
-        row."""
+        """Yields the records after the fold with their stamps; DamagedStore names a bad row."""
 
     @property
     def fold(self) -> Fold | None:
-        """What the records before those of `replay` came to; None if none is gone."""
+        """The state after all records before those of `replay`; None if there are no such."""
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be compacted."""
+        """Whether the journal should be compacted."""
 
     def pack(self) -> bool:
-        """Does some of what `compact` does; whether the rest is short. Raises as `replay` does."""
+        """Does a part of `compact`; returns whether the rest is short. Raises as `replay`."""
 
     def compact(self, fold: Fold) -> None:
-        """Has the fold of all records stand for them; OperatorError if the disk refuses.
+        """Replaces all records by their fold; OperatorError if the disk refuses.
 
-        After an error it is due again when as much has been written as before.
+        After an error the journal is due again only when it has grown as much as before.
         """
 
     def close(self) -> None:
@@ -113,31 +111,31 @@ class Journal(Protocol):
 
     @property
     def last(self) -> float:
-        """The newest second of the run's clock on record; 0 if there is none."""
+        """The newest second of the run's clock in the journal; 0 if it is empty."""
 
-    # What a standby asks, which copies the rows.
+    # The following is for a standby, which copies the rows.
 
     def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """The rows after this one, about `most` bytes of them.
+        """Returns about `most` bytes of the rows after this one.
 
         Raises:
             Conflict: there is no such row.
-            Refused: some of them are gone.
+            Refused: some of the rows are archived.
         """
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows as another journal has them, durably; returns their records.
+        """Adds rows of another journal unchanged and durably; returns their records.
 
         Raises:
-            DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
+            DamagedStore: they do not follow the last row, or are damaged; nothing was added.
         """
 
     def serialize(self) -> bytes:
-        """The whole of it, as one file has it; from any thread. Refused if it is too large."""
+        """Returns the journal as one file; thread-safe. Refused if it is too large."""
 
     @property
     def fold_mark(self) -> Mark:
-        """The last row in the fold: with the next one, rows up to it are gone."""
+        """The last row in the fold; the next compaction archives the rows up to it."""
 
 
 class MemoryJournal:
@@ -167,7 +165,7 @@ class MemoryJournal:
         )
 
     def _link(self, seq: int) -> bytes:
-        """The digest of the rows up to one: only a journal that is followed needs any."""
+        """Computes the chained digest of a row; only a standby needs these digests."""
         for k in range(len(self._chain), seq + 1):
             at, record = self.rows[k - 1]
             self._chain.append(
@@ -217,19 +215,19 @@ class MemoryJournal:
 class SqliteJournal:
     """A journal in one SQLite file (WAL, synchronous=FULL) that one process may hold.
 
-    Every row carries the digest of the row before it and itself, and the head repeats the
-    last one, so that edited, reordered, removed and truncated rows are recognised. (It is
-    no signature: who can write the file can also forge all of it.) A journal that ends before
-    its height was once longer, and is refused.
+    Every row has a digest of itself and the row before, and the head repeats the last digest, so
+    that edited, reordered, removed and truncated rows are recognised. (A writer of the file can
+    still forge all of it, because digests are no signatures.) A journal with fewer rows than its
+    height is an older copy, and is refused.
 
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
-        oldest: the first format that is read; SQLite's user_version has a file's own.
-        least: bytes of rows before which it is not `due`; None: `journal_rows.LEAST`.
+        oldest: the oldest format that is read; SQLite's user_version has the file's format.
+        least: bytes of rows before which the journal is not due; None: `journal_rows.LEAST`.
 
     Raises:
-        OperatorError: it is held already, or the file cannot be made.
-        ConfigError: it is of another format.
+        OperatorError: another process holds it, or the file cannot be made.
+        ConfigError: it has another format.
         DamagedStore: it is no journal, or its end is missing.
     """
 
@@ -255,7 +253,7 @@ class SqliteJournal:
 
     @property
     def last(self) -> float:
-        """The newest second on record; DamagedStore if what is there is no time."""
+        """The newest second in the journal; DamagedStore if a time is no number."""
         with name_damage(self._path):
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
         if not isinstance(last, float | None):
@@ -285,7 +283,7 @@ class SqliteJournal:
         try:
             self._height.advance(self.mark)
         except OperatorError:
-            self.close()  # the rows are there, and nobody may hear of them
+            self.close()  # the rows are in the file, but no effect of them may follow
             raise
 
     def read_after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
@@ -310,7 +308,7 @@ class SqliteJournal:
         return taken
 
     def replay(self, since: Mark | None = None) -> Iterator[tuple[float, Record]]:
-        """All records after the fold, or after a row that is known, with the time of each."""
+        """Yields the records after the fold, or after a known row, with their times."""
         if self._closed:
             raise InternalError("the journal is closed")
         return self._replay(since or self.fold_mark)
@@ -326,7 +324,7 @@ class SqliteJournal:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough rows came after the fold, or after a failed try, and more than it has."""
+        """Whether the rows since the fold, or since a failed try, are long enough."""
         least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
@@ -338,9 +336,9 @@ class SqliteJournal:
     def compact(self, fold: Fold) -> None:
         if self._closed:
             raise InternalError("the journal is closed")
-        self._grown = 0  # first: a disk that refuses is not asked again at the next commit
+        self._grown = 0  # first, so that after an error the next commit does not try again
         if self.fold_mark == self.mark:
-            return  # the last row has to stay: the head names it
+            return  # the last row has to stay, because the head names it
         going = self._going or journal_rows.Segments(self._path, self._base, self.fold_mark)
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
@@ -367,7 +365,7 @@ class SqliteJournal:
         self._open.close()
 
     def _refuse_behind(self) -> None:
-        """Looks at the file without changing it: a damaged log may yet be of use to somebody."""
+        """Checks the height without changing a file: a damaged log may still be useful."""
         if restoring_path(self._path).exists():
             raise DamagedStore(
                 f"{self._path.parent}: a restore was cut short here: run secureps restore again"
@@ -409,7 +407,7 @@ class SqliteJournal:
         return kind(f"{self._path}: {doing}{error}")
 
     def _open_height(self) -> tuple[int, bytes, Height]:
-        """Finds where the journal ends, and the file that says so; checks that they agree."""
+        """Reads the last row and opens the height; checks that they agree."""
         with name_damage(self._path):
             with advise_restore(self._path):
                 own = _read_head(self._path, self._base)
@@ -438,13 +436,13 @@ class SqliteJournal:
 
 
 def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
-    """The rows of a journal after one, which some process may be writing; changes nothing.
+    """Yields a journal's rows after one row, also while another process writes the journal.
 
-    From the start, of rows that are gone those that were archived, in their short form.
+    From the start, this includes the archived rows in their short form.
 
     Raises:
-        Conflict, Refused: as `Journal.read_after`, of a row that is not the start.
-        ConfigError: it is of another format.
+        Conflict, Refused: as `Journal.read_after`, unless `since` is the start.
+        ConfigError: the journal has another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
     with _open_snapshot(path) as (base, own):
@@ -452,10 +450,9 @@ def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
 
 
 def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
-    """The fold of a journal, if it has one, the rows after it, and the last row's mark.
+    """Reads what a machine starts from: a journal's fold, the rows after it, and the last mark.
 
-    From these a machine starts. Some process may be writing the journal; nothing of it changes.
-    Raises as `read_rows`.
+    Another process may be writing the journal. Raises as `read_rows`.
     """
     with _open_snapshot(path) as (base, own):
         known = journal_rows.read_fold(path, base)
@@ -466,22 +463,22 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
 
 @contextmanager
 def _open_snapshot(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
-    """Reads a journal as it is at one moment; yields its last row too."""
-    height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
+    """Opens a journal for reading at one moment; yields its last row too."""
+    height = read_height(height_path(path))  # first, because the journal may grow meanwhile
     with read_only(path) as base:
-        base.execute("BEGIN")  # head and rows are of one moment
+        base.execute("BEGIN")  # so that head and rows belong together
         own = _read_head(path, base) if _has_tables(path, base, FORMAT) else START
         refuse_behind(path, own, height or START)
         yield base, own
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
-    """Finds where the journal in a file ends, by its log too; changes neither.
+    """Reads the last row of a journal, its log included, without changing either.
 
-    A file without tables is one of which no commit is whole.
+    A file without tables has no complete commit yet: START.
 
     Raises:
-        ConfigError: it is older than format `oldest`, or newer than FORMAT.
+        ConfigError: its format is older than `oldest`, or newer than FORMAT.
         DamagedStore: it is no journal, or its end is missing.
     """
     with read_only(path) as base:
@@ -489,7 +486,7 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
 
 
 def _has_tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
-    """Whether there is a journal yet; ConfigError if there is one of another format."""
+    """Whether there is a journal yet; ConfigError if it has another format."""
     (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (found,) = base.execute("PRAGMA user_version").fetchone()
     if tables and not found:
@@ -510,7 +507,7 @@ def _read_head(path: Path, base: sqlite3.Connection) -> Mark:
 
 
 class WrappedJournal:
-    """Passes on to the journal within it what a subclass does not do itself."""
+    """Forwards all methods that a subclass does not override to another journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -561,28 +558,27 @@ class WrappedJournal:
 
 
 APART = 60.0
-"""Seconds by which a date on record may be off."""
+"""Seconds by which a recorded date may be off."""
 EVERY = 3600.0
-"""Seconds of the run's clock between two counts of what was refused."""
+"""Seconds of the run's clock between two records of refused requests."""
 
 
 class DatedJournal(WrappedJournal):
-    """A journal that says who writes it, what day it is, and what was refused: no machine knows.
+    """Adds records that no machine makes: the writer, the date, and refused requests.
 
     The first transaction of a process begins with a `Dated`, and so does one after the calendar and
     the run's clock came apart (a host that slept, a clock that was set). So the first row of every
-    journal names its writer (`store.backup.demand_owner`). Requests that were refused
-    are counted in the next transaction, but not sooner than EVERY after the last that had any, and
-    when the journal is closed: a flood takes one row for each party and kind of error.
+    journal names its writer (`store.backup.demand_owner`). Refused requests are counted and
+    recorded once in EVERY seconds and at the end, so that a flood takes few rows.
 
-    None is stamped sooner than what was taken before it: a standby's clock counts from when its
-    own process began, and may be behind the coordinator's, whose rows its own follow.
+    No record is stamped earlier than rows from another journal (`take`): a standby's clock may be
+    behind the coordinator's.
 
     Args:
-        party: the name of the party that writes it.
+        party: the name of the writing party.
         role: the role of this party.
         unix: reads the calendar, in seconds since 1970.
-        refused: requests that were refused since it was last called.
+        refused: takes the counts of requests refused since its last call.
     """
 
     def __init__(
@@ -621,19 +617,19 @@ class DatedJournal(WrappedJournal):
         return list(self._counts)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records but those that no machine knows, with the time of each."""
+        """Yields the machine's records with their times, without this class's own."""
         unknown = (Dated, RefusedRequests)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
     def close(self) -> None:
-        with suppress(SecurepsError):  # a disk that refuses has been told of
+        with suppress(SecurepsError):  # the disk's failure is known already
             if rest := self._refusals():
                 self._append(self._at, rest)
                 self._counts = ()
         self._journal.close()
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
-        """Adds rows of another journal, and says nothing of its own."""
+        """Adds rows of another journal, and no record of its own."""
         records = super().take(rows)
         self._taken = max((self._taken, *(row.at for row in rows)))
         return records

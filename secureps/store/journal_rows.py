@@ -1,31 +1,26 @@
-"""What is in a journal's file: rows, and what stands for rows that are gone.
+"""The tables in a journal's file, and the files beside it.
 
-    journal   rows: a record each, and a digest over it and all rows before it
-    fold      the state that all rows up to one of them came to: where a start begins
-    archive   of rows that are gone, in segments: what an auditor or a dashboard may ask
+    journal   rows: a record each, with a digest over it and all rows before it
+    fold      the machine's state after a certain row: a start begins here
+    archive   short forms of older rows, in segments, for auditors and dashboards
 
-A compaction writes the fold of all rows, and moves the rows up to the fold before it into the
-archive: so the rows since then are there as they were written, for whoever follows a run. Numbers
-and digests of rows go on unchanged. All of it is one transaction of the journal's own file: a
-process that is killed meanwhile leaves the journal as it was, and a copy of the file has it all.
-Rows are packed for the archive in memory, some at a time between other things: that takes longer
-than all else of a compaction, and a row does not change.
+    PATH.height      the number and chained digest of the last row
+    PATH.lock        locked by the process that has the journal open
+    PATH.restoring   a marker during a restore
 
-The digest of the fold covers the row that it ends with, the chain up to there, and the archive. It
-is no signature, as those of rows are none.
+A compaction writes the fold of all rows, and archives the rows before the previous fold. The rows
+since that fold stay for a standby. Numbers and digests of rows never change. A compaction is one
+transaction, so a kill leaves the journal as it was. Packing old rows takes longest, so it is done
+in memory, a few rows at a time, before the transaction. The fold's digest covers its last row and
+the archive. Digests are no signatures.
 
-The files beside a journal: how far it has come, who holds it, and that it is being restored.
-
-SQLite drops every frame of its log after a damaged one, and what is left is a whole journal of an
-earlier day; so is an older copy, or no file at all. A ledger that forgets what it spent, sealed
-or opened does it again. So each commit is noted here, durably, before anybody hears of it: the
-number of the last row and its chained digest, which tells a journal from every other of its length.
-
-The log is synced first and the height after it. Were both synced at once, a power cut could leave
-the height one commit ahead, and a start would have to accept that: then whoever brings back the log
-of one commit ago has a key holder forget the cohort that it opened last.
-
-    two slots of a page each, written in turn: one that is cut short leaves the other whole
+The height stops a ledger from going back. After a damaged frame SQLite drops the rest of its log,
+and what remains looks like a whole journal of an earlier day, as an older copy does. A ledger that
+forgot what it spent, sealed or opened would do that again. So each commit writes the height before
+its effects: first the log is synced, then the height. Synced together, a power cut could leave the
+height one commit ahead, and a start would have to accept that; then an attacker could bring back
+a log without the last commit, and a key holder would forget the cohort that it opened last.
+The height has two slots of a page each, written in turns, so that a torn write leaves one whole.
 """
 
 from __future__ import annotations
@@ -86,12 +81,12 @@ Record = Any
 """An instance of a class of RECORDS."""
 
 _PAGE = 1000
-"""Rows fetched at once by `replay`."""
+"""Rows that `rows_after` fetches at a time."""
 
 DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""Errors of SQLite over a damaged file; the second where a complaint would quote its bytes."""
+"""Errors of SQLite over a damaged file; the second one if its message quotes damaged bytes."""
 UNREADABLE = (Malformed, ValueError, TypeError, KeyError, RecursionError)
-"""Errors of JSON that is none, or no record's."""
+"""Errors of reading a record from damaged JSON."""
 
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
@@ -100,12 +95,12 @@ RECORDS: dict[str, type] = dataclasses_of(
     for union in (coordinator_records.CoordinatorRecord, shard_records.ShardRecord)
     for kind in get_args(union)
 }
-"""Every class that may be journalled, by name."""
+"""All classes of records, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record in its place: `seq` counts from 1, `chain` is the digest over all rows up to it."""
+    """A record in its place: `seq` counts from 1, `chain` is the digest of all rows so far."""
 
     seq: int
     at: float
@@ -115,9 +110,9 @@ class Row:
 
 @contextmanager
 def name_damage(path: Path, where: str = "") -> Iterator[None]:
-    """Turns SQLite's errors over a journal into DamagedStore, or DiskFailed if the disk is full.
+    """Turns SQLite's errors into DamagedStore, or DiskFailed if the disk is full.
 
-    To read its log SQLite needs room, too.
+    SQLite needs disk space even to read its log.
     """
     try:
         yield
@@ -128,7 +123,7 @@ def name_damage(path: Path, where: str = "") -> Iterator[None]:
 
 
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
-    """The rows after `first` up to `last`; DamagedStore names a bad one."""
+    """Yields the rows after `first` up to `last`; DamagedStore names a bad one."""
     seq, chain = first.seq, first.chain
     query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     while seq < last.seq:
@@ -150,7 +145,7 @@ def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) ->
 def read_row(
     path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
 ) -> Row:
-    """A row of these columns, `before` being the chain up to it; DamagedStore if it is bad."""
+    """Reads a row from its columns and the `chain` before it; DamagedStore if it is bad."""
     where = f"{path}: row {seq}"
     try:
         sound = chain == chain_digest(before, seq, at, kind, body)
@@ -167,7 +162,7 @@ def read_row(
 
 
 def kind_of(record: Record) -> str:
-    """The name of a record's class; InternalError if it is no record."""
+    """Returns the name of a record's class; InternalError if it is no record."""
     name = type(record).__name__
     if RECORDS.get(name) is not type(record):
         raise InternalError(f"a {name} is no record of a journal")
@@ -175,13 +170,13 @@ def kind_of(record: Record) -> str:
 
 
 def chain_digest(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
-    """The digest of a row and of all before it."""
+    """Computes the digest of a row and all rows before it."""
     stamp = struct.pack("<qd", seq, at)
     return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
 
 
 def encode_record(record: Record) -> str:
-    """A record as JSON; Malformed if a field has no plain form."""
+    """Encodes a record as JSON; Malformed if a field has no plain form."""
     try:
         return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
     except ValueError as error:
@@ -190,27 +185,27 @@ def encode_record(record: Record) -> str:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
+    """Opens a journal, its log included, for reading; DamagedStore if that fails."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with name_damage(path), closing(sqlite3.connect(uri, uri=True)) as base:
         yield base
 
 
 LEAST = 4 << 20
-"""Bytes of rows before which nothing is compacted; and no fewer than the last fold had: what a
-compaction costs stays a share of what was written."""
+"""Bytes of rows before which a journal is not compacted. A journal with a longer fold waits for as
+many bytes as the fold has, so that compacting costs a bounded share of writing."""
 
 SEGMENT = 16 << 20
-"""Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
+"""Unpacked bytes of a segment of the archive; only a single long row may exceed this."""
 
 ROWS_AT_ONCE = 64
-"""Rows that are packed at a time: some milliseconds. More only for who writes more meanwhile."""
+"""Rows that are packed at a time, in some milliseconds."""
 
 MOST_COPY = 1 << 30
-"""Bytes of a copy that is sent to a standby: it is in memory meanwhile."""
+"""The most bytes of a copy for a standby, which is held in memory."""
 
 MOST_SEGMENT = 1 << 30
-"""Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
+"""The most unpacked bytes of a segment that is read: a forged one must not fill the memory."""
 
 SCHEMA = """
 CREATE TABLE journal (
@@ -246,16 +241,15 @@ UNTOLD: frozenset[type] = frozenset(
         shard_records.SumsMade,
     }
 )
-"""Records that no auditor is told of (`audit.entries`): nothing of them is archived.
+"""Records that are not archived, because no auditor needs them (`audit.entries`).
 
-They are of one party's machines, or a receipt or `CohortOpened` says what counts of them; a shard
-opens nothing that the coordinator does not say.
+They matter only to one party's machine, or a receipt or `CohortOpened` repeats their content.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFold:
-    """The fold in a journal: the last row in it, the newest second by then, and its size."""
+    """The fold in a journal, the last row in it, the newest second by then, and its size."""
 
     mark: Mark
     last: float
@@ -264,7 +258,7 @@ class StoredFold:
 
 
 def read_fold(path: Path, base: sqlite3.Connection) -> StoredFold | None:
-    """The fold in a journal; None if it was never compacted, DamagedStore unless it is sound."""
+    """Reads a journal's fold; None if it was never compacted, DamagedStore if it is bad."""
     with name_damage(path):
         if not _has_tables(base):
             return None
@@ -282,9 +276,9 @@ def read_fold(path: Path, base: sqlite3.Connection) -> StoredFold | None:
 
 
 class Segments:
-    """The rows that a compaction moves into the archive, on their way: none of it is written yet.
+    """Packs, in memory, the rows that the next compaction will archive.
 
-    `last` is the last of them, where the fold before ends; START if there was none.
+    `last` is the last of these rows, with which the present fold ends; START if there is no fold.
     """
 
     def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
@@ -303,10 +297,10 @@ class Segments:
         self._begin()
 
     def pack(self, newest: int) -> bool:
-        """Packs some rows more; whether all are packed. DamagedStore if one of them is bad.
+        """Packs some more rows; returns whether all are packed. DamagedStore if one is bad.
 
-        It packs twice as many rows, at least, as came up to the `newest` since it was last asked:
-        with fewer, what is there to be packed the next time would grow and grow.
+        It packs at least twice as many rows as were written since the last call (`newest` is the
+        last written row), so that it catches up with the writer.
         """
         if self._upto == self._last:
             return True
@@ -319,7 +313,7 @@ class Segments:
                 self._packed.append(self._packer.compress(b"\n" + line if self._size else line))
                 self._size += len(line) + 1
             self._upto = Mark(row.seq, row.chain)
-        if self._upto == before:  # the one after it was bad before
+        if self._upto == before:  # an earlier call raised at the next row
             raise DamagedStore(f"{self._path}: row {before.seq + 1} cannot be read")
         if self._upto == self._last:
             self._end()
@@ -327,7 +321,7 @@ class Segments:
         return False
 
     def write(self) -> None:
-        """Adds all of it to the archive, in as many segments as it fills, and deletes its rows."""
+        """Writes all packed segments to the archive, and deletes their rows."""
         while not self.pack(self._newest):
             pass
         for last, packed in self._full:
@@ -340,11 +334,13 @@ class Segments:
 def compact(
     base: sqlite3.Connection, segments: Segments, mark: Mark, last: float, fold: Fold
 ) -> int:
-    """Writes the fold of all rows up to `mark`, within a transaction; returns its size.
+    """Writes the fold of all rows up to `mark` and archives old rows; returns the fold's size.
+
+    Call it within a transaction.
 
     Args:
-        segments: the rows up to the fold before; `mark` is not the last of these.
-        last: the newest second by then.
+        segments: the rows up to the previous fold; `mark` is a later row.
+        last: the newest second up to `mark`.
     """
     segments.write()
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
@@ -356,14 +352,14 @@ def compact(
 
 
 def bytes_since(path: Path, base: sqlite3.Connection, since: Mark) -> int:
-    """Bytes of the records after a row."""
+    """Counts the bytes of the records after a row."""
     with name_damage(path):
         query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
         return int(base.execute(query, (since.seq,)).fetchone()[0])
 
 
 def last_archived(path: Path, base: sqlite3.Connection) -> Mark:
-    """The last of the rows that are in the archive alone; `START` if none is."""
+    """Returns the last archived row; START if there is none."""
     with name_damage(path):
         rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
         found = base.execute(rows).fetchone() if _has_tables(base) else None
@@ -373,11 +369,11 @@ def last_archived(path: Path, base: sqlite3.Connection) -> Mark:
 def read_after(
     path: Path, base: sqlite3.Connection, mark: Mark, most: int
 ) -> tuple[JournalRow, ...]:
-    """The rows after one of them, about `most` bytes of them, as they were written.
+    """Returns about `most` bytes of the rows after one, as they were written.
 
     Raises:
         Conflict: there is no such row.
-        Refused: some of them are gone.
+        Refused: some of the rows are archived.
     """
     _demand_row(path, base, mark)
     found, size = list[JournalRow](), 0
@@ -391,10 +387,10 @@ def read_after(
 
 
 def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) -> Iterator[Row]:
-    """The rows after `since` up to `last`; from the start with those of the archive.
+    """Yields the rows after `since` up to `last`; from the start, this includes the archive.
 
     Raises:
-        Conflict, Refused: as `read_after`, unless it is the start.
+        Conflict, Refused: as `read_after`, unless `since` is the start.
         DamagedStore: a segment or a row is bad.
     """
     if since == START:
@@ -406,7 +402,7 @@ def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) ->
 
 
 def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
-    """Refused if rows after this one are gone, Conflict if there is no such row."""
+    """Raises Refused if rows after this one are archived, Conflict if there is no such row."""
     last = last_archived(path, base)
     if 0 <= mark.seq < last.seq:
         raise Refused(
@@ -419,7 +415,7 @@ def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
 
 
 def serialize(path: Path, base: sqlite3.Connection) -> bytes:
-    """The whole journal as one file; Refused if it is too large to be sent, or DamagedStore."""
+    """Returns the journal as one file; Refused if it is too large to send. DamagedStore."""
     with name_damage(path):
         (pages,) = base.execute("PRAGMA page_count").fetchone()
         (page,) = base.execute("PRAGMA page_size").fetchone()
@@ -432,7 +428,7 @@ def serialize(path: Path, base: sqlite3.Connection) -> bytes:
 
 
 def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
-    """What is kept of rows that are gone, oldest first; DamagedStore names a bad segment."""
+    """Yields the archived rows, oldest first; DamagedStore names a bad segment."""
     if read_fold(path, base) is None:
         return
     before = b""
@@ -450,7 +446,7 @@ def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
 
 
 def _pack_row(row: Row) -> str:
-    """A line of the archive; empty if nothing of the row is kept."""
+    """Makes a row's line in the archive; empty if the row is not archived."""
     record = _summarize(row.record)
     if record is None:
         return ""
@@ -459,7 +455,7 @@ def _pack_row(row: Row) -> str:
 
 
 def _summarize(record: Record) -> Record | None:
-    """What is kept of a record; None if nothing is."""
+    """Makes the archived form of a record; None if it is not archived."""
     if isinstance(record, Submit | Sealed):
         return _summarize_receipt(record.receipt, isinstance(record, Sealed))
     silent = isinstance(record, Examined) and not record.flaw
@@ -499,7 +495,7 @@ def _parse_fold(body: str) -> Fold:
 
 
 def _has_tables(base: sqlite3.Connection) -> bool:
-    """Whether a journal has these tables: those of older formats have none."""
+    """Whether a journal has fold and archive; older formats have neither."""
     query = "SELECT count(*) FROM sqlite_master WHERE name IN ('fold', 'archive')"
     return bool(base.execute(query).fetchone()[0] == 2)
 
@@ -524,13 +520,13 @@ def _segment_digest(before: bytes, last: Mark, packed: bytes) -> bytes:
 # --- journal height ----------------------------------------------------------------
 
 NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-"""Errors of a disk that is full: it may work again."""
+"""Errors of a full disk, which may work again."""
 
 LEAST_ROOM = 1 << 16
-"""Bytes without which SQLite cannot make the files beside a journal."""
+"""Free bytes that SQLite needs to make the files beside a journal."""
 
 PAGE = 4096
-"""Bytes of a slot: what disks write whole."""
+"""Bytes of a slot, which disks write at once."""
 
 _SLOTS = 2
 _BODY = struct.Struct(f"<8sq{DIGEST_BYTES}s")
@@ -539,7 +535,7 @@ _MAGIC = b"spheight"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A journal's last row, and the digest that chains it to all before; row 0 is none."""
+    """A row's number and chained digest; row 0 stands for an empty journal."""
 
     seq: int
     chain: bytes
@@ -549,15 +545,15 @@ START = Mark(0, b"")
 
 
 def height_path(journal: Path) -> Path:
-    """The file beside a journal that says how far it has come."""
+    """Names the file beside a journal with its last row."""
     return journal.with_name(journal.name + ".height")
 
 
 def read_height(path: Path) -> Mark | None:
-    """The highest mark that a file holds; None if there is no file.
+    """Reads the highest mark in a height file; None if there is no file.
 
     Raises:
-        DamagedStore: no slot of it is whole.
+        DamagedStore: no slot is whole.
         OperatorError: it cannot be read.
     """
     try:
@@ -576,9 +572,9 @@ def read_height(path: Path) -> Mark | None:
 
 
 class Height:
-    """The file, open for the one process that holds its journal; from now on it says `mark`.
+    """The open height file of the process that holds the journal; it begins with `mark`.
 
-    It is made if it does not exist, or says something else; OperatorError if the disk refuses.
+    The file is made anew if it is missing or has another mark; OperatorError if the disk refuses.
     """
 
     def __init__(self, path: Path, mark: Mark) -> None:
@@ -589,13 +585,13 @@ class Height:
                 write_height(path, mark)
             self._slot = slot or 0
             self._file = os.open(path, os.O_WRONLY | BINARY)
-            if slot is not None:  # whoever wrote it may have been killed before it was durable
+            if slot is not None:  # the writing process may have been killed before its sync
                 durability.sync_data(self._file)
         except OSError as error:
             raise disk_error(path, "write", error) from error
 
     def advance(self, mark: Mark) -> None:
-        """Notes a commit, durably when it returns; OperatorError if the disk refuses."""
+        """Writes the mark of a commit durably; OperatorError if the disk refuses."""
         self._slot = (self._slot + 1) % _SLOTS
         try:
             os.lseek(self._file, self._slot * PAGE, os.SEEK_SET)
@@ -609,10 +605,10 @@ class Height:
 
 
 def _find_slot(path: Path, mark: Mark) -> int | None:
-    """The slot of a file that is whole and says this mark; None where it is to be made anew.
+    """Finds the slot with this mark in a whole file; None if the file must be made anew.
 
-    A party that lives for one wave opens its journal for each. At the start it is made anew: it may
-    have been named by a process that was killed before the name was durable.
+    Reusing the file saves time for a party that opens its journal in every wave. At START it is
+    always made anew: a killed process may not have synced the file's name.
     """
     if mark == START or path.is_symlink() or not path.is_file():
         return None
@@ -623,18 +619,18 @@ def _find_slot(path: Path, mark: Mark) -> int | None:
 
 
 def write_height(path: Path, mark: Mark) -> None:
-    """Makes the file anew, whole and durable or not at all; OSError if the disk refuses."""
+    """Makes the file anew, at once and durably; OSError if the disk refuses."""
     write_durably(path, [_slot(mark)] * _SLOTS)
 
 
 def disk_error(path: Path, doing: str, error: OSError) -> OperatorError:
-    """The error of a disk that refuses: DiskFailed if it is full, and may work again."""
+    """Makes the error of a refusing disk: DiskFailed if it is full, and may work again."""
     kind = DiskFailed if error.errno in NO_SPACE else OperatorError
     return kind(f"{path}: cannot {doing}: {error.strerror}")
 
 
 def is_full(path: Path, error: Exception) -> bool:
-    """Whether a disk is full: where SQLite makes files it has other words for that."""
+    """Whether a disk is full, also if SQLite reports that as another error."""
     if isinstance(error, OSError):
         return error.errno in NO_SPACE
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -644,7 +640,7 @@ def is_full(path: Path, error: Exception) -> bool:
 
 
 def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
-    """DamagedStore if a journal ends before a height that it had."""
+    """Raises DamagedStore if a journal has fewer rows than its height."""
     if own.seq >= height.seq:
         return
     found = f"ends at row {own.seq}" if own.seq else "is missing or empty"
@@ -657,7 +653,7 @@ def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
 
 @contextmanager
 def advise_restore(path: Path) -> Iterator[None]:
-    """Has a DamagedStore in the `with` say which folder is to be brought back, and how."""
+    """Adds to a DamagedStore in the `with` which folder to restore, and how."""
     try:
         yield
     except DamagedStore as error:
@@ -673,7 +669,7 @@ def _slot(mark: Mark) -> bytes:
 
 
 def _slots(content: bytes) -> list[Mark | None]:
-    """What each slot says; None for one that is not whole."""
+    """Reads each slot's mark; None for a damaged slot."""
     return [_parse_slot(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
 
 
@@ -686,10 +682,10 @@ def _parse_slot(slot: bytes) -> Mark | None:
 
 
 def lock_journal(path: Path) -> int:
-    """Locks a file beside the journal: SQLite drops its own locks between commits.
+    """Locks a file beside the journal, because SQLite drops its own locks between commits.
 
     Raises:
-        OperatorError: it is held already, or the file cannot be made.
+        OperatorError: another process holds it, or the file cannot be made.
     """
     me = f"pid {os.getpid()} on {platform.node()}"
     beside = path.with_name(path.name + ".lock")
@@ -699,7 +695,7 @@ def lock_journal(path: Path) -> int:
         raise disk_error(beside, "open", error) from error
     try:
         free = atomic_file.lock_file(held)
-    except OSError as error:  # of a file system that has no locks
+    except OSError as error:  # the file system has no locks
         os.close(held)
         raise disk_error(beside, "lock", error) from error
     if not free:
@@ -708,11 +704,11 @@ def lock_journal(path: Path) -> int:
         named = f" ({who})" if who else ""
         which = "this" if who == me else "another"
         raise OperatorError(f"{path}: in use by {which} process{named}")
-    with suppress(OSError):  # a full disk: who holds it is told, not needed
+    with suppress(OSError):  # on a full disk the lock works without the holder's name
         atomic_file.write_holder(held, f"{me}\n")
     return held
 
 
 def restoring_path(path: Path) -> Path:
-    """The marker beside a journal that is being restored, and must not be opened."""
+    """Names the marker beside a journal that is being restored and must not be opened."""
     return path.with_name(path.name + ".restoring")

@@ -1,23 +1,21 @@
-"""The start-up kit on disk, as its party reads it: what it has before it meets anybody.
+"""Reads the start-up kit on disk: a party's keys, the roster, and TLS certificates.
 
-    KIT/public/ca.pub                 everybody's: the CA's public key,
-    KIT/public/roster.json            the signed roster,
-    KIT/public/holders/NAME.KIND.pub  and what clients seal under
-    KIT/private/NAME/identity.key 0600  one party's own
-    KIT/private/NAME/KIND.key     0600  and, for a holder, its secret key
-    KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with
-    KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
+    KIT/public/ca.pub                   the CA's public key
+    KIT/public/roster.json              the signed roster
+    KIT/public/holders/NAME.KIND.pub    the keys under which clients seal
+    KIT/public/tls/ca.pem               the CA's certificate, with the key of public/ca.pub
+    KIT/public/tls/NAME.pem             a party's certificate
+    KIT/private/NAME/identity.key 0600  a party's signing key
+    KIT/private/NAME/KIND.key     0600  a holder's secret key
+    KIT/private/NAME/tls.key      0600  a party's TLS key
+    KIT/state/NAME/                     the default folder of a client's state
 
-KIND is one of `KINDS`, the same for all holders of a kit: a file begins with a tag of its kind, and
-the CA certifies the digest of the whole public file. private/NAME is made by the party
-(`store.issuing`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
+KIND is one of `KINDS`, the same for all holders of a kit. A key file begins with a tag of its kind,
+and the CA certifies the digest of the whole public file. The party makes private/NAME, and the
+issuer makes public/ (`store.issuing`), for which it needs no private keys of others.
 
-    KIT/public/tls/ca.pem           the CA's certificate, whose key is that of public/ca.pub
-    KIT/public/tls/NAME.pem         a party's: whoever connects sees it, so that all may have it
-    KIT/private/NAME/tls.key  0600  a party's private key
-
-Certificates end after a year; `renew` signs the same keys anew, and a process that runs takes the
-new files when they are there.
+Certificates end after a year. `renew` signs the same keys anew, and a running process loads the new
+files when they appear.
 """
 
 from __future__ import annotations
@@ -65,14 +63,14 @@ HolderSecret = BfvSecretKey | EnvelopeKey
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """How keys of one kind are made and read.
+    """One kind of holders' keys, and how to make and read them.
 
     Args:
-        name: what its files are called after.
-        generate: a fresh pair: the secret file's bytes and the public file's.
-        public: what clients seal under, from the public file's bytes; Malformed or Oversized
-            if it is not of this kind.
-        secret: the holder's key, from the secret file's bytes; raises alike.
+        name: of the kind, in file names.
+        generate: makes a fresh pair: the bytes of the secret file and of the public one.
+        public: reads the key under which clients seal from the public file's bytes; Malformed or
+            Oversized if these have another kind.
+        secret: reads the holder's key from the secret file's bytes; raises alike.
     """
 
     name: str
@@ -111,30 +109,30 @@ ENVELOPE: Final = KeyKind("envelope", _envelope_pair, _envelope_public, Envelope
 KINDS: Final[Mapping[Opening, KeyKind]] = MappingProxyType(
     {Opening.HOLDER: BFV, Opening.COMMITTEE: ENVELOPE}
 )
-"""What holders have, by what opens a sum."""
+"""The kind of holders' keys, by what opens a sum."""
 
 
 def kind_for(parameters: CipherParameters) -> KeyKind | None:
-    """What the holders of a plan have; None under a cipher without keys. Raises as `cipher`."""
+    """Returns the kind of keys for a plan's cipher; None: it has no keys. Raises as `cipher`."""
     return KINDS.get(cipher(parameters).opening)
 
 
 IDENTITY = "identity.key"
-"""Name of a party's private file."""
+"""Name of the file with a party's signing key."""
 NEXT = "next"
-"""Folder beside it, of new keys that are not in use yet."""
+"""Folder beside it with new keys that are not in use yet."""
 _FETCH = ": fetch the kit anew"
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKit:
-    """What everybody may know, verified.
+    """The verified public part of a kit.
 
     Args:
-        ca: whose signatures count.
-        roster: everybody.
-        holder_keys: what clients seal under, by holder's name: a whole public key (bfv), or the
-            raw bytes of an envelope key (rlwe); empty under `plain`.
+        ca: the CA's key, which signed the rest.
+        roster: all parties.
+        holder_keys: by holder's name, the key under which clients seal: a whole public key (bfv) or
+            the raw bytes of an envelope key (rlwe); empty under `plain`.
     """
 
     ca: PublicIdentity
@@ -150,12 +148,11 @@ class PublicKit:
 
 
 def roster_file(directory: Path) -> Path:
-    """Where a kit has its roster."""
     return directory / "public" / "roster.json"
 
 
 def read_offered_keys(directory: Path) -> tuple[bytes, ...]:
-    """The keys in public/ under which updates are sealed for holders; KitError if one is none."""
+    """Reads the holders' envelope keys in public/; KitError if a file is no such key."""
     found = []
     for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
         try:
@@ -166,10 +163,9 @@ def read_offered_keys(directory: Path) -> tuple[bytes, ...]:
 
 
 def default_state(kit: Path, name: str) -> Path:
-    """Where a party keeps its state unless it is told otherwise: one place for each kit.
+    """Returns the default folder of a party's state, which depends only on its kit.
 
-    In whatever folder a second process is started, it comes to the same lock, and to the same
-    record of what is spent.
+    So a second process, started in another folder, meets the same lock and the same ledger.
     """
     check_name(name)
     return kit.resolve() / "state" / name
@@ -180,12 +176,12 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
 
     Args:
         directory: the kit.
-        ca_fingerprint: 64 hexadecimal digits that the CA's key must have, if pinned; spaces and
-            capitals do not matter.
+        ca_fingerprint: 64 hexadecimal digits of the CA's key, if it is pinned; spaces and capitals
+            do not matter.
 
     Raises:
-        ConfigError: what is pinned is no fingerprint.
-        KitError: missing, damaged, writable by others, or by another CA; it says what to do.
+        ConfigError: `ca_fingerprint` is no fingerprint.
+        KitError: a file is missing, damaged, writable by others, or of another CA.
     """
     pinned = None if ca_fingerprint is None else read_fingerprint(ca_fingerprint)
     ca, roster = load_roster(directory, pinned)
@@ -216,10 +212,10 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
 
 
 def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdentity, Roster]:
-    """Reads the CA's key and the roster that it signed, whatever else is in public/.
+    """Reads the CA's key and its signed roster, and no other file of public/.
 
     Raises:
-        KitError: as `load_public`; or the CA's key has not the `pinned` fingerprint.
+        KitError: as `load_public`; or the CA's key has another fingerprint than `pinned`.
     """
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
     key = read(directory / "public" / "ca.pub", absent)
@@ -238,7 +234,7 @@ def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdent
 
 @functools.lru_cache(4)
 def _verify_roster(ca: PublicIdentity, data: bytes) -> Roster:
-    """The roster in these bytes: one process may play many nodes of a simulation, wave by wave."""
+    """Reads and verifies a roster; cached, because a simulation reads the same one many times."""
     roster = Roster.from_bytes(data)
     roster.verify(ca)
     return roster
@@ -254,11 +250,11 @@ def load_private(
     passphrases: Passphrases | None = None,
     roster: Roster | None = None,
 ) -> Identity:
-    """Reads a party's own identity, which must be the one on the kit's roster.
+    """Reads a party's identity, which must be on the kit's roster.
 
     Raises:
-        KitError: missing, readable by others (it says `chmod 600`), under another passphrase, or
-            somebody else's.
+        KitError: the file is missing, readable by others, under another passphrase, or not the
+            party's.
     """
     path = directory / "private" / name / IDENTITY
     identity = read_secret(Identity, path, _missing_text(directory, name), passphrases)
@@ -279,7 +275,7 @@ def load_private(
 
 
 def find_observer(directory: Path, roster: Roster) -> str:
-    """An observer on a kit's roster whose key is in the kit; KitError if there is none."""
+    """Finds an observer on the roster whose key is in the kit; KitError if there is none."""
     for certificate in roster.certificates:
         private = directory / "private" / certificate.name
         if certificate.role == "observer" and private.is_dir():
@@ -293,7 +289,7 @@ def find_observer(directory: Path, roster: Roster) -> str:
 def load_holder_secret(
     directory: Path, name: str, passphrases: Passphrases | None = None
 ) -> HolderSecret:
-    """A holder's secret key, of the kind of its public one.
+    """Reads a holder's secret key, of the same kind as its public key.
 
     Raises:
         KitError: as `load_private`; or the kit's cipher needs no holder's key.
@@ -317,7 +313,7 @@ def load_holder_secret(
 
 
 def check_fits(kit: PublicKit, opening: Opening, holders: int | None) -> None:
-    """KitError unless a kit has the keys that a plan needs, of as many holders; None: of any."""
+    """Raises KitError unless a kit has keys of so many holders (None: any) for a plan's cipher."""
     new = "make a new kit with `secureps keys init DIR --plan FILE`"
     if kit.opening is not opening:
         has = {Opening.NOTHING: "no keys", Opening.HOLDER: "a bfv key"}.get(
@@ -338,10 +334,9 @@ def check_fits(kit: PublicKit, opening: Opening, holders: int | None) -> None:
 
 
 def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
-    """ConfigError for an unsafe seed without the word that says what it is for.
+    """Raises ConfigError for an unsafe seed unless the run is declared a test.
 
-    An address on loopback may be a tunnel's end, and a shard stands beside its coordinator: where a
-    coordinator is says nothing of whose records are behind a seed that everybody may know.
+    A coordinator on loopback does not prove a test: the address may be a tunnel's end.
     """
     if unsafe is not None and not insecure:
         raise ConfigError(
@@ -352,12 +347,14 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
 
 
 def choose_seed(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
-    """The root of a party's randomness: its own secret in `state`, or a number that all may know.
+    """Returns the root of a party's randomness: the secret in `state`, or an unsafe number.
 
-    `server` is where it dials; `insecure` says that this is a test.
+    Args:
+        server: the coordinator's address.
+        insecure: whether this is a test.
 
     Raises:
-        ConfigError: an unsafe seed for a coordinator that is not on this machine, or no test.
+        ConfigError: an unsafe seed with a coordinator that is not on loopback, or without a test.
         KitError: as `load_seed`.
     """
     if unsafe is None:
@@ -371,9 +368,9 @@ def choose_seed(state: Path, unsafe: int | None, server: str, insecure: bool) ->
 
 
 def load_seed(path: Path) -> SecretSeed:
-    """A client's own seed, fresh from the operating system the first time (mode 0600).
+    """Reads a party's seed, which is drawn from the operating system the first time (mode 0600).
 
-    It must outlive the process: training again after a crash repeats the same noise.
+    The seed outlives the process, so that training again after a crash repeats the same noise.
 
     Raises:
         KitError: as `read_secret`.
@@ -382,14 +379,14 @@ def load_seed(path: Path) -> SecretSeed:
     try:
         if not path.exists():
             write(path, os.urandom(SEED_BYTES), 0o600)
-        sync(path.parent)  # a client that was killed may not have waited for its name
+        sync(path.parent)  # a killed process may not have synced the file's name
     except OSError as error:
         raise disk_error(path, "write", error) from None
     return read_secret(SecretSeed, path, "")
 
 
 def holder_kind(directory: Path, name: str) -> KeyKind:
-    """The kind of a certified holder's key, by its file; KitError unless there is one."""
+    """Finds the kind of a certified holder's key by its file; KitError unless one exists."""
     there = [kind for kind in KINDS.values() if public_file(directory, name, kind).exists()]
     if len(there) == 1:
         return there[0]
@@ -400,12 +397,10 @@ def holder_kind(directory: Path, name: str) -> KeyKind:
 
 
 def public_file(directory: Path, name: str, kind: KeyKind) -> Path:
-    """Where a holder's public key lies."""
     return directory / "public" / "holders" / f"{name}.{kind.name}.pub"
 
 
 def init_command(directory: Path) -> str:
-    """The command that makes a kit."""
     return f"secureps keys init {directory} --plan FILE"
 
 
@@ -415,7 +410,7 @@ def _request_command(directory: Path, name: str, role: str) -> str:
 
 
 def _missing_text(directory: Path, name: str) -> str:
-    """The end of "... is missing" for a party's own key: whose keys are here, and who makes it."""
+    """Ends the sentence "... is missing" for a party's key: which keys exist, and what to do."""
     try:
         there = sorted(each.name for each in (directory / "private").iterdir())
     except OSError:
@@ -428,7 +423,7 @@ def _missing_text(directory: Path, name: str) -> str:
 def read_fingerprint(
     text: str, whose: str = "CA", source: str = "as `secureps keys show` prints it to the CA"
 ) -> str:
-    """A fingerprint as `PublicIdentity.fingerprint` spells it; ConfigError if it is none."""
+    """Normalizes a fingerprint as in `PublicIdentity.fingerprint`; ConfigError if it is none."""
     digits = "".join(text.split()).lower()
     if len(digits) != 2 * DIGEST_BYTES or not set(digits) <= set(string.hexdigits):
         raise ConfigError(
@@ -450,31 +445,31 @@ _FOR = {
 
 
 def demand_host(roster: Roster, kit: Path, host: str = FLOWER) -> None:
-    """KitError unless a roster is for this host, as the CA has signed it.
+    """Raises KitError unless the CA signed this roster for runs of this host.
 
-    Inside Flower's engine the run ships the code that reads a client's keys: a native run's kit
-    would not be its party's alone any more if it served there too, and Flower's never was.
+    Inside Flower's engine the run ships code that can read a client's keys, so one kit must not
+    serve both hosts.
     """
     if roster.host != host:
         raise KitError(f"{kit} is the kit of {_FOR[host]}")
 
 
-# --- the part of a start-up kit that connections are made with ---------------------
+# --- TLS certificates --------------------------------------------------------------
 
 
 log = logging.getLogger("secureps")
 
 TLS_KEY = "tls.key"
-"""Name of a party's private file."""
+"""Name of the file with a party's TLS key."""
 
 SOON = timedelta(days=30)
-"""Before a certificate ends its party says so, once a day."""
+"""The time before a certificate's end in which its party warns once a day."""
 LOOK = 5.0
-"""Seconds after which a new certificate is seen, at most."""
+"""The most seconds until a new certificate is seen."""
 
 
 def write_authority(kit: Path, ca: Identity) -> bytes:
-    """Writes the CA's certificate, which it returns; OSError if it cannot."""
+    """Writes and returns the CA's certificate; OSError of the disk."""
     made = make_authority(ca)
     make_folder(_authority(kit).parent, 0o755)
     write(_authority(kit), made, 0o644)
@@ -486,7 +481,7 @@ def write_certificate(kit: Path, ca: Identity, role: Role, name: str, public: by
     try:
         authority = read(_authority(kit), "")
         check_authority(ca.public, authority)
-    except (ClientError, KitError):  # damaged, over, or of before there was TLS
+    except (ClientError, KitError):  # damaged, expired, or missing in an old kit
         authority = write_authority(kit, ca)
     write(certificate_file(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
 
@@ -495,8 +490,8 @@ def renew_certificate(kit: Path, ca: Identity, roster: Roster, name: str) -> dat
     """Signs a party's certificate anew; returns when the new one ends.
 
     Raises:
-        KitError: nobody has this name, there is neither a certificate nor a key of this party, or
-            the certificate is none of this CA's: it would give anybody's key this party's name.
+        KitError: the name is not on the roster, the party has neither certificate nor key here, or
+            another CA signed the certificate, which could give a foreign key this party's name.
         OSError: it cannot be written.
     """
     role = next((c.role for c in roster.certificates if c.name == name), None)
@@ -508,7 +503,7 @@ def renew_certificate(kit: Path, ca: Identity, roster: Roster, name: str) -> dat
             public = public_key_of(ca.public, name, read(path, ""))
         except ClientError as error:
             raise KitError(f"{path}: {error}; put the one that you made there") from None
-    elif (kit / "private" / name).is_dir():  # its keys are here, perhaps of before there was TLS
+    elif (kit / "private" / name).is_dir():  # an old kit may lack its TLS key
         if not _tls_key(kit, name).exists():
             write_new(_tls_key(kit, name), TlsKey.generate().to_bytes())
         public = read_secret(TlsKey, _tls_key(kit, name), "").public
@@ -521,10 +516,10 @@ def renew_certificate(kit: Path, ca: Identity, roster: Roster, name: str) -> dat
 def load_credentials(
     kit: Path, name: str, ca: PublicIdentity, passphrases: Passphrases | None = None
 ) -> Credentials:
-    """What a party shows at its connections.
+    """Loads a party's certificates and TLS key.
 
     Raises:
-        KitError: a file is missing or damaged, readable by others, of another CA, or over.
+        KitError: a file is missing, damaged, readable by others, of another CA, or expired.
     """
     how = (
         "fetch the issuer's public/ anew; where that has no good one either, whoever issues keys "
@@ -547,9 +542,9 @@ def load_credentials(
 
 
 def untimely_certificate(kit: Path, name: str) -> str:
-    """Which certificate of a party is not good now, by this machine's clock; empty if none.
+    """Says which certificate of a party is not valid now, by this machine's clock; else "".
 
-    What is missing or damaged is told where it is loaded (`load_credentials`).
+    `load_credentials` reports missing and damaged files.
     """
     for path in (_authority(kit), certificate_file(kit, name)):
         try:
@@ -562,7 +557,7 @@ def untimely_certificate(kit: Path, name: str) -> str:
 
 
 def certificate_end(kit: Path, name: str) -> datetime | None:
-    """When a party's certificate ends; None where there is none. KitError if it is damaged."""
+    """Returns when a party's certificate ends; None if it has none. KitError if damaged."""
     path = certificate_file(kit, name)
     try:
         return expiry_of(read(path, "")) if path.exists() else None
@@ -571,9 +566,9 @@ def certificate_end(kit: Path, name: str) -> datetime | None:
 
 
 class TlsFiles:
-    """A party's credentials as they are on disk now: read again when the files change.
+    """A party's credentials, which are read again when their files change.
 
-    The files are looked at no more often than every LOOK seconds; KitError as `load_credentials`.
+    It checks the files at most every LOOK seconds; raises as `load_credentials`.
     """
 
     def __init__(
@@ -598,7 +593,7 @@ class TlsFiles:
         return _authority(kit), certificate_file(kit, name), _tls_key(kit, name)
 
     def __call__(self) -> Credentials:
-        """The newest good ones; the very same object as before, if nothing has changed."""
+        """Returns the newest valid credentials; the same object as before if none changed."""
         if self._clock() < self._next:
             return self._credentials
         self._next = self._clock() + LOOK
@@ -610,13 +605,13 @@ class TlsFiles:
             except KitError as error:
                 log.warning("%s goes on with the certificate that it has: %s", self._name, error)
                 return self._credentials
-            if _texts(found) != _texts(self._credentials):  # and no copy of the same files
+            if _texts(found) != _texts(self._credentials):  # not only copied again
                 self._credentials = found
                 log.warning("%s has a new certificate", self._name)
         return self._credentials
 
     def _warn(self) -> None:
-        """Says once a day that the certificate ends, from SOON before that on."""
+        """Warns once a day in the time SOON before the certificate ends."""
         end, now = expiry_of(self._credentials.certificate), datetime.now(UTC)
         if now > end - SOON and now.date() > self._warned:
             self._warned = now.date()
@@ -645,7 +640,6 @@ def _authority(kit: Path) -> Path:
 
 
 def certificate_file(kit: Path, name: str) -> Path:
-    """Where a party's certificate lies."""
     return kit / "public" / "tls" / f"{name}.pem"
 
 

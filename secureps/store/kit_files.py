@@ -1,17 +1,17 @@
 """Reads and writes single files of a start-up kit: permissions, size, and passphrases.
 
-A passphrase comes from a file descriptor, or from whoever sits at the terminal: never from the
-environment, an argument or a file's name, which others see.
+A passphrase comes from a file descriptor or a terminal, never from the environment or an argument,
+which other processes can see.
 
-Private files under a passphrase: scrypt (RFC 7914), then AES-256-GCM (NIST SP 800-38D).
+Private files under a passphrase use scrypt (RFC 7914), then AES-256-GCM (NIST SP 800-38D):
 
     file   = header | salt (16 bytes) | nonce (12 bytes) | ciphertext | tag (16 bytes)
     key    = scrypt(passphrase, salt, N = 2^17, r = 8, p = 1), 32 bytes
-    header = one line of text that says the version, and with it all parameters; it is
-             authenticated with the rest
+    header = one line of text with the version, which fixes all parameters; it is authenticated
+             with the rest
 
-Each guess costs 128 MiB and a third of a second of CPU: parameters that OWASP's password storage
-cheat sheet (2023) recommends. A version has one set of them, so that no file can ask for terabytes.
+Each guess costs 128 MiB and a third of a second of CPU, as OWASP's password storage cheat sheet
+(2023) recommends. The version fixes the parameters, so that a forged file cannot demand terabytes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from secureps.store.durability import open_to_read
 
 
 class Passphrases(Secret):
-    """The passphrase of one party's private files; one for all of them.
+    """The one passphrase of a party's private files.
 
-    It is read from a descriptor at once, which is then closed: no script and no child process finds
-    it there. Without one a terminal is asked when the first file wants it.
+    A descriptor is read and closed at once, so that no script and no child process can read it.
+    Without a descriptor the terminal is asked when the first file needs the passphrase.
 
     Args:
-        descriptor: its first line is the passphrase; a terminal is asked for it.
-        new: what is typed is typed twice.
+        descriptor: its first line is the passphrase; a terminal prompts for it.
+        new: whether the terminal prompts twice.
     Raises:
-        ConfigError: nothing can be read there, nothing is typed, or the two differ.
+        ConfigError: nothing can be read, nothing is typed, or the two entries differ.
     """
 
     __slots__ = ("_known",)
@@ -56,14 +56,14 @@ class Passphrases(Secret):
             self._known = Passphrase(read_passphrase(descriptor, new))
 
     def lock(self, data: bytes) -> bytes:
-        """A private file's bytes: under the passphrase, where there is one."""
+        """Makes the bytes of a private file: under the passphrase, if there is one."""
         return data if self._known is None else self._known.seal(data)
 
     def unlock(self, path: Path, file: bytes) -> bytes:
-        """A private file's content.
+        """Returns a private file's content.
 
         Raises:
-            KitError: it is under a passphrase that nobody gave, or under another one.
+            KitError: no passphrase, or a wrong one, was given.
         """
         if not under_passphrase(file):
             return file
@@ -81,7 +81,7 @@ class Passphrases(Secret):
 
 
 def read_passphrase(descriptor: int, new: bool = False) -> bytes:
-    """Reads a descriptor's first line, and closes it; arguments and errors as of `Passphrases`."""
+    """Reads a descriptor's first line, and closes it; arguments and errors as `Passphrases`."""
     try:
         if os.isatty(descriptor):
             words = _ask("passphrase: ")
@@ -115,10 +115,10 @@ _MAX_FILE = 32 << 20
 def read_secret(
     parse: Callable[[bytes], T], path: Path, absent: str, passphrases: Passphrases | None = None
 ) -> T:
-    """Reads a private file, by its passphrase if it is under one.
+    """Reads a private file, by its passphrase if it has one.
 
     Raises:
-        KitError: missing, readable by others, damaged, or under another passphrase.
+        KitError: the file is missing, readable by others, damaged, or under another passphrase.
     """
     data = read(path, absent, forbidden=0o077)
     try:
@@ -128,21 +128,21 @@ def read_secret(
 
 
 def read(path: Path, absent: str, forbidden: int = 0o022, most: int = _MAX_FILE) -> bytes:
-    """A file's bytes; its permissions are those of the very file that is read.
+    """Reads a file after checking the permissions of the opened file.
 
     Args:
-        absent: how "... is missing" ends.
+        absent: the end of the sentence "... is missing".
         forbidden: bits that the file's mode must not have.
-        most: bytes that it may have.
+        most: the most bytes of the file.
     Raises:
-        KitError: it is missing, open to others, or too long.
+        KitError: the file is missing, open to others, or too long.
     """
     try:
         with open_to_read(path, opener=os.open) as file:
             if open_to_others(os.fstat(file.fileno()), forbidden):
                 mode = 0o666 & ~forbidden & ~0o022
                 raise KitError(f"{path} is open to others: chmod {mode:o} {path}")
-            data = file.read(most + 1)  # of a device too, whose size says nothing
+            data = file.read(most + 1)  # bounded: a device's size says nothing
     except (FileNotFoundError, NotADirectoryError):
         raise KitError(f"{path} is missing{absent}") from None
     except OSError as error:
@@ -153,9 +153,9 @@ def read(path: Path, absent: str, forbidden: int = 0o022, most: int = _MAX_FILE)
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Makes a folder of this mode durably, whatever the umask says; keeps one that is there.
+    """Makes a folder of this mode durably, whatever the umask, or keeps an existing one.
 
-    KitError if there is a link, which leads who knows where, or a folder that is more open.
+    KitError if there is a link, which an attacker may have planted, or a more open folder.
     """
     try:
         path.mkdir(mode)
@@ -167,20 +167,20 @@ def make_folder(path: Path, mode: int) -> None:
             raise KitError(f"{path} is open to others: chmod {mode:o} {path}") from None
     else:
         path.chmod(mode)
-    make_directory(path, mode)  # it is there, and now its name is durable
+    make_directory(path, mode)  # makes the folder's name durable
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Writes a file whole or not at all, with this mode; a link there is replaced, not followed."""
+    """Writes a file at once, with this mode; replaces a link instead of following it."""
     write_durably(path, [data], mode)
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Writes a private file (0600) whole where nothing is, else KitError; OSError of the disk."""
+    """Writes a new private file (0600) at once; KitError if it exists, OSError of the disk."""
     fresh = path.with_name(path.name + ".new")
     try:
         with fresh_file(fresh, [data], 0o600):
-            os.link(fresh, path, follow_symlinks=False)  # unlike a renaming it replaces nothing
+            os.link(fresh, path, follow_symlinks=False)  # unlike a rename it replaces nothing
             fresh.unlink()
     except FileExistsError:
         raise KitError(f"{path} is there already, and is not written over") from None
@@ -193,7 +193,7 @@ HEADER: Final = (
     b"secureps private key under a passphrase, 1: scrypt N=131072 r=8 p=1, AES-256-GCM\n"
 )
 MOST_BYTES: Final = 1024
-"""Of a passphrase."""
+"""The most bytes of a passphrase."""
 
 _BEGIN = HEADER[: HEADER.index(b", ")]
 _N, _R, _P = 1 << 17, 8, 1
@@ -201,10 +201,10 @@ _SALT, _NONCE, _TAG = 16, 12, 16
 
 
 class Passphrase(Secret):
-    """Seals and opens files; the files that one object seals have one salt, so one derivation.
+    """Seals and opens files; all files that one object seals share a salt and one derivation.
 
     Args:
-        words: 1 to MOST_BYTES bytes, else ConfigError.
+        words: the passphrase, 1 to MOST_BYTES bytes; else ConfigError.
     """
 
     __slots__ = ("_derived", "_salt", "_words")
@@ -217,17 +217,17 @@ class Passphrase(Secret):
         self._derived: dict[bytes, AESGCM] = {}
 
     def seal(self, data: bytes) -> bytes:
-        """The file that holds `data`; its nonce is fresh, so that no two are alike."""
+        """Makes the file that holds `data`, with a fresh nonce."""
         nonce = os.urandom(_NONCE)
         sealed = self._key(self._salt).encrypt(nonce, data, HEADER)
         return HEADER + self._salt + nonce + sealed
 
     def open(self, file: bytes) -> bytes:
-        """What `seal` was given.
+        """Returns the data in a sealed file.
 
         Raises:
-            Malformed: no such file, or one of another version.
-            Unsigned: another passphrase, or a byte of the file has changed.
+            Malformed: it is no sealed file, or one of another version.
+            Unsigned: the passphrase is wrong, or the file has changed.
         """
         body = file[len(HEADER) :]
         if not file.startswith(HEADER) or len(body) < _SALT + _NONCE + _TAG:
@@ -247,5 +247,5 @@ class Passphrase(Secret):
 
 
 def under_passphrase(file: bytes) -> bool:
-    """Whether a private file has to be opened before it is read, in this version or another."""
+    """Whether a private file is sealed, by any version."""
     return file.startswith(_BEGIN)

@@ -1,8 +1,8 @@
-"""The spool: payloads under keys, durable before `put` returns, or what can be made again.
+"""The spool: payloads under keys, durable or cached.
 
-A shard spools blocks and sums in one, a client's outbox is another. Keys are paths of
-plain words, such as "update/hospital-1/all/3/0"; on disk each is one file of one flat
-directory ("~" for "/"), so that one directory fsync makes it durable.
+A shard spools blocks and sums; a client's outbox is a spool too. Keys are paths of plain words,
+such as "update/hospital-1/all/3/0". On disk each is one file of one flat directory ("~" for "/"),
+so that one fsync of the directory makes a new name durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
 
 _STAR = "*" if os.sep == "/" else "+"
-"""How a file's name has that character of keys, which no name on Windows may have."""
+"""The character for "*" in file names: Windows does not allow "*"."""
 _KEY = re.compile(r"[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*")
 _DOTS = re.compile(r"\.+")
 
@@ -37,42 +37,38 @@ class Spool(Protocol):
     """
 
     def put(self, key: str, *payload: bytes | memoryview) -> None:
-        """Keeps a payload, durably when it returns; again is harmless, the last one counts.
+        """Stores a payload, given in pieces, durably; it replaces an earlier one.
 
-        It comes in one piece or more. Raises DiskFailed when the disk refuses; the key is then as
-        it was before.
+        Raises DiskFailed if the disk refuses; then the key is as before.
         """
 
     def cache(self, key: str, payload: bytes | memoryview) -> None:
-        """Keeps what can be made again: as `put`, but it waits for no disk.
-
-        After a power cut it may be gone, or damaged.
-        """
+        """Stores a payload without waiting for the disk: a power cut may lose or damage it."""
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
-        """Keeps pieces as `put`, under NAME/DIGEST; returns the length, and the digest.
+        """Stores pieces as `put`, under NAME/DIGEST; returns the length and the digest.
 
-        Raises as `put`, and whatever the pieces raise; then nothing is kept.
+        Raises as `put`, and errors of `pieces`; then nothing is stored.
         """
 
     def get(self, key: str) -> bytes:
-        """The payload; KeyError if there is none."""
+        """Returns the payload; KeyError if there is none."""
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """The payload as by `get`, read-only, in one of these buffers if it was not in memory."""
+        """Reads a payload like `get`, read-only, into one of these buffers if it was on disk."""
 
     def has(self, key: str) -> bool:
         """Whether there is a payload."""
 
     def delete(self, key: str) -> None:
-        """Forgets a payload, or does nothing; it may come back after a power cut."""
+        """Deletes a payload if there is one; it may come back after a power cut."""
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, sorted."""
+        """Lists the keys that begin with `prefix`, sorted."""
 
 
 def check_key(key: str) -> str:
-    """The key itself; Malformed if it is not words of [A-Za-z0-9._*-] with slashes between."""
+    """Returns the key; Malformed unless it is words of [A-Za-z0-9._*-] with slashes between."""
     if (
         not isinstance(key, str)
         or len(key) > KEY_LIMIT
@@ -119,10 +115,10 @@ class MemorySpool:
 
 
 class DiskSpool:
-    """A spool in a directory of its own, which is made if it does not exist.
+    """A spool in a directory, which is made if it does not exist.
 
-    Opening it removes what an interrupted `put` left behind (~*.tmp); so one process
-    alone may have it open, which its journal's lock sees to.
+    Opening it deletes the files of interrupted `put`s (~*.tmp), so only one process may have it
+    open; the journal's lock ensures that.
 
     Raises:
         OperatorError: the directory cannot be made or read.
@@ -177,7 +173,7 @@ class DiskSpool:
             raise KeyError(key) from None
 
     def read(self, key: str, buffers: Buffers) -> memoryview:
-        """Reads, does not map: a disk that fails is an OSError then, and not a process's end."""
+        """Reads instead of mapping: a failing disk is then an OSError, not a SIGBUS."""
         try:
             with open_to_read(self.path(key), buffered=False) as file:
                 room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))

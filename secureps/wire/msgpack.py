@@ -1,9 +1,9 @@
 """Messages as MessagePack and back; https://github.com/msgpack/msgpack/blob/master/spec.md
 
-A message is an array of two: the name of its class, and a map of all its fields by name, in their
-order. A message within a message is such a map; tuples are arrays. A payload goes beside its
-message (`wire.grpc.framing`), where the map has empty bytes. A message has one form: other bytes
-for the same message are refused.
+A message is an array of two: the name of its class, and a map of all its fields in their order. A
+message within a message is such a map; tuples are arrays. A payload travels beside its message
+(`wire.grpc.framing`), and the map has empty bytes in its place. Each message has one form; other
+bytes for the same message are refused.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {
     "signature": SIGNATURE_BYTES,
     PAYLOAD: 0,
 }
-"""Length of bytes fields with these names; empty means "none" and passes too."""
+"""The length of bytes fields with these names; they may also be empty."""
 
 INFINITE = frozenset({"MemberStatus", "Figure"})
-"""Messages that only report, in which infinity is a figure (an epsilon without protection)."""
+"""Messages whose figures may be infinite, as an epsilon without protection."""
 
 SENT: dict[str, type] = {
     kind.__name__: kind for kind in typing.get_args(Request | Reply | AnyOrder | Refusal)
@@ -47,12 +47,12 @@ SENT: dict[str, type] = {
 
 
 def encode(message: Any) -> bytes:
-    """The bytes of a message, without its payload.
+    """Encodes a message without its payload.
 
     Raises:
-        Malformed: it is not sent by itself, or a field is of another type or length than it says,
-            beyond 64 bits, or NaN or infinite.
-        Oversized: more than MESSAGE_LIMIT bytes.
+        Malformed: it is not a message of its own, or a field has a wrong type or length, exceeds 64
+            bits, or is NaN or infinite.
+        Oversized: it has more than MESSAGE_LIMIT bytes.
     """
     kind: type = type(message)
     name = kind.__name__
@@ -64,19 +64,18 @@ def encode(message: Any) -> bytes:
         given = _ENCODER.encode(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise Malformed(f"{name} has no place in MessagePack: {error}") from None
-    data = _encode(_decode(kind, given))  # what was read has no integer where a float belongs
+    data = _encode(_decode(kind, given))  # decoding turns an int in a float field into a float
     if len(data) > MESSAGE_LIMIT:
         raise Oversized(f"{name} takes {len(data)} bytes; at most {MESSAGE_LIMIT} are allowed")
     return data
 
 
 def decode(data: bytes) -> Any:
-    """Decodes what `encode` made; a payload field comes back empty.
+    """Decodes a message; its payload field is empty.
 
     Raises:
-        Malformed: other bytes than exactly those of one message; digests and signatures of a wrong
-            length; numbers that are NaN or infinite.
-        Oversized: more than MESSAGE_LIMIT bytes.
+        Malformed: these are not exactly the bytes that `encode` makes of a message.
+        Oversized: there are more than MESSAGE_LIMIT bytes.
     """
     if len(data) > MESSAGE_LIMIT:
         raise Oversized(f"a message of {len(data)} bytes; at most {MESSAGE_LIMIT} are allowed")
@@ -96,7 +95,7 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def _convert(value: Any) -> Any:
-    """Converts NumPy's float64 and subclasses of str, for msgspec; refuses everything else."""
+    """Converts subclasses of str and float (NumPy's float64) for msgspec; refuses others."""
     for kind in (str, float):
         if isinstance(value, kind):
             return kind(value)
@@ -132,7 +131,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _check_fields(message: Any) -> None:
-    """Refuses a value whose length or range its field's name does not allow."""
+    """Raises Malformed for a value of a wrong length or range."""
     kind: type = type(message)
     for name in _names(kind):
         value, size = getattr(message, name), SIZES.get(name)
@@ -159,7 +158,7 @@ def _check_fields(message: Any) -> None:
 
 
 def _explain_difference(message: Any, data: bytes) -> Malformed:
-    """Names the first field of a message that `encode` writes in another way."""
+    """Names the first field of a message that `encode` would write differently."""
     kind: type = type(message)
     name, fields = kind.__name__, _names(kind)
     pieces = [_ENCODER.encode(each) + _ENCODER.encode(getattr(message, each)) for each in fields]

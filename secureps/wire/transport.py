@@ -1,10 +1,10 @@
-"""How parties reach one another: the Protocols, and a network inside one process.
+"""The Protocols of parties' connections, and a network inside one process.
 
     Endpoint            the interface of a server
-    Transport           a party's way to the servers (gRPC's is in `wire.grpc.client`)
-    InProcessNetwork    both ends in one process, all delays by a clock
+    Transport           a party's connection to the servers (for gRPC: `wire.grpc.client`)
+    InProcessNetwork    both ends in one process, with all delays by a clock
 
-Futures are `concurrent.futures.Future`; they end in an answer or in a SecurepsError.
+A `concurrent.futures.Future` ends with an answer or a SecurepsError.
 """
 
 from __future__ import annotations
@@ -42,48 +42,47 @@ class Endpoint(Protocol):
     """The interface of a server; its methods return at once and are thread-safe."""
 
     run: bytes
-    """Id of the run that it serves; empty before there is one."""
+    """Id of the server's run; empty before there is one."""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
-        """The answer to an authenticated sender's message."""
+        """Returns the future answer to an authenticated sender's message."""
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
-        """Opens a stream of orders: `deliver` returns at once; the result ends the stream.
+        """Opens a stream of orders; returns a function that ends it. `deliver` returns at once.
 
-        A SecurepsError in place of an order ends it too, and is what its watcher hears.
+        A SecurepsError in place of an order also ends the stream, and is sent to the watcher.
         """
 
 
 class Transport(Protocol):
-    """A party's way to the servers."""
+    """A party's connection to the servers."""
 
     def call(self, to: str, message: Any) -> Future[Any]:
-        """Asks a server; never blocks and never raises.
+        """Sends a request to a server; never blocks and never raises.
 
-        The future fails with the SecurepsError that the server raised, with Unreachable
-        when there is no connection, it broke, or no answer came in time, with Malformed or
-        Oversized when the message cannot be sent. After an Unreachable the request may or
-        may not have been performed.
+        The future fails with the server's SecurepsError, with Unreachable if there is no
+        connection, it breaks, or no answer comes in time, and with Malformed or Oversized if the
+        message cannot be sent. After an Unreachable the request may or may not have been performed.
         """
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """Opens the coordinator's stream of orders.
+        """Opens the coordinator's stream of orders, which keeps their sequence.
 
-        Orders come in the order in which they were given. `lost` is called once, after
-        the last `deliver`, when the stream ends by itself. The returned function (or
-        `close`) ends it without `lost`; a `deliver` that has begun may still finish.
+        `lost` is called once, after the last `deliver`, when the stream ends by itself. The
+        returned function (or `close`) ends the stream without `lost`; a `deliver` that has begun
+        may still finish.
         """
 
     def locate(self, party: str, address: str) -> None:
-        """Notes where a server is from now on."""
+        """Sets a server's address."""
 
     def bind_run(self, run: bytes) -> None:
-        """Binds the party's requests to a run, by its id, from now on."""
+        """Binds the party's later requests to a run, by its id."""
 
     def close(self) -> None:
-        """Ends all watches; whatever is under way fails with Unreachable."""
+        """Ends all watches; open calls fail with Unreachable."""
 
 
 # --- the network inside one process -----------------------------------------------
@@ -96,10 +95,10 @@ def no_delay(sender: str, to: str, message: Any) -> float:
 
 
 class InProcessNetwork:
-    """Servers and dialling parties of one process.
+    """Servers and other parties in one process.
 
-    `clock.call_later` delivers everything, so that nothing recurs and virtual time works. `delay`
-    gives the seconds of every message, reply, error and order.
+    `clock.call_later` delivers everything, so that calls do not recurse and virtual time works.
+    `delay` gives the seconds of every message, reply, error and order.
     """
 
     def __init__(self, clock: Clock, delay: DelayOf = no_delay) -> None:
@@ -116,22 +115,22 @@ class InProcessNetwork:
         self._served.add(party)
 
     def detach(self, party: str) -> None:
-        """Acts as if a party's process died: its calls fail, and watchers lose its streams."""
+        """Acts as if a party's process died: its calls fail, and its streams end."""
         self._endpoints.pop(party, None)
         error = Unreachable(f"{party} is gone")
         with self._lock:
             own, others = tuple(self._own.get(party, ())), list[_Call | _Stream]()
-            if party in self._served:  # nobody dials a client: its end looks at no others' links
+            if party in self._served:  # no party calls a client
                 others = [link for link in self._links if link.to == party]
         self._end(own, error, quiet=True)
         self._end(others, error, quiet=False)
 
     def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
-        """A party's way to the servers; the coordinator is at one of `places`, in turn."""
+        """Makes a party's transport; the coordinator is at one of `places`."""
         return _InProcessTransport(self, party, places)
 
     def end_of(self, owner: Transport, party: str) -> None:
-        """Ends what one of a party's ways to the servers has open."""
+        """Ends the open calls and streams of one transport of a party."""
         with self._lock:
             own = [link for link in self._own.get(party, ()) if link.owner is owner]
         self._end(own, closed_error(), quiet=True)
@@ -148,7 +147,7 @@ class InProcessNetwork:
 
     def _reply(self, call: _Call, result: Any) -> None:
         if call not in self._links:
-            return  # its server is gone: nothing of it arrives any more
+            return  # its server is gone
         self._finish_later(self._delay(call.to, call.sender, result), call, result)
 
     def _watch(self, stream: _Stream, message: Subscribe) -> None:
@@ -168,7 +167,7 @@ class InProcessNetwork:
             self._finish_later(0.0, stream, error_for_sender(error))
             return
         stream.cancel = cancel
-        if stream not in self._links:  # it ended before there was anything to cancel
+        if stream not in self._links:  # the stream ended before `cancel` was set
             cancel()
 
     def _order(self, stream: _Stream, order: Any) -> None:
@@ -180,7 +179,7 @@ class InProcessNetwork:
             self._clock.call_later(max(0.0, stream.due - now), lambda: self._deliver_oldest(stream))
 
     def _deliver_oldest(self, stream: _Stream) -> None:
-        # The oldest order, whichever event this is: rounding of times never reorders.
+        # Always the oldest order, so that rounded times never change the sequence.
         order = stream.waiting.pop(0)
         if isinstance(order, SecurepsError):
             self._finish(stream, order)
@@ -220,7 +219,7 @@ class InProcessNetwork:
         return True
 
     def _end(self, links: Iterable[_Call | _Stream], error: SecurepsError, quiet: bool) -> None:
-        """Ends those links that are open; watchers of `quiet` streams do not hear of it."""
+        """Ends the links that are open; for `quiet` ones `lost` is not called."""
         with self._lock:
             ended = [link for link in links if self._forget(link)]
             for link in ended:
@@ -239,7 +238,7 @@ class _InProcessTransport:
         self._closed = False
 
     def _turn(self, place: str, result: object) -> None:
-        """Dials the coordinator elsewhere from now on, if it was not reached there."""
+        """Chooses another place of the coordinator if it was not reached at this one."""
         if isinstance(result, Unreachable) and place == self._places[0]:
             self._places = (*self._places[1:], place)
 
@@ -269,10 +268,10 @@ class _InProcessTransport:
         return lambda: self._network._end((stream,), closed_error(), quiet=True)
 
     def locate(self, party: str, address: str) -> None:
-        """Does nothing: the network knows where everyone is."""
+        """Does nothing, because the network knows all parties."""
 
     def bind_run(self, run: bytes) -> None:
-        """Does nothing: here nobody speaks for another."""
+        """Does nothing, because no party can pose as another one here."""
 
     def close(self) -> None:
         self._closed = True
@@ -280,12 +279,12 @@ class _InProcessTransport:
 
 
 def party_at(place: str) -> str:
-    """The party at a place: a standby is the coordinator, elsewhere."""
+    """Returns the party at a place: a standby speaks as the coordinator."""
     return COORDINATOR if place == STANDBY else place
 
 
 def start_future() -> Future[Any]:
-    """A future that its holder cannot cancel."""
+    """Makes a future that its holder cannot cancel."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -313,7 +312,7 @@ class _Stream:
     quiet: bool = False
     cancel: Cancel | None = None
     waiting: list[Any] = field(default_factory=list)
-    """Orders on their way, few at a time; a deque would be the largest part of an idle stream."""
+    """Undelivered orders; a list, because a deque would be most of an idle stream's memory."""
     due: float = -math.inf
 
     def finish(self, error: SecurepsError) -> None:
@@ -324,7 +323,7 @@ class _Stream:
 
 
 def closed_error() -> Unreachable:
-    """The error in which calls on a closed transport end."""
+    """Makes the error of calls on a closed transport."""
     return Unreachable("this transport is closed", None)
 
 
@@ -337,7 +336,7 @@ def settle(future: Future[Any], result: Any) -> None:
 
 
 def result_of(done: Future[Any]) -> Any:
-    """The answer in an endpoint's future, or the SecurepsError to send back."""
+    """Returns the answer in an endpoint's future, or the SecurepsError to send back."""
     if done.cancelled():
         return Unreachable("the server stopped before it answered")
     error = done.exception()
@@ -345,13 +344,13 @@ def result_of(done: Future[Any]) -> Any:
 
 
 EXHAUSTED_SECONDS = 1.0
-"""Seconds until a request is tried again for which a process had no room."""
+"""Seconds after which a sender repeats a request that met an exhausted limit."""
 
 
 def error_for_sender(error: BaseException) -> SecurepsError:
-    """The error that a sender may hear: a SecurepsError as it is, and no words of others."""
+    """Returns a SecurepsError as it is; hides the text of any other error from the sender."""
     known = isinstance(error, SecurepsError)
-    # No fault of the request: a client drops an update for which it hears of a bug.
+    # Not an InternalError, for which a client would drop its update.
     if name_limit(error) and (not known or isinstance(error, InternalError)):
         return Busy("no memory, thread or open file is left for this request", EXHAUSTED_SECONDS)
     if isinstance(error, SecurepsError):
@@ -361,7 +360,7 @@ def error_for_sender(error: BaseException) -> SecurepsError:
 
 
 def ask(endpoint: Endpoint, sender: str, message: Any, answered: Callable[[Any], object]) -> None:
-    """Hands a message to a server; `answered` gets its answer, or the SecurepsError to send."""
+    """Hands a message to a server; `answered` gets the answer, or the SecurepsError to send."""
     try:
         future = endpoint.request(sender, message)
     except Exception as error:

@@ -399,19 +399,19 @@ def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
         Work(TASK),
     ]
     told, meter = list[tuple[Any, ...]](), Meter()
-    for name in ("asked", "called", "retried", "journalled", "worked", "stands"):
+    for name in ("on_request", "on_call", "on_retry", "on_records", "on_work", "on_state"):
         setattr(meter, name, partial(lambda *said: told.append(said[:2]), name))
     stage = Stage(lambda s, e: Step([Incarnated(1)], effects) if s == "a" else Step(), meter)
     stage.executor.request("a", Heartbeat("a"))
     stage.loop.run(lambda: len(stage.line.calls) == 1)
     stage.line.calls[0][2].set_exception(Busy("full", 0.4))
     stage.play()
-    put, stands = ("called", PutBlock(HEADER, b"abc")), ("stands", stage.machine)
-    first = [("asked", Heartbeat("a")), ("journalled", [Incarnated(1)]), stands]
+    put, stands = ("on_call", PutBlock(HEADER, b"abc")), ("on_state", stage.machine)
+    first = [("on_request", Heartbeat("a")), ("on_records", [Incarnated(1)]), stands]
     assert told[:4] == [*first, put], "it stands after the records, before any effect"
     rest = [each for each in told[4:] if each != stands]
-    assert rest[0] == ("retried", "there")
-    assert sorted(rest[1:], key=repr) == sorted([put, ("worked", "task")], key=repr)
+    assert rest[0] == ("on_retry", "there")
+    assert sorted(rest[1:], key=repr) == sorted([put, ("on_work", "task")], key=repr)
 
 
 def test_what_cannot_be_read_is_sent_when_the_disk_works_again() -> None:

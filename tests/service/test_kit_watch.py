@@ -29,7 +29,7 @@ class Posted(Executor):
         self.acts: list[OwnAct] = []
         self.later_on: list[tuple[float, Callable[[], None]]] = []
 
-    def heard(self, sender: str, event: Event) -> None:
+    def post(self, sender: str, event: Event) -> None:
         assert sender == WORKER
         if isinstance(event, OwnAct):
             self.acts.append(event)

@@ -305,7 +305,7 @@ def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
         made.append(Future())
         return made[-1]
 
-    monkeypatch.setattr(scene.lead, "_beside", beside)
+    monkeypatch.setattr(scene.lead, "_offload", beside)
     scene.say()
     first = [scene.say(Follow(ONE, 0, b""), COORDINATOR) for _ in range(2)]
     old, new = (module.Copy(Mark(1, b""), each, each) for each in (b"old", b"new"))

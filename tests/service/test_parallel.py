@@ -140,7 +140,7 @@ def test_a_run_is_the_same_with_any_threads(
     monkeypatch.setattr("secureps.run.simulate.simulation.Limit", partial(Limit, threads=3))
     monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
     assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
-    assert told == {("shard summed", 3), ("shard stepped", 3), ("client call", 3)}
+    assert told == {("shard add_block", 3), ("shard step_block", 3), ("client call", 3)}
 
 
 # --- what a user says ---------------------------------------------------------------

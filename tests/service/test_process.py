@@ -73,7 +73,7 @@ def run(state, machine):
     party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state), kit.parent)
     def serve(link, endpoint, listen, authenticate):
         return ShardServer(link, "shard-0", endpoint, listen, authenticate, 1, 1)
-    with process.settled(Path(state), "127.0.0.1:0") as listen:
+    with process.choose_address(Path(state), "127.0.0.1:0") as listen:
         return process.run_process(party, {}, build, serve, listen)
 """
 

@@ -414,7 +414,7 @@ def test_of_two_of_which_one_follows_each_compacts_by_itself(seed: int, tmp_path
             while two.mark.seq < one.mark.seq and rng.random() < 0.8:
                 two.take(one.read_after(two.mark, rng.choice((1, 1 << 20))))
             for journal in (one, two):
-                behind = journal is one and two.mark.seq < one.folded.seq  # as `Lead` has it
+                behind = journal is one and two.mark.seq < one.fold_mark.seq  # as `Lead` has it
                 if rng.random() < 0.15 and not behind:
                     journal.compact(fold(journal.mark.seq))
         while two.mark != one.mark:

@@ -1,12 +1,15 @@
-"""Keeps a shard's versions on disk, in state files and in its parts of checkpoints.
+"""A shard's versions: in memory, in state files, and in its parts of checkpoints.
 
-A version comes from memory, from its state file, from a part of a checkpoint, or is computed again
-from the version before it; its state file then has the digest on record.
+A version's state file is durable, with its digest in the journal, before the version is announced;
+memory holds a copy. A damaged file is restored from a part of a checkpoint, or computed again from
+the version before, and must have the same digest.
 
-Decides whether a shard has a version in memory too, or in its file alone; and names its folders.
-
-A version's state file is durable, with its digest on record, before anybody hears of it. So memory
-is a copy that a killed shard does not miss. The system decides which pages of files are in memory.
+| class          | what for                                                        |
+|----------------|-----------------------------------------------------------------|
+| `GroupValues`  | a group's own blocks at one version                             |
+| `States`       | keeps, reads and restores versions                              |
+| `ShardFolders` | names a shard's folders and files                               |
+| `Tiers`        | decides whether a version lies in memory or only in its file    |
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ from secureps.store.checkpoint import (
 class GroupValues:
     """A group's own blocks at one version: values and optimizer state by block.
 
-    `codes` are the differences from the version before, where clients pull those. `mapped` arrays
-    lie in a file, and are read-only.
+    `codes` are the differences from the version before, if clients pull differences. `mapped`
+    arrays lie in a file, and are read-only.
     """
 
     version: int
@@ -81,7 +84,7 @@ class GroupValues:
 
 
 Allocate = Callable[[int], Values]
-"""Makes a float32 vector of so many values, whatever they are."""
+"""Makes an uninitialized float32 vector of so many values."""
 
 
 def in_memory(values: int) -> Values:
@@ -89,7 +92,7 @@ def in_memory(values: int) -> Values:
 
 
 def lay_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
-    """Makes vectors of these sizes, one after another: of much memory pages are huge."""
+    """Makes vectors of these sizes in one allocation, which may use huge pages."""
     whole, made, start = allocate(sum(sizes.values())), dict[int, Values](), 0
     for block, size in sizes.items():
         made[block] = whole[start : start + size]
@@ -98,17 +101,16 @@ def lay_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[in
 
 
 def published_bytes(values: Values) -> memoryview:
-    """The bytes of a block that clients pull, and that have its digest: float32 LE."""
+    """Returns the bytes of a block that clients pull and digests cover: float32 LE."""
     return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
 
 
 def block_digest(values: Values) -> bytes:
-    """The digest of a block as it is published."""
     return payload_digest(published_bytes(values))
 
 
 def merge(version: int, parts: Iterable[GroupValues]) -> GroupValues:
-    """Joins blocks of a version; of a block that is in several parts the last one counts."""
+    """Merges the blocks of several parts of a version; a later part wins."""
     every = tuple(parts)
     return GroupValues(
         version,
@@ -119,7 +121,7 @@ def merge(version: int, parts: Iterable[GroupValues]) -> GroupValues:
 
 
 def select(made: GroupValues, own: Iterable[int]) -> GroupValues:
-    """Takes these blocks, in their order."""
+    """Selects these blocks, in their order."""
     blocks = tuple(own)
     return GroupValues(
         made.version,
@@ -130,7 +132,7 @@ def select(made: GroupValues, own: Iterable[int]) -> GroupValues:
 
 
 def to_tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
-    """The tensors of a state file."""
+    """Makes the tensors of a state file."""
     tensors: dict[str, NDArray[np.generic]] = {}
     for block, values in made.values.items():
         state = made.optimizer[block]
@@ -144,7 +146,7 @@ def to_tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
 
 
 def from_tensors(version: int, tensors: Tensors, mapped: bool = False) -> GroupValues:
-    """Reads the tensors that `to_tensors` made; a float32 is no copy."""
+    """Reads the tensors that `to_tensors` made; float32 arrays are not copied."""
     values: dict[int, Values] = {}
     slots: dict[int, dict[str, Values]] = {}
     steps: dict[int, int] = {}
@@ -171,14 +173,14 @@ Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 
 
 _Blocks = tuple[str, int]
-"""A group, and the placement's epoch since which the shard has these blocks of it."""
+"""A group, and the epoch of the placement that gave the shard its blocks."""
 
 MAPS = 64
-"""Files that stay mapped after they were read for their digest; each takes a handle."""
+"""The most files that stay mapped after their digest was checked; each takes a handle."""
 
 
 class States:
-    """All versions that a shard has on record; the newest resident ones are in memory."""
+    """All recorded versions of a shard; the newest resident ones are in memory."""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class States:
         self.tiers = Tiers(name, state, folders.states, limit)
         self._held: dict[_Blocks, dict[int, GroupValues]] = {}
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
-        """Versions that were read for their digests, with their group, last used last."""
+        """Mapped versions whose digest was checked, with their group, last used last."""
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
@@ -204,7 +206,7 @@ class States:
         return digest
 
     def figures(self, made: GroupValues) -> tuple[Figure, ...]:
-        """The memory figures for status when this version has been made."""
+        """Returns the memory figures for status, once this version was made."""
         resident = (each for held in self._held.values() for each in held.values())
         here = () if made.mapped else (made,)
         return self.tiers.figures(sum(each.nbytes for each in (*resident, *here)))
@@ -212,8 +214,8 @@ class States:
     def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
         """Reads the differences of a block of a version; only the block's digest covers them.
 
-        Those of a version that is not in memory are read alone. Raises DamagedStore if its file is
-        gone or damaged, KeyError if there are none.
+        It reads nothing else of a version's file. Raises DamagedStore if the file is gone or
+        damaged, and KeyError if it has no differences.
         """
         with self.tiers.count_use():
             held = self._held.get(self._blocks(group), {}).get(version)
@@ -229,8 +231,7 @@ class States:
     def values(self, group: str, version: int) -> GroupValues:
         """Reads, maps or recomputes a version; DamagedStore if no copy or source of it is whole.
 
-        A version that was mapped for a sum stays so for its step: its file is read once for its
-        digest.
+        A mapped version stays mapped from its sum to its step, so that its digest is checked once.
         """
         with self.tiers.count_use():
             return self._values(group, version)
@@ -245,7 +246,7 @@ class States:
         return found
 
     def _loaded(self, group: str, version: int) -> GroupValues | None:
-        """A version in memory, or mapped; one without optimizer state has one block alone."""
+        """Returns a version in memory or mapped; `_map_only_block` leaves out the optimizer."""
         if (held := self._held.get(self._blocks(group), {}).get(version)) is not None:
             return held
         _, found = self._mapped.get(self._file(group, version), (group, None))
@@ -261,15 +262,15 @@ class States:
             del self._mapped[next(iter(self._mapped))]
 
     def published(self, group: str, version: int, block: int) -> memoryview:
-        """Reads what clients pull of a block; raises as `values`, or KeyError."""
+        """Reads the bytes of a block that clients pull; raises as `values`, or KeyError."""
         with self.tiers.count_use():
             made = self._loaded(group, version) or self._map_only_block(group, version, block)
             return published_bytes((made or self._values(group, version)).values[block])
 
     def _map_only_block(self, group: str, version: int, block: int) -> GroupValues | None:
-        """Maps a block that is alone in its file, after reading it alone for its digest.
+        """Maps the block of a file with one block, and checks only this block's digest.
 
-        The optimizer's vectors in the file would take the room of other blocks.
+        Reading the optimizer's vectors too would push other blocks out of the page cache.
         """
         if self.tiers.is_resident(group, version) or self._state.own(group) != (block,):
             return None
@@ -283,7 +284,7 @@ class States:
         return None
 
     def block(self, group: str, version: int, block: int) -> bytes:
-        """Encodes one block of a version for another shard; raises as `values` does."""
+        """Encodes one block of a version for another shard; raises as `values`."""
         head = tensor_name(group, block)
         made = to_tensors(group, self.values(group, version))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
@@ -292,11 +293,11 @@ class States:
         """Writes a version's state file from other shards' `block`s, or a part of a checkpoint.
 
         Returns:
-            its record, with the digests of its blocks.
+            The version's record, with the digests of its blocks.
 
         Raises:
-            DamagedStore: nothing here is that version; or what came is no state of these blocks, or
-                has other digests than the order's.
+            DamagedStore: no part here has that version; or the other shards' bytes are no state of
+                these blocks, or have other digests than the order's.
         """
         order, own = task.order, task.blocks
         group, version = order.group, order.version
@@ -314,7 +315,7 @@ class States:
             raise DamagedStore(f"{text} is lost: {what}") from None
         blocks = tuple(block_digest(values) for values in made.values.values())
         path = self._folders.state(group, version, task.epoch or self._state.group(group).epoch)
-        self._mapped.pop(path, None)  # it would be of the file that is replaced
+        self._mapped.pop(path, None)  # the old file is replaced
         digest = write_state(path, to_tensors(group, made), {"version": str(version)})
         if order.blocks not in ((), blocks) or order.state not in (b"", digest):
             raise DamagedStore(
@@ -324,9 +325,10 @@ class States:
         return Prepared(self._name, group, version, blocks, digest, epoch=task.epoch)
 
     def _restore_ordered(self, order: Commit) -> tuple[bytes, ...]:
-        """Writes a state file of which only the digest is known; returns its blocks' digests.
+        """Writes a state file from the part of a checkpoint that has the ordered digest.
 
-        Raises DamagedStore, with advice, if no part here has that digest.
+        Returns the digests of its blocks. Raises DamagedStore, with advice, if there is no such
+        part.
         """
         group, version = order.group, order.version
         gone = self._explain_loss(group, version)
@@ -356,12 +358,12 @@ class States:
         )
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
-        """Writes this shard's part of a checkpoint; its metadata say which versions it holds."""
+        """Writes this shard's part of a checkpoint; the metadata name its versions."""
         tensors: dict[str, NDArray[np.generic] | FiledTensor] = {}
         metadata = {"shard": self._name}
         for at in versions:
             coming = self._state.group(at.group).coming
-            if coming is not None:  # the part is whole whether the move ends or is given up
+            if coming is not None:  # the part must be complete whether or not the move succeeds
                 tensors |= self._filed_coming(coming)
             if self._state.own(at.group):
                 tensors |= self._to_copy(at.group, at.version)
@@ -376,7 +378,7 @@ class States:
         return find_tensors(path, made.state)
 
     def damaged_coming(self) -> tuple[str, ...]:
-        """The groups whose files for the coming placement are gone or damaged."""
+        """Returns the groups whose files for the coming placement are gone or damaged."""
         damaged = list[str]()
         for group in self._state.pinned.plan.all_groups:
             if (made := self._state.group(group).coming) is not None:
@@ -388,13 +390,13 @@ class States:
         return tuple(damaged)
 
     def prune_parts(self, number: int, kept: Sequence[int]) -> None:
-        """Deletes parts of checkpoints before `number` that are not `kept`; none if none is."""
+        """Deletes parts before `number` that are not `kept`; an empty `kept` keeps all."""
         for directory in checkpoint_directories(self._folders.checkpoints) if kept else ():
             if int(directory.name) < number and int(directory.name) not in kept:
                 remove_files(directory, self._part(directory).name)
 
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | FiledTensor]:
-        """The tensors of a version for another file, or their places in its own file."""
+        """Returns a version's tensors for another file, or their places in its own file."""
         made = self._held.get(self._blocks(group), {}).get(version)
         if made is None and not self.tiers.is_resident(group, version):
             with suppress(DamagedStore, KeyError):
@@ -411,13 +413,13 @@ class States:
         for old in [v for v in held if v < version - (not self.tiers.bounded)]:
             del held[old]
         for path, at, epoch in self._folders.state_files(group):
-            if epoch <= placed and (at < keep or epoch != now[1]):  # else it is to come
+            if epoch <= placed and (at < keep or epoch != now[1]):  # a later epoch is to come
                 path.unlink(missing_ok=True)
 
     # --- when files are damaged ---------------------------------------------------
 
     def _recover(self, group: str, version: int) -> GroupValues:
-        """Goes back to the newest version that is whole on disk, and recomputes from there."""
+        """Finds the newest version that is whole on disk, and recomputes from there."""
         tasks: list[MakeState | StepState] = []
         reasons: list[str] = []
         found: GroupValues | None = None
@@ -461,7 +463,7 @@ class States:
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
-            # Without the manifest, which may be elsewhere: the digest is the stronger proof.
+            # The manifest, which may be missing here, is not needed: the digest proves the part.
             restored = self._restore(group, {version: digest}, self._parts(), damage)
             if restored is None:
                 raise
@@ -500,7 +502,7 @@ class States:
         try:
             made = self._make(task, before)
         except (ClientError, PeerError, DamagedStore) as error:
-            # Of old sums: whatever it is, it is no fault of the cohort that is stepped now.
+            # The old cohort's sums failed; the cohort that is stepped now is not at fault.
             text = f"{self._name}: {path}: damaged, and cannot be made again: {error}"
             raise DamagedStore(text) from error
         if record is None or self._write(group, made) != record.state:
@@ -528,7 +530,7 @@ class States:
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
         path = self._file(group, version)
-        self._mapped.pop(path, None)  # it would be of the file that is replaced
+        self._mapped.pop(path, None)  # the old file is replaced
         return write_state(path, tensors, {"version": str(version)})
 
 
@@ -541,7 +543,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 SHORT = 1 << 20
-"""Bytes of a version that is made in memory although its tier is mapped."""
+"""Bytes up to which a version is made in memory although its tier is mapped."""
 
 
 def nowhere() -> Iterator[Path]:
@@ -552,8 +554,9 @@ def nowhere() -> Iterator[Path]:
 class ShardFolders:
     """The folders of a shard: its states, and its parts of checkpoints.
 
-    `initial` is its own path or URL of the file of version 0; None: the plan's. `elsewhere` brings
-    its parts of a store's checkpoints, newest first, each for a moment; it raises DiskFailed.
+    `initial` is the shard's own path or URL of the file of version 0; None: the plan's. `elsewhere`
+    downloads the shard's parts of a store's checkpoints, newest first, and deletes each after its
+    use; it raises DiskFailed.
     """
 
     states: Path
@@ -562,12 +565,12 @@ class ShardFolders:
     initial: str | None = None
 
     def state(self, group: str, version: int, epoch: int) -> Path:
-        """The path of a version's file; with another placement's blocks it has another name."""
+        """Returns the path of a version's file with the blocks of this placement."""
         name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
         return self.states / f"{name}.safetensors"
 
     def state_files(self, group: str) -> Iterator[tuple[Path, int, int]]:
-        """The files of a group's versions that there are, with version and epoch."""
+        """Yields the existing files of a group, with version and epoch."""
         for path in self.states.glob(f"{group}-*.safetensors"):
             name, _, number = path.stem.rpartition("-")
             if name == group:
@@ -576,18 +579,18 @@ class ShardFolders:
 
 
 def _disk_reads() -> int:
-    """How often the system has read the disk for this thread; 0 where it does not say."""
+    """Counts the disk reads of this thread; 0 where the system does not tell."""
     if resource is None:
         return 0
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_inblock
 
 
 class Tiers:
-    """Decides where versions lie and where the next one is made; counts what waited for the disk.
+    """Decides where versions lie and where the next one is made; counts waits for the disk.
 
     Args:
-        folder: in whose file system versions are made that are too long for memory.
-        limit: without one all versions are resident, but those of groups whose tier is mapped.
+        folder: versions that are too long for memory are made in its file system.
+        limit: without one all versions are resident, except in groups whose tier is mapped.
     """
 
     def __init__(self, name: str, state: ShardState, folder: Path, limit: Limit) -> None:
@@ -605,7 +608,7 @@ class Tiers:
         return self._limit.memory is not None
 
     def is_resident(self, group: str, version: int) -> bool:
-        """Whether a version is held in memory; within a limit, only a group's newest is."""
+        """Whether a version belongs in memory; with a limit, only a group's newest one may."""
         tier = self._tier(group)
         if not self.bounded:
             return tier != "mapped"
@@ -613,7 +616,7 @@ class Tiers:
         return tier == "resident" and version >= newest
 
     def allocate(self, group: str, size: int) -> Allocate:
-        """Chooses where a version of so many bytes is made: in memory, or in a nameless file."""
+        """Chooses where to make a version of so many bytes: in memory, or in a nameless file."""
         tier = self._tier(group)
         if tier == "resident" or (tier is None and not self.bounded):
             return in_memory
@@ -621,7 +624,7 @@ class Tiers:
 
     @contextmanager
     def count_use(self) -> Iterator[None]:
-        """Counts a use of a version, and whether it waited for the disk."""
+        """Counts a use of a version as a hit, or as a wait for the disk."""
         reads, began = _disk_reads(), time.perf_counter()
         yield
         if _disk_reads() == reads:
@@ -631,7 +634,7 @@ class Tiers:
             self._waited += time.perf_counter() - began
 
     def figures(self, held: int) -> tuple[Figure, ...]:
-        """The memory figures for status, with `held` bytes of versions; none without a limit."""
+        """Returns the memory figures for `held` bytes of versions; none without a limit."""
         if self._limit.memory is None:
             return ()
         known = {

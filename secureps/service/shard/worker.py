@@ -1,18 +1,12 @@
 """The worker of a shard: stores, adds, opens and averages payloads, and steps the optimizer.
 
-It takes as many blocks at a time as it has threads, so that memory does not grow with the number of
-members. It trusts nothing on the disk: a payload without the digest on record is made again from
-others, or asked for again.
+`ShardWorker` works on as many blocks at a time as it has threads, so that memory does not grow with
+the number of members. It checks every payload on disk against the recorded digest; a damaged one is
+made again from others, or requested again. `Stepping` works in pieces that fit the processor's
+cache, so that the integers of a large block are never in memory as a whole.
 
-Steps blocks of a group from a cohort's opened sums: their mean, and the optimizer's step.
-
-It works on pieces that stay in the processor's cache. Of a large block neither the integers nor
-intermediate values are in memory as a whole.
-
-Draws the aggregator's own noise, keeps it sealed, and gives it to a sum and to other shards.
-
-It protects clients against everyone who sees the opened sum or the model, but not against
-anybody who knows this shard's seed.
+`ShardNoise` is the aggregator's own noise. It protects clients against everyone who sees the opened
+sum or the model, except those who know this shard's seed.
 """
 
 from __future__ import annotations
@@ -102,10 +96,10 @@ from secureps.store.spool import Spool
 log = logging.getLogger("secureps")
 
 BUFFERS = 64 << 20
-"""Bytes of buffers that are kept for payloads and sums of the next cohort."""
+"""Bytes of buffers that are reused for payloads and sums of the next cohort."""
 
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
-"""The first words of the keys of blocks that came with a header."""
+"""First words of the keys of blocks that came with a header."""
 
 
 class ShardWorker(Worker):
@@ -132,20 +126,20 @@ class ShardWorker(Worker):
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
-        """Virtual seconds: `adding` says what adding so many blocks takes."""
+        """Virtual seconds of a task: `adding` gives them for a number of blocks to add."""
         return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks a wanted block: its header's length and digest, and coefficients in range."""
+        """Checks a block's length, digest and values."""
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
         if payload_digest(payload) != header.digest:
             raise Malformed("the payload does not have the digest of its header; send it again")
         slots = self._layout(header.group).slots(header.block)
-        # Checked before it counts: one coefficient out of range would spoil the whole cohort's sum.
+        # One coefficient out of range would spoil the whole cohort's sum.
         if header.purpose == UPDATE:
             self._cipher(header.group).adder().check(slots, payload)
         elif header.purpose == FOUNDING:
@@ -160,13 +154,13 @@ class ShardWorker(Worker):
         return partial(self._spool.put, header.key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """Reads a held sum, a published block (float32 LE), its differences, or a shard's block.
+        """Reads a sum, a published block (float32 LE), its differences, or a block with state.
 
-        If differences are lost, the block is sent.
+        If differences are lost, it reads the whole block instead.
 
         Raises:
-            KeyError: the block that came is gone, or damaged.
-            Refused: the sum or its noise is lost, or the version went while the request waited.
+            KeyError: the received block is gone or damaged.
+            Refused: the sum or its noise is lost, or the version was deleted meanwhile.
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
@@ -178,7 +172,7 @@ class ShardWorker(Worker):
         if since[:1] == ["noise"]:
             if (noise := self._noise.read(key)) is not None:
                 return noise
-            raise Refused(f"{self._name} does not have {key}")  # another may have it
+            raise Refused(f"{self._name} does not have {key}")  # another shard may have it
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -195,10 +189,10 @@ class ShardWorker(Worker):
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
-        """Keeps what another shard served: the state of a block, or the noise in a sum."""
+        """Keeps an answer of another shard: a block with its state, or noise."""
         match request:
             case GetBlock(group=group, version=version, block=block) if request.state:
-                # No record has the digest of an optimizer's state: it is kept behind it.
+                # No record has the digest of an optimizer's state, so it follows the bytes.
                 self._spool.put(state_key(group, version, block), payload, digest)
             case GetSum(group=group, cohort=number, block=block, about=about):
                 self._noise.take(noise_key(group, number, block, about), payload)
@@ -250,7 +244,7 @@ class ShardWorker(Worker):
         return None
 
     def _try(self, task: SumCohort | MakeState | StepState) -> Done:
-        """Does a task; raises PayloadsDamaged if payloads have to be sent again first."""
+        """Does a task; raises PayloadsDamaged if payloads must first be sent again."""
         try:
             match task:
                 case SumCohort():
@@ -268,17 +262,17 @@ class ShardWorker(Worker):
             raise PayloadsDamaged(damaged) from error
 
     def _read_copies(self, copies: Sequence[str]) -> list[bytes]:
-        """What other shards gave; PayloadsDamaged if some of it is not whole any more."""
+        """Reads the blocks that other shards sent; PayloadsDamaged if one is damaged."""
         given = {key: read_whole(self._spool, key) for key in copies}
         if damaged := frozenset(key for key, part in given.items() if part is None):
             raise PayloadsDamaged(damaged)
         return [bytes(part[:-DIGEST_BYTES]) for part in given.values() if part is not None]
 
     def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
-        """The keys of a task's payloads that are not whole, and can be sent again."""
+        """Finds the keys of a task's damaged payloads that can be sent again."""
         match task:
             case SumCohort(cohort, keys):
-                for block in self._state.own(cohort.group):  # no record will name these
+                for block in self._state.own(cohort.group):  # unfinished sums of no record
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
@@ -302,13 +296,13 @@ class ShardWorker(Worker):
 
     def _sum(self, task: SumCohort) -> Done:
         began, cohort = time.perf_counter(), task.cohort
-        self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
+        self._states.values(cohort.group, cohort.version - 1)  # must be whole before keys are used
         noise = self._noise.reader(cohort)
 
         def add_block(at: tuple[int, int]) -> bytes:
             place, block = at
             data = self._add(cohort, block, [keys[place] for keys in task.keys], noise(block))
-            # No disk is waited for: the members' blocks, which are on it, give the same sum again.
+            # A lost sum can be made again from the members' blocks, so it need not be durable.
             self._spool.cache(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
@@ -325,7 +319,7 @@ class ShardWorker(Worker):
         keys: Sequence[str | None],
         noise: bytes | memoryview | None,
     ) -> memoryview:
-        """Adds a block over the members; DamagedStore if a member's payload is not whole."""
+        """Adds a block over the members; DamagedStore if a member's payload is damaged."""
         adder = self._cipher(cohort.group).adder()
         slots = self._layout(cohort.group).slots(block)
         total = adder.zero(slots, self._buffers.lend(adder.total_bytes(slots)))
@@ -338,7 +332,7 @@ class ShardWorker(Worker):
         return adder.total(total)
 
     def _read_sum(self, group: str, number: int, block: int) -> memoryview:
-        """Reads a sum on record, or makes it again; Refused if it and its blocks are bad."""
+        """Reads a recorded sum or makes it again; Refused if it and its blocks are damaged."""
         name = f"the sum of block {block} of cohort {number} of {group}"
         made = self._state.group(group).sums.get(number)
         if made is None:
@@ -361,7 +355,7 @@ class ShardWorker(Worker):
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
-        """The damaged members' blocks that a lost sum needs; none if the sum is whole."""
+        """Finds the damaged members' blocks that a lost sum needs; none if the sum is whole."""
         try:
             self._read_sum(cohort.group, cohort.number, block)
         except Refused:
@@ -408,7 +402,7 @@ class ShardWorker(Worker):
         except OSError as error:
             raise DamagedStore(f"{redact(place)}: {error.strerror}: {bring}") from None
         known = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if known != self._looked_at:  # once for all groups: it may be larger than memory
+        if known != self._looked_at:  # hash it once for all groups: it may exceed the memory
             if (digest := digest_of_file(path, file_hasher).hex()) != plan.initial_digest:
                 raise DamagedStore(
                     f"{redact(place)} is not the file that the run is founded on, for its digest "
@@ -457,7 +451,7 @@ class ShardWorker(Worker):
     def _open_sum(
         self, task: StepState, place: int, block: int, opener: Opener | None
     ) -> Iterator[NDArray[np.int64]]:
-        """Yields a block's opened sums; Refused if they are lost, DoesNotOpen if the key is bad."""
+        """Yields a block's opened sums; Refused if lost, DoesNotOpen if the key is bad."""
         group = task.cohort.group
         if opener is None:
             assert task.opened is not None
@@ -505,7 +499,7 @@ PIECE = 1 << 15
 """Values that are stepped at a time."""
 
 Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
-"""Opens a block's sums, from the beginning, piece by piece."""
+"""Opens a block's sums from the beginning, piece by piece."""
 
 
 class Stepping:
@@ -532,16 +526,16 @@ class Stepping:
         """Steps a block, as a pure function of its sums and of the version before.
 
         Returns:
-            the next version of this block alone.
+            The next version of this block.
 
         Raises:
-            Malformed, NotFinite: no members who keep to the plan can have sent these sums.
+            Malformed, NotFinite: members that follow the plan cannot have sent these sums.
         """
         opened = opening()
         try:
             return self._make_next(block, opened)
         except SecurepsError:
-            for _ in opened:  # whether they open at all is known after the last, and told first
+            for _ in opened:  # read the rest: a sum that does not open is the error to report
                 pass
             raise
 
@@ -564,7 +558,7 @@ class Stepping:
             if scale is not None:
                 mean *= scale
             if last:
-                mean[-1] = 0  # no step of the optimizer's
+                mean[-1] = 0  # the optimizer does not step the clip's scale
             part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
             made[here], state = optimizer.apply(mean, values[here], part)
             for name, vector in state.slots.items():
@@ -581,7 +575,7 @@ class Stepping:
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
     ) -> Iterator[Values]:
-        """Yields the mean change of a block's values, a few values at a time."""
+        """Yields the mean change of a block's values, piece by piece."""
         means = self._sent(opened)
         if code is None:
             yield from means
@@ -590,7 +584,7 @@ class Stepping:
         yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
 
     def _sent(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
-        """The mean, or in a sum group the total, of what members sent of a block, in pieces."""
+        """Yields the mean, or in a sum group the total, of the members' values, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
         shares = shares_in(plan.group(cohort.group), cohort)
@@ -613,10 +607,9 @@ class Stepping:
 class ShardNoise:
     """The noise of cohorts on the disk of one shard, until their versions are made.
 
-    It is there before a sum, and no record has its digest: so the digest stands behind it, in its
-    file and on its way to another shard. It is sealed under the key that clients seal under, of the
-    kit's `holder_keys`. The shard's own `seed` gives a repeated sum the same noise, and two cohorts
-    never.
+    Noise is drawn before the sum, and no record has its digest, so the digest is stored and sent
+    behind the noise. It is sealed as clients seal, under the key in `holder_keys` if the cipher
+    needs one. The shard's own `seed` gives a repeated sum the same noise, and each cohort another.
     """
 
     name: str
@@ -626,7 +619,7 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws and keeps the missing noise of a cohort."""
+        """Draws and stores the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
         def draw(block: int) -> None:
@@ -647,8 +640,8 @@ class ShardNoise:
         mechanism = plan.mechanism(cohort.group, layout.sent)
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
-        # Bound to the members too: if a cohort's number were used twice, by whatever mistake,
-        # the same noise would cancel in the difference of two sums. It is that of every cipher.
+        # The stream depends on the members too: if a cohort's number were used twice by mistake,
+        # the same noise would cancel in the difference of two sums. All ciphers get the same noise.
         stream = self.seed.derive(
             "aggregator-noise", canonical(replace(cohort, committee=None)), block
         )
@@ -662,9 +655,9 @@ class ShardNoise:
         return kind.noise_sealer(key).seal(block, values)
 
     def reader(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
-        """By block, the noise that is added to a cohort's sum; None where the plan has none.
+        """Makes a function that reads a block's noise for a cohort's sum; None: the plan has none.
 
-        It raises NoiseDamaged if it is gone: the block's other holders have what was drawn first.
+        The function raises NoiseDamaged if the noise is gone: other shards have the first draw.
         """
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
@@ -678,10 +671,10 @@ class ShardNoise:
         return noise[:-DIGEST_BYTES]
 
     def for_recorded_sum(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
-        """The noise in a sum on record, with whose digest the new sum is compared.
+        """Returns the noise for repeating a recorded sum, which must get the same digest.
 
-        If it is lost, noise in the clear is drawn again, for it is the same, unless another shard
-        may have drawn it. Encrypted it would be another ciphertext: NoiseDamaged.
+        Lost noise in the clear is drawn again, with the same result, unless another shard may have
+        drawn it. Encrypted noise would be another ciphertext: NoiseDamaged.
         """
         try:
             return self.reader(cohort)(block)
@@ -694,14 +687,14 @@ class ShardNoise:
         return read_whole(self.spool, key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
-        """Keeps what another shard served; Malformed if it is no noise with its digest."""
+        """Stores another shard's noise; Malformed if the digest behind it is wrong."""
         if not _whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
-        if self.read(key) is None:  # what came first may be in a sum already
+        if self.read(key) is None:  # the first one may be in a sum already
             self.spool.put(key, payload)
 
     def forget(self, group: str = "") -> None:
-        """Deletes sums and noise of cohorts that are over: of all groups, or of one."""
+        """Deletes sums and noise of finished cohorts: of all groups, or of one."""
         names: dict[tuple[str, int], str] = {}
         for key in self.spool.keys(f"sum/{group}/" if group else "sum/"):
             at, about = cohort_under(key)
@@ -714,7 +707,7 @@ class ShardNoise:
 
 
 def read_whole(spool: Spool, key: str) -> memoryview | None:
-    """What is kept under a key with its digest behind it; None if it is gone, or damaged."""
+    """Reads bytes that have their digest behind them; None if they are gone or damaged."""
     try:
         kept = memoryview(spool.get(key))
     except (KeyError, OSError):

@@ -2,8 +2,7 @@
 
 import os
 
-# Before gRPC is imported, which has no option for this: the one suite of TLS 1.2 that is left wants
-# an RSA certificate, and nobody here has one. TLS 1.3 has suites of its own. And what matters of
-# gRPC's own lines on stderr is an error of ours.
+# gRPC reads these when it is imported. The only suite of TLS 1.2 left needs an RSA certificate,
+# which no party has; so TLS 1.3 alone is spoken. gRPC's own log lines repeat errors of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES128-GCM-SHA256"

@@ -1,21 +1,22 @@
-"""Decides who may call a server, and how much of it one caller takes, before it reads a message.
+"""Decides who may call a server, and how many places and bytes of memory one caller takes.
 
-Everything here runs on the server's loop, except `Refusals`. An unknown caller is refused by its
-metadata and takes nothing. A known one has at most CALLS under way, and the server waits at most
-STALLED seconds for a message of it.
+| class      | what for                                                   |
+|------------|------------------------------------------------------------|
+| `Callers`  | judges a call by its metadata, before its message is read  |
+| `Places`   | shares a bounded number of places among parties            |
+| `Refusals` | counts refused requests in bounded memory                  |
+| `Uploads`  | shares the memory for payloads that arrive                 |
 
-A thief with a copy of a party's key has the party's places too. So a party's places are shared out
-among its connections: a connection whose calls end well is trusted more than one that breaks them
-off, and does not wait for it.
+A thief with a copy of a party's key could take all of the party's places. So they are shared among
+the party's connections: a connection whose calls end well is trusted more, and does not wait for a
+connection that breaks its calls off.
 
-Refused requests are counted, in bounded memory.
-
-A block takes as much memory as has come of it; announcing one takes none. Uploads take turns: the
-server reads as many at once as fit into memory when they are whole. A turn begins when a piece is
-here, and ends after SILENT seconds without one. One sender may take a third of the memory, so that
-two senders together leave a third to the others. A broken upload keeps what came, and its sender
-continues from there; where memory runs short, uploads that are not being read go first, the oldest
-before all others. A large payload comes into a buffer of an earlier one (`buffers`).
+A block takes only the memory of its received bytes; announcing a block takes none. Uploads take
+turns: the server reads as many at once as fit into memory when complete. A turn begins when a piece
+is here, and ends after SILENT seconds without a piece. One sender may take a third of the memory,
+so that two attackers together leave a third to the others. A broken upload keeps its bytes, and its
+sender continues there. If memory runs short, uploads that are not being read are dropped, the
+oldest first. `Refusals` and `Uploads` are thread-safe; all else runs on the server's loop.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ from secureps.wire.transport import Endpoint
 QUIET = 0.5
 """Seconds without movement after which a call gives way to one of another connection."""
 TURN = 60.0
-"""Seconds after which a call gives its place to one that waits, and goes on later."""
+"""Seconds after which a call gives its place to a waiting one, and continues later."""
 TRUST = 8
-"""The most that a connection is trusted: the number of calls that it has ended well."""
+"""The highest trust of a connection, in calls that ended well."""
 REMEMBERED = 256
-"""Connections of a party whose trust is remembered: those of the newest calls."""
+"""The number of a party's connections whose trust is remembered, those of the newest calls."""
 
 _BESIDE = "another connection of {} goes before a call on which nothing moves"
 _OVER = "others wait, and this call has had its turn; go on with it later"
@@ -71,9 +72,9 @@ _OVER = "others wait, and this call has had its turn; go on with it later"
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A call that waits for its `turn`, or has had it `since` then (infinite before).
+    """A call that waits for its `turn`, or has had a place `since` then (before: infinite).
 
-    `moved` is when anything of it came or went last; `ousted` says why it has to go.
+    `moved` is the time of its last byte; `ousted` is the reason why it must give way, if any.
     """
 
     peer: str
@@ -87,7 +88,7 @@ class Place:
         self.moved = asyncio.get_running_loop().time()
 
     def pause(self) -> None:
-        """Notes that the call waits for the server: it is not silent itself."""
+        """Notes that the call waits for the server, so that its silence does not count."""
         self.moved = math.inf
 
     def oust(self, why: str) -> None:
@@ -98,7 +99,7 @@ class Place:
 class Connections:
     """The trust in the connections of each party, from -TRUST to TRUST.
 
-    A call that ends well adds one; a call that gives way, or is broken off, takes one.
+    A call that ends well adds one; a call that gives way or is broken off subtracts one.
     """
 
     def __init__(self) -> None:
@@ -116,10 +117,10 @@ class Connections:
 
 
 class Places:
-    """Calls that go on at once: `most` in all and `each` of one party; the others wait in turn.
+    """Places for calls: `most` in all and `each` of one party; other calls wait.
 
-    A call on which nothing moved for `silent` seconds gives way to another party's, so that several
-    parties together cannot keep all places.
+    A call on which nothing moved for `silent` seconds gives way to another party's call, so that
+    several attackers together cannot keep all places.
     """
 
     def __init__(self, most: int, each: int, connections: Connections, silent: float) -> None:
@@ -130,11 +131,11 @@ class Places:
 
     @asynccontextmanager
     async def take(self, party: str, peer: str) -> AsyncIterator[Place]:
-        """Waits for a place and holds it; `party` is authenticated, so that names are few.
+        """Waits for a place and holds it; `party` must be authenticated, to bound the names.
 
         Raises:
-            Busy: another connection of the party goes first, and nothing came on this one; or its
-                turn has ended and others wait. The sender goes on with its payload later.
+            Busy: the call gave way to another connection of the party, or its turn ended while
+                others waited. The sender continues its payload later.
         """
         good, loop = False, asyncio.get_running_loop()
         limit = asyncio.timeout(None)
@@ -150,7 +151,7 @@ class Places:
                 finally:
                     self._all.release()
                 good = True
-        except SecurepsError as error:  # it was answered, unless it did not come
+        except SecurepsError as error:  # an answer, unless the message did not arrive
             good = not isinstance(error, Unreachable)
             raise
         except TimeoutError:
@@ -163,7 +164,7 @@ class Places:
             self._give_turns(party)
 
     def oust(self, party: str, peer: str) -> bool:
-        """Makes a call of another connection give way, if one must; returns whether one did."""
+        """Makes a call of another connection give way, if the rules allow; returns whether."""
         return self._oust(party, self.waiting(party), peer) or self._oust(
             party, self.active(party), peer
         )
@@ -182,7 +183,7 @@ class Places:
             await asyncio.wait({place.turn}, timeout=QUIET)
 
     async def _wait_for_room(self, party: str) -> None:
-        """Waits for one of the places of all; another party's call gives up its own after TURN."""
+        """Waits for one of the `most` places; another party's call gives way after TURN."""
         if not self._all.locked():
             await self._all.acquire()  # at once
             return
@@ -206,7 +207,7 @@ class Places:
             raise
 
     def _give_turns(self, party: str) -> None:
-        """Gives free places to the most trusted connection first, then to one that has few."""
+        """Gives free places to the most trusted connection, then to the one with fewest."""
         while (waiting := self.waiting(party)) and len(held := self.active(party)) < self._each:
             has = Counter(place.peer for place in held)
 
@@ -216,10 +217,10 @@ class Places:
             min(waiting, key=order).turn.set_result(None)
 
     def _oust(self, party: str, places: Iterable[Place], peer: str) -> bool:
-        """Makes one of these calls give way to a call of this connection, if one must.
+        """Makes one of these calls give way to a call of this connection, if the rules allow.
 
-        A call of a connection that is trusted less gives way at once. A call of an equal connection
-        that has more of them gives way when nothing moves, or when its turn is over.
+        A call of a less trusted connection gives way at once. A call of an equally trusted one
+        gives way when its turn is over, or when nothing moves and its connection has more calls.
         """
         here = [place for place in places if not place.ousted]
         has = Counter(place.peer for place in here)
@@ -242,13 +243,13 @@ class Places:
 
 
 COUNTED = (ClientError, ConfigError, Refused, Busy)
-"""Errors of a sender that asked wrongly or too much; all others belong to the course of a run."""
+"""Errors that are a sender's fault; other errors are normal in a run."""
 
 MOST = 64
-"""Pairs of a party and an error that are counted apart."""
+"""Pairs of a party and an error that are counted separately."""
 
 NOBODY, OTHERS = "(nobody known)", "(others)"
-"""Names for senders without a signature that holds, and for all senders above MOST."""
+"""Names for senders without a valid signature, and for all pairs above MOST."""
 
 
 class Refusals:
@@ -259,10 +260,10 @@ class Refusals:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def note(self, party: str, error: SecurepsError) -> None:
-        """Counts one, if its error is COUNTED.
+        """Counts a refused request if its error is COUNTED.
 
         Args:
-            party: whose signature it bears; NOBODY without one that holds.
+            party: the authenticated sender, or NOBODY.
         """
         if not isinstance(error, COUNTED):
             return
@@ -272,7 +273,7 @@ class Refusals:
             self._counts[party if known else OTHERS, name] += 1
 
     def take(self) -> tuple[RefusedRequests, ...]:
-        """Returns all counts, sorted by name and error, and begins anew."""
+        """Returns all counts, sorted by name and error, and resets them."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return tuple(RefusedRequests(*pair, count) for pair, count in sorted(counts.items()))
@@ -282,14 +283,14 @@ Authenticate = Callable[[str, bytes, bytes], None]
 """(party, signed bytes, signature): raises Unsigned or UnknownParty."""
 
 CALLS = 64
-"""Calls of one party that are under way at once, its stream of orders among them."""
+"""The most open calls of one party, its stream of orders included."""
 STALLED = 60.0
-"""Seconds without the next message of a call, or without anybody taking what it sends, that end
-it. A piece takes 34 on a line of 1 Mbit/s that four uploads share."""
+"""Seconds after which a call ends if no message arrives or leaves. A piece takes 34 seconds on a
+line of 1 Mbit/s that four uploads share."""
 
 
 class Callers:
-    """Lets authenticated calls in, a bounded number of each party; `run` is empty before one."""
+    """Admits authenticated calls, a bounded number of each party; `run` returns the run's id."""
 
     def __init__(
         self, link: Link, name: str, run: Callable[[], bytes], authenticate: Authenticate
@@ -303,15 +304,15 @@ class Callers:
 
     @contextmanager
     def admit(self, method: str, context: Any) -> Iterator[Claim]:
-        """Judges a call before its message is taken, and counts it while it lasts.
+        """Judges a call before its message is read, and counts it while it lasts.
 
         Raises:
-            Unsigned, UnknownParty, Malformed: it has no known sender, or comes over another party's
-                connection.
-            Unreachable: it is for another server.
-            ConfigError: its party has another format.
-            WrongRun: its party is in another run.
-            Busy: too many of its party's are under way.
+            Unsigned, UnknownParty, Malformed: the sender is unknown, or the connection belongs to
+                another party.
+            Unreachable: the call is for another server.
+            ConfigError: the party has another format.
+            WrongRun: the party is in another run.
+            Busy: the party has too many open calls.
         """
         with self._count_refusal(NOBODY):
             claim = self._identify(method, context)
@@ -337,25 +338,25 @@ class Callers:
             raise
 
     def _identify(self, method: str, context: Any) -> Claim:
-        """Reads whose call it is; raises as `admit`."""
+        """Authenticates a call's sender; raises as `admit`."""
         claim = read_claim(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
-        if claim.format != FORMAT:  # before anything of it is judged that may mean something else
+        if claim.format != FORMAT:  # first: in another format the rest may mean something else
             raise ConfigError(describe_peer_format(claim.party, claim.format, self._name))
         self._link.check(claim.party, context)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         return claim
 
     def make_places(self, most: int, each: int, silent: float = STALLED) -> Places:
-        """Makes places for calls; a party without room for another call loses one of these."""
+        """Makes places for calls, one of which a party loses if it exceeds CALLS."""
         made = Places(most, each, self._connections, silent)
         self._places.append(made)
         return made
 
 
 async def receive(context: Any) -> bytes | None:
-    """Reads the next message of a call, None at its end; Unreachable if it does not come."""
+    """Reads the next message of a call, None at its end; Unreachable if none arrives."""
     try:
         async with asyncio.timeout(STALLED):
             data = await context.read()
@@ -365,7 +366,7 @@ async def receive(context: Any) -> bytes | None:
 
 
 async def send(context: Any, data: bytes, place: Place | None = None) -> None:
-    """Sends a message; Unreachable if nobody takes it."""
+    """Sends a message; Unreachable if the other end does not read it."""
     try:
         async with asyncio.timeout(STALLED):
             await context.write(data)
@@ -376,7 +377,7 @@ async def send(context: Any, data: bytes, place: Place | None = None) -> None:
 
 
 async def receive_request(context: Any, claim: Claim, limit: int) -> bytes:
-    """Reads the one message of a call, as it was signed; Oversized beyond `limit` bytes."""
+    """Reads the only message of a call and checks its digest; Oversized beyond `limit` bytes."""
     data = await receive(context)
     if data is None:
         raise Malformed("a call without a message")
@@ -385,17 +386,17 @@ async def receive_request(context: Any, claim: Claim, limit: int) -> bytes:
     return claim.envelope(data)
 
 
-# --- uploads on their way into one server, within a bound of memory ----------------
+# --- uploads -----------------------------------------------------------------------
 
 HUGE = 2 << 20
-"""Bytes of a huge page. A shorter part of a payload takes its own length, not a page."""
+"""Bytes of a huge page, from which a payload gets its whole buffer."""
 LARGE = 5 << 18
-"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
-server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
+"""Bytes from which a payload is collected in a reused buffer; a shorter one lies in the heap (see
+`service.malloc.PAYLOAD`)."""
 
 
 class PayloadBuffer:
-    """The bytes of a payload, in order; memory is at most twice what has come."""
+    """Collects a payload's bytes; takes at most twice the memory of the received bytes."""
 
     def __init__(self, length: int, buffers: Buffers) -> None:
         self.have = 0
@@ -405,7 +406,7 @@ class PayloadBuffer:
         self._large: memoryview | None = None
 
     def add(self, piece: memoryview) -> None:
-        """Adds the next bytes; the caller knows that there is room for them."""
+        """Adds the next bytes; the caller has checked that they fit."""
         end = self.have + len(piece)
         if self._large is None and self._length >= LARGE:
             enough = end >= min(HUGE, self._length)
@@ -421,26 +422,26 @@ class PayloadBuffer:
         self.have = end
 
     def whole(self) -> bytes | memoryview:
-        """The payload, read-only, once all of it is here; no copy."""
+        """Returns the complete payload, read-only, without a copy."""
         return self._small.getvalue() if self._large is None else self._large.toreadonly()
 
 
 SHARES = 3
-"""Parts of the memory, of which one sender may take one; the longest block fits into it."""
+"""One sender may take 1/SHARES of the memory; the longest block fits into that."""
 SILENT = 1.0
-"""Seconds without a piece after which a turn ends; `pacing` cuts pieces that take less."""
+"""Seconds without a piece after which a turn ends; `framing.Pace` cuts pieces that take less."""
 UNFINISHED = 64
-"""Unfinished blocks of one sender; for one more the oldest goes."""
+"""The most unfinished blocks of one sender; one more replaces the oldest."""
 RETRY_SECONDS = (0.05, 0.25)
-"""A refused sender waits for a random time between these, so that senders spread."""
+"""The range of random seconds that a refused sender waits, so that senders spread."""
 
 
 class Uploads:
-    """The uploads of one server; safe to use from any thread. Private methods are under its lock.
+    """The uploads of one server; thread-safe. Private methods run under its lock.
 
     Args:
-        limit: bytes of blocks that may be held at once, or SHARES of the longest that came.
-        longest: bytes of the longest block; longer ones get Oversized.
+        limit: bytes of blocks that may be held at once; at least SHARES times the longest block.
+        longest: the most bytes of a block; longer ones get Oversized.
     """
 
     def __init__(
@@ -450,21 +451,21 @@ class Uploads:
         self._clock = clock
         self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
-        """Bytes by sender, with whole blocks that the endpoint has not answered yet."""
+        """Bytes by sender, including whole blocks that the endpoint has not answered yet."""
         self._waiting: list[Upload] = []
-        """Those that wait for their turn, in order."""
+        """Uploads that wait for their turn, in order."""
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
-        """Unfinished uploads by sender and block, the last begun at the end."""
+        """Unfinished uploads by sender and block, the newest last."""
 
     @property
     def bytes_held(self) -> int:
         return self._held.total()
 
     def add_progress(self, sender: str, message: Any, answer: Any) -> Any:
-        """Adds to the endpoint's answer to an AskBlock how much of the wanted block is here.
+        """Adds the number of received bytes to the endpoint's answer to an AskBlock.
 
-        The sender continues on another connection: nothing more comes on the old one.
+        The sender continues on another connection, so the old upload gets no more bytes.
         """
         wanted = isinstance(message, AskBlock) and isinstance(answer, Stored)
         if not wanted or answer.have is None:
@@ -478,11 +479,11 @@ class Uploads:
             return dataclasses.replace(answer, have=upload.have)
 
     def begin(self, sender: str, message: PutBlock, length: int) -> Upload | Stored:
-        """Takes an upload in, of `length` bytes from the message's offset to the block's end.
+        """Begins an upload of `length` bytes, from the message's offset to the block's end.
 
-        Returns an Upload for the bytes, or a Stored that says from where the sender is to go on. An
-        older upload of the block ends: its sender has come back on another connection, before this
-        server heard that the older one was cut.
+        Returns an Upload for the bytes, or a Stored with the offset at which the sender must
+        continue. An older upload of the block ends, because its sender has come back on another
+        connection.
 
         Raises:
             Oversized, Malformed: the sender's fault.
@@ -519,7 +520,7 @@ class Uploads:
         return [each for each in self._uploads.values() if not each.reading]
 
     def _give_turns(self) -> None:
-        """Gives turns to those that wait, in their order, while there is room."""
+        """Gives turns to waiting uploads, in their order, while memory lasts."""
         for upload in tuple(self._waiting):
             if not upload.current or self._fits(upload):
                 self._waiting.remove(upload)
@@ -533,7 +534,7 @@ class Uploads:
         return taken.total() <= self._limit and taken[upload.sender] <= self._share
 
     def _take(self, upload: Upload, count: int) -> None:
-        """Takes memory for an upload in its turn, if need be that of idle uploads."""
+        """Takes memory for an upload in its turn, if necessary from idle uploads."""
         if not upload.reading:
             others = "as many others are sending as there is memory for"
             raise Busy(others, random.uniform(*RETRY_SECONDS))
@@ -548,9 +549,9 @@ class Uploads:
 
 
 class Upload:
-    """One block on its way in; a context, after which what came waits for the rest.
+    """A block that is being received; used in a `with`, after which its bytes wait for the rest.
 
-    If a sender sends more than it announced, all of it is dropped.
+    If a sender sends more bytes than announced, all of them are dropped.
     """
 
     def __init__(
@@ -564,7 +565,7 @@ class Upload:
             PayloadBuffer(header.length, intake._buffers) if before is None else before.take_bytes()
         )
         self._known = self.have - at
-        """How many of the bytes that come first are here already."""
+        """The number of coming bytes that are here already."""
 
     @property
     def have(self) -> int:
@@ -576,7 +577,7 @@ class Upload:
 
     @property
     def current(self) -> bool:
-        """Whether its sender continues with this block here, and not on another connection."""
+        """Whether this is still the block's newest upload."""
         return self._intake._uploads.get((self.sender, self.header)) is self
 
     def __enter__(self) -> Upload:
@@ -592,9 +593,9 @@ class Upload:
             self._intake._give_turns()
 
     def ask_turn(self) -> Future[None]:
-        """Asks for a turn, for a piece that is here; returns a future that ends when it begins.
+        """Asks for a turn, for an arrived piece; the future ends when the turn begins.
 
-        No event tells that another turn has ended by silence: the caller asks again now and then.
+        The caller must ask again now and then, because a turn that ends by silence wakes nobody.
         """
         with self._intake._lock:
             if self.reading:
@@ -614,10 +615,10 @@ class Upload:
         """Adds the next bytes.
 
         Raises:
-            Malformed: there are none in it.
-            Oversized: more than the block has.
-            Busy: it is not this upload's turn.
-            Unreachable: the sender goes on with it elsewhere, or others needed its memory.
+            Malformed: the piece is empty.
+            Oversized: the piece exceeds the block.
+            Busy: the turn has ended, and there is no room.
+            Unreachable: a newer upload has replaced this one, or its memory was taken.
         """
         with self._intake._lock:
             self._demand_current()
@@ -632,7 +633,7 @@ class Upload:
             self._known -= len(piece) - len(news)
             try:
                 self._bytes.add(news)
-            except BaseException:  # no memory: what did not come takes no room
+            except BaseException:  # without memory: bytes that were not stored are not counted
                 self._intake._release(self.sender, len(news))
                 raise
 
@@ -641,7 +642,7 @@ class Upload:
 
         Raises:
             Malformed: bytes are missing.
-            Unreachable: the sender goes on with this block elsewhere.
+            Unreachable: a newer upload has replaced this one.
         """
         length = self.header.length
         with self._intake._lock:
@@ -660,7 +661,7 @@ class Upload:
         except BaseException:
             give()
             raise
-        # Not when the call ends: the endpoint may hold the bytes for longer.
+        # Not at the end of the call, because the endpoint may hold the bytes for longer.
         answer.add_done_callback(give)
         return answer
 

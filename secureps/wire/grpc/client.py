@@ -1,17 +1,17 @@
-"""The dialling side of gRPC; the servers are in `wire.grpc.servers`.
+"""The calling side of gRPC; the servers are in `wire.grpc.servers`.
 
-Small messages go in one call at a time to each server, and no thread waits for them. Messages to a
-server that come while a call to it is under way go together in the next call (`framing.bundle`).
-A thread of its own begins the calls, so messages that a party sends at once go together too. A
-message whose answer waits for other messages has a call of its own.
+Small messages to a server go in one call at a time, and no thread waits for them. Messages that
+come during a call go together in the next one (`framing.bundle`). A separate thread begins the
+calls, so messages that a party sends at once go together too. A message whose answer waits for
+other messages has its own call.
 
 A small pool of threads carries payloads in pieces, as many at once as the link allows
-(`wire.grpc.framing`). A payload that moves may take its time, and continues where it was when its
-connection breaks. A watch has a daemon thread at the watcher, none at the coordinator.
+(`wire.grpc.framing`). A payload may take any time while it moves; if its connection breaks, it
+continues where it was. A watch has a daemon thread at the watcher, none at the coordinator.
 
-If memory or threads run out, threads that gRPC could not start are missing for good, without any
-error: from then on no call ends, not even at its deadline, and no connection is made. `Liveness`
-notices that by calls to an address where nobody answers.
+If memory or threads run out, gRPC silently lacks the threads that it could not start: then no call
+ends, not even at its deadline, and no connection is made. `Liveness` notices that by calls to an
+address where nobody answers.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from secureps.wire.transport import (
 )
 
 TURN = 0.5
-"""Seconds between two turns: calls that fail together are one failure."""
+"""Seconds between two changes of address, so that calls that fail together count once."""
 
 
 class Addresses:
-    """The address that is dialled for each server; to be used under a lock."""
+    """The present address of each server; used under a lock."""
 
     def __init__(
         self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
@@ -80,14 +80,14 @@ class Addresses:
         return len(self._known.get(party, ())) > 1
 
     def set(self, party: str, address: str) -> bool:
-        """Sets an address; returns whether it differs from the one before."""
+        """Sets an address; returns whether it has changed."""
         other = self.address(party) != address
         if other:
             self._known[party] = deque([address])
         return other
 
     def note_failure(self, party: str, error: SecurepsError) -> bool:
-        """Takes a failed call; returns whether another address is dialled from now on."""
+        """Notes a failed call; returns whether the server's next address is used now."""
         now = self._clock()
         soon = now - self._turned.get(party, -TURN) < TURN
         if not isinstance(error, Unreachable) or not self.has_several(party) or soon:
@@ -98,17 +98,17 @@ class Addresses:
 
 
 NOBODY = f"unix:{os.devnull}"
-"""An address of this machine at which nobody answers, whatever its network is."""
+"""An address of this machine at which nobody answers, with any network."""
 
 NOBODY_SECONDS = 5.0
-"""Deadline in seconds of a call to nobody; it is refused at once."""
+"""Deadline in seconds of a call to nobody, which should be refused at once."""
 
 LATE = 10.0
-"""Seconds after which a call that has not ended shows a fault, also on a busy machine."""
+"""Seconds after which an open call to nobody shows a fault, also on a busy machine."""
 
 
 class Liveness:
-    """Calls nobody again and again; to be asked now and then, by one thread."""
+    """Calls nobody again and again; `stalled` is called now and then, by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -117,7 +117,7 @@ class Liveness:
         self._begun = 0.0
 
     def stalled(self) -> str:
-        """Returns words if a call has not ended, else empty ones, and begins the next call.
+        """Returns a text if the last call has not ended, else begins the next one and returns "".
 
         Raises:
             RuntimeError, MemoryError: there is no thread or memory for a call.
@@ -144,7 +144,7 @@ class Liveness:
 
 
 def _leak(channel: grpc.Channel) -> None:
-    """Leaks a channel whose call found no thread: closing it would wait for that call."""
+    """Leaks a channel whose call got no thread, because closing it would wait for that call."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 
@@ -156,16 +156,16 @@ class _Tell:
 
 
 _Turns = tuple[str, Future[Any] | None]
-"""A server, and the message if it is one that the server's others need not wait for."""
+"""A queue: a server, and for a BESIDE message its own future, else None."""
 
 
 class Tells:
     """The small messages of one party.
 
     Args:
-        begin: begins a call to a server with these bytes: a gRPC future, or an exception.
-        to_error: the SecurepsError behind an exception of a call, or a limit that the process met.
-        settle: ends a message's future with its answer, or with such an error.
+        begin: begins a call to a server with these bytes; returns a gRPC future, or raises.
+        to_error: turns a call's exception into a SecurepsError, unless it is an exhausted limit.
+        settle: ends a message's future with its answer or error.
     """
 
     def __init__(
@@ -180,11 +180,11 @@ class Tells:
         self._waiting: defaultdict[_Turns, deque[_Tell]] = defaultdict(deque)
         self._clock = clock
         self._busy: dict[_Turns, float] = {}
-        """When each call under way was begun, or was to be."""
+        """When each open call was begun, or was due."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
     def add(self, to: str, message: Any, envelope: bytes, future: Future[Any]) -> None:
-        """Sends a message in its turn; the turns of BESIDE messages to a shard are their own."""
+        """Queues a message for its server; a BESIDE message to a shard has its own queue."""
         beside = isinstance(message, framing.BESIDE) and to != COORDINATOR
         turns = (to, future if beside else None)
         tell = _Tell(envelope, isinstance(message, framing.ALONE), future)
@@ -195,13 +195,13 @@ class Tells:
             self._busy[turns] = self._clock()
         try:
             self._thread.submit(self._next, turns)
-        except RuntimeError as error:  # else whoever comes later waits for a call that never ends
+        except RuntimeError as error:  # otherwise later messages would wait for ever
             failed = self._to_error(error, to) if name_limit(error) else closed_error()
             while sent := self._take_next(turns):
                 self._answer(sent, [failed] * len(sent))
 
     def longest(self) -> tuple[str, float]:
-        """Returns the server with the oldest call under way, and its age in seconds, or ("", 0)."""
+        """Returns the server of the oldest open call, and the call's age in seconds, or ("", 0)."""
         with self._lock:
             if not self._busy:
                 return "", 0.0
@@ -212,7 +212,7 @@ class Tells:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _next(self, turns: _Turns) -> None:
-        """Begins the next call; the messages after it wait for its end."""
+        """Begins the next call; later messages wait for its end."""
         to, _ = turns
         while sent := self._take_next(turns):
             try:
@@ -223,7 +223,7 @@ class Tells:
                 self._answer(sent, [self._to_error(error, to)] * len(sent))
 
     def _take_next(self, turns: _Turns) -> list[_Tell]:
-        """Takes the messages of the next call; none if no message waits."""
+        """Takes the messages of the next call from the queue."""
         with self._lock:
             waiting, taken = self._waiting[turns], list[_Tell]()
             while waiting and (not taken or _fit_together([*taken, waiting[0]])):
@@ -253,33 +253,33 @@ def _fit_together(tells: Sequence[_Tell]) -> bool:
 
 
 PAYLOAD_LIMIT = 1 << 30
-"""Bytes of the longest payload that a server may send."""
+"""The most bytes of a payload from a server."""
 KEPT = 8 << 20
-"""Bytes of buffers that are kept for later payloads."""
+"""Bytes of buffers that are reused for later payloads."""
 BEAT = 5.0
-"""Seconds between two calls to a watched coordinator that may be elsewhere."""
+"""Seconds between two heartbeats to a watched coordinator with several addresses."""
 ELSEWHERE = 10.0
-"""Seconds after which such a coordinator counts as gone, and its next address is dialled."""
+"""Timeout of calls to such a coordinator, after which its next address is used."""
 OVERDUE = 5.0
-"""Seconds after its deadline by which a call has ended, also on a busy machine."""
+"""Seconds after its deadline by which a call must have ended, also on a busy machine."""
 ASK_FROM = 64 << 10
-"""From this size, in bytes, the sender first asks how much of a payload the server has."""
+"""Bytes of a payload from which the sender first asks how much of it the server has."""
 
 
 class GrpcTransport:
-    """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
+    """A party's connection to the servers over gRPC; implements `wire.transport.Transport`.
 
     Args:
         sign: signs bytes with the party's key (Ed25519).
-        addresses: HOST:PORT by party, as far as known; `locate` adds others. Of a party with
-            several, HOST:PORT,HOST:PORT, the next one is dialled when one is unreachable.
-        timeout: seconds after which a call without an answer fails with Unreachable, and a
-            payload of which not a byte more went or came.
-        beats: a coordinator with several addresses is called again and again while it is watched,
-            and watched at the next address when it does not answer.
+        addresses: HOST:PORT by party, as far as known; `locate` adds others. If a party has several
+            (HOST:PORT,HOST:PORT), an unreachable one is replaced by the next.
+        timeout: seconds without an answer, or without a moving byte of a payload, after which a
+            call fails with Unreachable.
+        beats: whether to send heartbeats to a watched coordinator with several addresses, and to
+            watch its next address if one is not answered.
 
     Raises:
-        Malformed: `party` is no party's name.
+        Malformed: `party` is not a valid name.
     """
 
     def __init__(
@@ -301,9 +301,9 @@ class GrpcTransport:
         self._addresses = Addresses(addresses)
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
-        """The channel of each party, and the identity that it was made with."""
+        """The channel of each party, and the link's identity at its making."""
         self._retired: list[grpc.Channel] = []
-        """Channels that were replaced; calls on them go on to their ends."""
+        """Replaced channels, on which open calls still end."""
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._to_error, self._settle)
@@ -311,11 +311,11 @@ class GrpcTransport:
         self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.PartialPayload] = {}
-        """Payloads of which a part came, at most LANES, for the next request of them."""
+        """At most LANES partly received payloads, by server and request."""
         self._met: set[str] = set()
-        """Servers that answered before: an impostor at their address is expected to go away."""
+        """Servers that have answered; an impostor at their address is expected to go away."""
         self._taking: set[str] = set()
-        """Servers that took the last block: they hold nothing of the next one yet."""
+        """Servers that took the last block, and so have no part of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
@@ -354,9 +354,9 @@ class GrpcTransport:
         return watch.cancel
 
     def _beat(self, watch: _Watch) -> None:
-        """Calls the coordinator while it is watched; if it does not answer, `_dial_next` ends it.
+        """Sends heartbeats while the coordinator is watched; a failed one changes its address.
 
-        A coordinator that hangs keeps its connections: gRPC's own threads answer pings.
+        This finds a coordinator that hangs, whose gRPC threads still answer pings.
         """
         while not watch.over.wait(BEAT):
             with suppress(SecurepsError):
@@ -374,7 +374,7 @@ class GrpcTransport:
         self._run = run
 
     def stalled(self) -> str:
-        """Says which call has not ended long after its time was up; empty if none is as old.
+        """Says which call is open long after its deadline, else "".
 
         Raises:
             RuntimeError, MemoryError: as `Liveness.stalled`.
@@ -427,7 +427,7 @@ class GrpcTransport:
             return channel
 
     def _dial_next(self, to: str, error: SecurepsError) -> None:
-        """Dials another address of a server from now on, if it has several and this one failed."""
+        """Uses a server's next address after a failure, if the server has several."""
         with self._lock:
             if not self._addresses.note_failure(to, error):
                 return
@@ -474,7 +474,7 @@ class GrpcTransport:
     # --- payloads -----------------------------------------------------------------
 
     def _put(self, to: str, message: PutBlock) -> Any:
-        """Sends a block; after a break it continues from the byte that the server has."""
+        """Sends a block; after a break it continues where the server's bytes end."""
         offset = 0
         if len(message.payload) > ASK_FROM and to not in self._taking:
             asked = self._ask(to, message)
@@ -522,7 +522,7 @@ class GrpcTransport:
             return decode(call.result())
 
     def _get(self, to: str, message: GetBlock | GetSum) -> Any:
-        """Fetches a payload; after a break it continues from the byte that is here."""
+        """Fetches a payload; after a break it continues where the received bytes end."""
         name = (to, encode(message))
         with self._lock:
             here = self._halves.pop(name, None) or framing.PartialPayload()
@@ -591,10 +591,10 @@ class GrpcTransport:
         return call(envelope, metadata=metadata)
 
     def _to_error(self, error: Exception, to: str) -> Exception:
-        """The SecurepsError behind an error of a call; a limit, or a bug of ours, comes back as is.
+        """Turns an error of a call into a SecurepsError; returns limits and our bugs unchanged.
 
-        Either ends the process. After a limit gRPC may be left without a thread of its own, and
-        never answer; after a bug others would wait for what this party never sends.
+        These end the process: at a limit gRPC may have lost a thread and never answer, and after a
+        bug other parties would wait in vain.
         """
         if name_limit(error):
             return error
@@ -603,7 +603,7 @@ class GrpcTransport:
             self._dial_next(to, failed)
             return failed
         if isinstance(error, ValueError | grpc.FutureCancelledError):
-            # gRPC: the channel was closed by `locate` or `close`
+            # gRPC raises these if `locate` or `close` closed the channel
             return Unreachable(f"the connection to {to} was closed")
         return error
 
@@ -642,7 +642,7 @@ class _Watch:
         self.drop()
 
     def drop(self) -> None:
-        """Ends the stream as if it had broken."""
+        """Ends the present stream as if it had broken."""
         with self._lock:
             call = self._call
         if call is not None:
@@ -664,7 +664,7 @@ class _Watch:
             call = self._subscribe()
             with self._lock:
                 self._call = call
-                if self.over.is_set():  # before there was anything to cancel
+                if self.over.is_set():  # `cancel` came before the call existed
                     call.cancel()
             for data in call:
                 if self.over.is_set():

@@ -1,37 +1,32 @@
-"""The conventions of both ends of gRPC: methods, metadata, pieces of payload, errors.
+"""What both ends of gRPC share: methods, claims, frames, pacing, errors, and TLS.
 
     /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
-    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, one or several at a time
+    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, in bundles
     /secureps.Shard/Tell          unary: any message without a payload
     /secureps.Shard/Put           a frame in (PutBlock), an envelope out
     /secureps.Shard/Get           GetBlock or GetSum in, a frame out (Payload)
 
 A single envelope is sent as it is. Several are a bundle: a zero byte, with which no envelope
-begins, and each envelope after its length (uint32, little endian). A Refusal answers each one that
-is refused.
+begins, and each envelope after its length (uint32, little endian). Each refused one is answered by
+a Refusal.
 
-A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
-(uint64), both little endian, the envelope, and then the payload. A Put's first piece ends with
-the envelope, so that a shard judges it before it takes any payload; a Get's first piece also has
-the beginning of the payload. The payload is sent from its message's offset to its end.
+A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length (uint64),
+both little endian, the envelope, and the payload from the message's offset to its end. A Put's
+first piece ends with the envelope, so that a shard judges the envelope before it takes any payload;
+a Get's first piece also has the beginning of the payload.
 
-A request's metadata names its sender: a signed claim.
+A request's metadata is a signed claim, which names the sender, the server and the run. The
+signature covers these, the method, and the digest of the envelope. So a recorded request is useless
+at another server or in another run. TLS 1.3 hides requests from recording, and rejects replayed
+records (RFC 8446, E.2; 0-RTT is not used). Without TLS, on loopback, a process that may listen can
+replay a request: it counts as the aggregator (docs/threat-model.md).
 
-A claim names the asking party, the server and the run. Its signature covers these, the method, and
-the digest of the envelope that follows. So a recorded request is useless at another server, and in
-another run once its sender knows its own. Nobody records one on the way: TLS 1.3 hides it, and
-rejects a record that is sent again (RFC 8446, E.2; 0-RTT data is not used). Without TLS, on the
-loopback of one machine, a process that may listen there can send one again: it counts as the
-aggregator (docs/threat-model.md).
+Pacing measures a link, in order to choose the length of pieces and the number of payloads at once,
+and finds stalls. A payload may take any time while it moves.
 
-Pacing measures a link: it sets the length of pieces and the number of payloads at once, and finds
-stalls. Nothing here limits how long a payload takes while it moves.
-
-Connections are by mutual TLS 1.3, or in the clear between processes of one machine.
-
-Under TLS both ends show a certificate of the kit's CA. The dialling party knows the server's
-certified name; the server compares the name in the caller's certificate with the signer of the
-request. References: RFC 8446; gRPC's authentication guide.
+Connections use mutual TLS 1.3, or plaintext on one machine. Under TLS both ends show a certificate
+of the kit's CA. The caller checks the server's certified name, and the server compares the name in
+the caller's certificate with the signer of the request.
 """
 
 from __future__ import annotations
@@ -85,7 +80,7 @@ from secureps.messages.run import is_on_loopback
 from secureps.wire.msgpack import decode, encode
 from secureps.wording import printable
 
-# --- the signed claim in the metadata of every request: it says who asks whom ------
+# --- claims ------------------------------------------------------------------------
 
 REQUEST_DOMAIN = b"secureps-request"
 
@@ -105,9 +100,9 @@ class Claim:
     """The sender's statement about a request.
 
     Args:
-        run: id of the run that `party` takes part in; empty before it knows.
-        digest: of the envelope to come.
-        format: the party's FORMAT. It is not signed: a change of it only has the request refused.
+        run: id of the party's run; empty before the party knows it.
+        digest: of the envelope.
+        format: the party's FORMAT. It is not signed, because a forged one only gets a refusal.
     """
 
     party: str
@@ -118,16 +113,16 @@ class Claim:
     format: int = UNNUMBERED
 
     def signed(self, method: str) -> bytes:
-        """The signed bytes: each part after its length, so that no part runs into another.
+        """Returns the bytes to sign: each part after its length, so that parts cannot be shifted.
 
-        `method` is gRPC's: no claim on one method holds for another.
+        They include gRPC's `method`, so that a claim is valid for one method only.
         """
         names = (method.encode(), self.party.encode(), self.to.encode())
         parts = (*names, self.run, self.digest)
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
     def envelope(self, data: bytes) -> bytes:
-        """Returns the envelope; Unsigned if it is another than was signed."""
+        """Returns the envelope; Unsigned if it does not have the signed digest."""
         if payload_digest(data) != self.digest:
             raise Unsigned(f"these are not the bytes that {self.party} signed")
         return data
@@ -149,7 +144,7 @@ def sign_request(
 
 
 def read_claim(metadata: Iterable[Any] | None) -> Claim:
-    """Reads the claim in a request's metadata; Unsigned if it names nobody, else Malformed."""
+    """Reads the claim in a request's metadata; Unsigned if there is none, or Malformed."""
     found: dict[str, Any] = dict(metadata or ())
     party, to = found.get(_PARTY), found.get(_TO)
     binary: list[Any] = [found.get(key) for key in (_RUN, _DIGEST, _SIGNATURE)]
@@ -175,17 +170,17 @@ def read_claim(metadata: Iterable[Any] | None) -> Claim:
 # --- pacing ------------------------------------------------------------------------
 
 SHORTEST, LONGEST = 32 << 10, 1 << 20
-"""Bytes of the first piece on a link, and of the longest: measured best on a fast link."""
+"""Bytes of the first piece on a link, and of the longest, which is best on a fast link."""
 FAST, SLOW = 0.25, 2.0
-"""Seconds: a piece that takes less is followed by a longer one, after SLOW by a shorter one."""
+"""Seconds of a piece below which the next one is longer, and from which the next one is shorter."""
 REMEMBERED = 256
-"""Connections whose pace a server remembers: those of the newest payloads."""
+"""The number of connections whose pace a server remembers, those of the newest payloads."""
 LANES, FIRST_LANES = 8, 4
-"""Payloads at once: the most, and the number before anything is known of the link."""
+"""The most payloads at once, and the number on an unknown link."""
 
 
 def next_length(length: int, seconds: float) -> int:
-    """Bytes of the piece after one of `length` bytes that took so many seconds."""
+    """Chooses the length of the next piece after one of `length` bytes in so many seconds."""
     if seconds < FAST:
         return min(LONGEST, 2 * length)
     return length if seconds < SLOW else max(SHORTEST, length // 2)
@@ -194,8 +189,8 @@ def next_length(length: int, seconds: float) -> int:
 class Pace:
     """Chooses the length of the pieces of one party's payloads.
 
-    The first piece is short, so that something arrives on any link. A payload begins with the last
-    length of the one before it, or short if that one broke.
+    The first piece is short, so that it arrives on any link. A payload begins with the last length
+    of the previous payload, or with a short piece if that one broke off.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -223,7 +218,7 @@ class Paces:
 
     @contextmanager
     def pace_of(self, peer: str) -> Iterator[Pace]:
-        """Yields a connection's pace for one payload; an error in the `with` counts as a break."""
+        """Yields a connection's pace for one payload; an error in the `with` shortens it."""
         pace = self._known.setdefault(peer, Pace())
         self._known.move_to_end(peer)
         while len(self._known) > REMEMBERED:
@@ -236,10 +231,9 @@ class Paces:
 
 
 class Lanes:
-    """Limits how many payloads are on their way at once; the others wait.
+    """Limits how many payloads are sent and received at once; the others wait.
 
-    On a slow link more would only share it. A fixed limit would be too low for a fast link to
-    several shards, or higher than what one shard takes at once: the rest would wait there.
+    The limit adapts: a slow link carries few payloads well, and a fast link to several shards many.
     """
 
     def __init__(self) -> None:
@@ -259,16 +253,16 @@ class Lanes:
         finally:
             with self._changed:
                 self._taken -= 1
-                self._changed.notify()  # one lane is free, for one of those that wait
+                self._changed.notify()  # one waiting payload may begin
 
     def note_wait(self, seconds: float) -> None:
-        """Closes a lane if a payload waited this long for its next piece, and it was long."""
+        """Closes a lane if a payload waited longer than SLOW for its next piece."""
         if seconds > SLOW:
             with self._changed:
                 self.open = max(1, self.open - 1)
 
     def note_finished(self, longest: float) -> None:
-        """Opens a lane after a payload whose longest wait was short."""
+        """Opens a lane after a payload whose longest wait was below FAST."""
         if longest < FAST:
             with self._changed:
                 self.open = min(LANES, self.open + 1)
@@ -281,10 +275,10 @@ class Lanes:
 
 
 class Stalls:
-    """Calls off payloads of which nothing has moved for so many seconds.
+    """Cancels payloads of which nothing has moved for so many seconds.
 
-    One thread watches all of them, and sleeps until the oldest would be late: a payload neither
-    starts one nor, but for the first after a rest, wakes it.
+    One thread watches all payloads, and sleeps until the oldest may stall, so that a payload costs
+    no thread.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -295,7 +289,7 @@ class Stalls:
         self._rests = self._closed = False
 
     def watch(self, progress: Progress) -> None:
-        """Calls a payload off when it stalls, until `over`; RuntimeError if no thread can start."""
+        """Watches a payload until `forget`; RuntimeError if no thread can start."""
         with self._changed:
             if not (self._closed or (self._thread is not None and self._thread.is_alive())):
                 self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
@@ -329,14 +323,14 @@ class Stalls:
                 each.stall()
             with self._changed:
                 if self._closed or (seconds is None and self._watched):
-                    continue  # one came meanwhile
+                    continue  # a payload came meanwhile
                 self._rests = seconds is None
                 self._changed.wait(seconds)
                 self._rests = False
 
 
 class Progress:
-    """Watches one payload: calls `stalled` once if nothing moves, and `saw` with steps' seconds."""
+    """Watches one payload: calls `stalled` if nothing moves, and `saw` with each step's seconds."""
 
     def __init__(
         self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
@@ -375,31 +369,31 @@ PUT = f"/{SHARD_SERVICE}/Put"
 GET = f"/{SHARD_SERVICE}/Get"
 
 OWN_METHOD = (PutBlock, GetBlock, GetSum, Subscribe)
-"""Requests that have a method of their own."""
+"""Requests with their own gRPC method."""
 ALONE = (Join, AskRun, AskStatus, Follow)
-"""Requests that are in no bundle: their answers may be long."""
+"""Requests that are never bundled, because their answers may be long."""
 BESIDE = (Missing,)
-"""Requests that a shard answers only after others have ended: these do not wait for them."""
+"""Requests that a shard answers only after others have ended, so that no other waits for them."""
 BUNDLED, BUNDLE_LENGTH = 64, 128 << 10
-"""The most envelopes of a bundle, and bytes that it has where another envelope joins it: a receipt
-with a key's correction has 34 KB."""
+"""The most envelopes of a bundle, and the bytes from which no more envelope joins a bundle. A
+receipt with a key's correction has 34 KB."""
 
 HEADER_LIMIT = 64 << 10
-"""Bytes of the envelope of a frame."""
+"""The most bytes of a frame's envelope."""
 PIECE = LONGEST + HEADER_LIMIT
-"""Bytes of the longest piece of a frame: its envelope and a piece of payload."""
+"""The most bytes of a frame's piece: the envelope and a piece of payload."""
 STREAM_BUFFER = 256 << 10
 CONNECTION_BUFFER = 256 << 10
-"""Bytes that a server's gRPC holds of an upload that waits for its turn, and of its connection."""
+"""Bytes that a server's gRPC buffers of a waiting upload, and of its connection."""
 REQUEST_LIMIT = 1 << 20
-"""Bytes of the envelope of any other request. Orders and answers go up to `MESSAGE_LIMIT`: what a
-coordinator sends is many times what any one party sends to it."""
+"""The most bytes of any other request. Orders and answers have at most `MESSAGE_LIMIT`, because a
+coordinator's messages may tell of all parties."""
 SENT_LIMIT = MESSAGE_LIMIT + BUNDLE_LENGTH + HEADER_LIMIT
-"""Bytes of the longest gRPC message that a server sends; what it takes in is a PIECE at most."""
+"""The most bytes of a gRPC message from a server; messages to a server have at most PIECE."""
 TEXT_LIMIT = 1000
-"""Characters of an error's text that are sent."""
+"""The most characters of an error's text that are sent."""
 RETRY_LIMIT = 3600.0
-"""Seconds: the longest time that a sender is asked to wait."""
+"""The most seconds that a sender can be asked to wait."""
 
 _REFUSAL = "secureps-refusal-bin"
 _ANOTHER_CA = "who is there is certified by another CA; check kit and address"
@@ -407,7 +401,7 @@ _TLS_FAILED = {
     "Hostname Verification": ("who is there is certified as another party; check it", False),
     "WRONG_VERSION_NUMBER": ("who is there speaks no TLS; check it, and insecure", False),
     "unable to get local issuer": (_ANOTHER_CA, False),
-    "INVALID_SIGNATURE": (_ANOTHER_CA, False),  # of certificates that do not name their CA's key
+    "INVALID_SIGNATURE": (_ANOTHER_CA, False),  # the certificate does not name its CA's key
     "CERTIFICATE_VERIFY_FAILED": ("its certificate is not good, or over: have it renewed", True),
     "andshake failed": ("TLS could not be agreed on", True),
 }
@@ -424,41 +418,41 @@ CLIENT_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 10_000),  # in truth: how long connecting may take
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # this is in fact the timeout of connecting
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),  # the environment is read by run/cli alone
+    ("grpc.enable_http_proxy", 0),  # only run/cli reads the environment
 )
 FOLLOWING_OPTIONS = tuple(
     {
         **dict(CLIENT_OPTIONS),
         "grpc.keepalive_time_ms": 2_500,
         "grpc.keepalive_timeout_ms": 2_500,
-        "grpc.http2.ping_timeout_ms": 2_500,  # of keepalive's pings too; a minute if unsaid
+        "grpc.http2.ping_timeout_ms": 2_500,  # also of keepalive pings; by default a minute
         "grpc.min_reconnect_backoff_ms": 3_000,
     }.items()
 )
-"""Options for a server that may be elsewhere: a paused one is noticed in seconds."""
+"""Options for a server with several addresses, which notice a paused server in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),
     ("grpc.http2.max_pings_without_data", 0),
-    # Nobody here compresses, and 15 KB of gzip are 16 MB: refused with UNIMPLEMENTED, unread.
+    # Compressed messages are refused unread: 15 KB of gzip may unpack to 16 MB.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # Connections that say nothing, or have nothing under way, give their place back.
+    # Silent and idle connections are closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # No connection takes new calls for longer, whoever's it is: a revoked party's are refused, and
-    # keep it open no more. Calls that are under way go on to their end.
+    # An old connection takes no new calls, so that a revoked party, whose calls are refused, cannot
+    # keep it open. Open calls go on to their end.
     ("grpc.max_connection_age_ms", 600_000),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    # What gRPC holds of uploads that wait for their turn: fixed per stream and per connection.
-    # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
-    # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.
+    # Fixed buffers for waiting uploads, per stream and per connection; by default they grow to
+    # megabytes for each client. The price is speed on long routes: 14 MB/s a stream instead of 38
+    # at a round trip of 40 ms.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", STREAM_BUFFER),
     ("grpc.experimental.tcp_max_read_chunk_size", CONNECTION_BUFFER),
@@ -470,7 +464,7 @@ SERVER_OPTIONS = (
 
 
 def has_room(envelopes: Sequence[bytes]) -> bool:
-    """Whether another envelope may join these in one call."""
+    """Whether another envelope may join these in a bundle."""
     return len(envelopes) < BUNDLED and sum(map(len, envelopes)) < BUNDLE_LENGTH
 
 
@@ -482,7 +476,7 @@ def bundle(envelopes: Sequence[bytes]) -> bytes:
 
 
 def unbundle(data: bytes) -> list[bytes]:
-    """The envelopes of a message; Malformed if `bundle` makes no such bytes."""
+    """Splits a bundle into envelopes; Malformed if the bytes are not from `bundle`."""
     if not data.startswith(_BUNDLE):
         return [data]
     found: list[bytes] = []
@@ -500,12 +494,12 @@ def unbundle(data: bytes) -> list[bytes]:
 
 
 def frame_head(envelope: bytes, length: int) -> bytes:
-    """The beginning of a frame whose payload has this length."""
+    """Makes the beginning of a frame whose payload has this length."""
     return _PREFIX.pack(len(envelope), length) + envelope
 
 
 def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes]:
-    """Cuts a payload into pieces at the `pace` of those before it, the first behind the `head`."""
+    """Cuts a payload into pieces by its `pace`; the first one follows the `head`."""
     rest = pace.cut(payload)
     if head:
         yield b"".join((head, next(rest, b"")))
@@ -514,14 +508,14 @@ def pieces(payload: memoryview, pace: Pace, head: bytes = b"") -> Iterator[bytes
 
 
 def cut_payload(reply: Payload, request: GetBlock | GetSum) -> memoryview:
-    """The part of a payload that a request asks for; Malformed if it begins beyond the end."""
+    """Returns a payload from the requested offset on; Malformed if that is beyond the end."""
     if not 0 <= request.offset <= len(reply.payload):
         raise Malformed(f"byte {request.offset} of {len(reply.payload)} is asked for")
     return memoryview(reply.payload)[request.offset :]
 
 
 def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
-    """Splits a frame's first piece: (envelope, payload's length, begin of the payload).
+    """Splits a frame's first piece: (envelope, payload's length, beginning of the payload).
 
     Raises Malformed or Oversized.
     """
@@ -548,14 +542,14 @@ def read_put(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
 
 
 class PartialPayload:
-    """The received part of a payload; it may come over several connections."""
+    """The received part of a payload, which may come over several connections."""
 
     def __init__(self) -> None:
         self.digest, self.have = b"", 0
         self._room = memoryview(b"")
 
     def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
-        """Names the payload that comes; drops a part of another one."""
+        """Prepares for a payload; drops the part of another payload."""
         if self.digest != digest or length != len(self._room):
             self.digest, self.have = digest, 0
             self._room = buffers.lend(max(1, length))[:length]
@@ -571,7 +565,7 @@ class PartialPayload:
         self.have = end
 
     def whole(self) -> memoryview:
-        """The payload; Malformed if bytes are missing."""
+        """Returns the payload; Malformed if bytes are missing."""
         if self.have < len(self._room):
             missing = f"instead of the announced {len(self._room)}"
             raise Malformed(f"{self.have} bytes of payload {missing}")
@@ -582,13 +576,13 @@ class PartialPayload:
 
 
 def encode_error(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
-    """Makes (status, details, trailing metadata) of an error, for `read_error`."""
+    """Encodes an error as (status, details, trailing metadata), for `read_error`."""
     status = grpc.StatusCode[type(error).status]
     return status, type(error).__name__, ((_REFUSAL, encode_refusal(error)),)
 
 
 def _text(error: SecurepsError) -> str:
-    # An error may quote what a peer sent: no line of it ends another's log, or moves a cursor.
+    # An error may quote a peer's bytes, which could forge log lines or move a terminal's cursor.
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
 
 
@@ -605,15 +599,16 @@ def encode_refusal(error: SecurepsError) -> bytes:
 
 
 def is_answered(call: Any) -> bool:
-    """Whether the server itself ended a call, with an answer or a Refusal."""
+    """Whether the server itself answered a call, also with a Refusal."""
     refused = any(key == _REFUSAL for key, _ in call.trailing_metadata() or ())
     return refused or call.code() is grpc.StatusCode.OK
 
 
 def read_error(call: Any, to: str, met: bool = False) -> SecurepsError:
-    """Makes a SecurepsError of a failed call; `to` names the server in words.
+    """Makes a SecurepsError of a failed call; `to` describes the server.
 
-    A server that has been `met` is waited for, because an impostor in its place goes away again.
+    After a TLS failure the caller tries again if it has `met` the server before, because an
+    impostor in the server's place may go away.
     """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):
@@ -660,7 +655,7 @@ def _read_refusal(data: bytes, to: str) -> SecurepsError:
 def decode_refusal(refusal: Refusal) -> SecurepsError:
     """Makes the error that a Refusal names."""
     wait = refusal.retry_after
-    if wait is not None:  # whoever answers for the server has nobody wait for ever
+    if wait is not None:  # a malicious server must not make this party wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)
     error = from_wire(refusal.error, printable(refusal.text[:TEXT_LIMIT]), wait)
     if isinstance(error, Conflict):
@@ -678,24 +673,20 @@ class Link(Protocol):
     """The connections of one party, at both ends."""
 
     def identity(self) -> object:
-        """The identity of new connections: another object after a change."""
+        """Returns the credentials of new connections: another object after a change."""
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """A channel to a party at HOST:PORT; it connects by itself."""
+        """Makes a channel to a party at HOST:PORT, which connects by itself."""
 
     def bind(self, server: Any, listen: str) -> int:
-        """Makes a server listen; returns its port, 0 if it cannot."""
+        """Makes a server listen; returns its port, or 0 on failure."""
 
     def check(self, party: str, context: Any) -> None:
         """Raises Unsigned unless the caller's connection is this party's."""
 
 
 class Plaintext:
-    """Connections without TLS on loopback alone, because anybody between reads all.
-
-    Raises:
-        ConfigError: on use, for an address that is not on loopback.
-    """
+    """Connections without TLS; all methods raise ConfigError for an address not on loopback."""
 
     def identity(self) -> object:
         return None
@@ -720,7 +711,7 @@ class Tls:
     """Mutual TLS 1.3.
 
     Args:
-        credentials: returns the newest, and the very same object if nothing changed.
+        credentials: returns the newest ones, and the same object while nothing changes.
     """
 
     def __init__(self, credentials: Callable[[], Credentials]) -> None:
@@ -730,14 +721,14 @@ class Tls:
         return self._credentials()
 
     def channel(self, to: str, address: str, options: Sequence[Option]) -> grpc.Channel:
-        """Makes a channel on which `to` must show its own certificate, whatever its address is."""
+        """Makes a channel on which `to` must show its certificate, at any address."""
         own = self._credentials()
         shown = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
         name = ("grpc.ssl_target_name_override", tls_name(to))
         return grpc.secure_channel(address, shown, (*options, name))
 
     def bind(self, server: Any, listen: str) -> int:
-        """Listens; once the credentials have changed, new connections use the new ones."""
+        """Listens; new connections use the newest credentials."""
         used = self._credentials()
 
         def fetch() -> Any:

@@ -1,16 +1,12 @@
-"""gRPC servers: the coordinator's and a shard's, each on an event loop in a thread of its own.
+"""The gRPC servers of coordinators and shards, each on an event loop in its own thread.
 
-Both authenticate the sender of a request before they read it, hand the message to an `Endpoint`,
-and send its answer or its SecurepsError; only health needs no signature. A
-call that waits, for its sender or for the endpoint, holds no thread.
+A server authenticates the sender of a request before it reads the message, hands the message to an
+`Endpoint`, and sends back the answer or the SecurepsError. A waiting call holds no thread.
 
-grpc.health.v1: whether a server is ready for work, for load balancers and orchestrators.
-
-Its requests need no signature: a probe learns one bit, over a connection that shows any certificate
-of the kit. It never reaches an endpoint.
-
-Its messages are protobuf of a field each, written here as they lie; the asyncio servicer of
-grpcio-health-checking forgets watchers when another one leaves (1.81).
+`Health` answers grpc.health.v1 for load balancers and orchestrators. Health requests are not
+signed: a probe, with any certificate of the kit, learns one bit and reaches no endpoint. Their
+messages, of one field each, are encoded by hand, because the asyncio servicer of
+grpcio-health-checking (1.81) forgets watchers when another one leaves.
 https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto
 """
 
@@ -71,27 +67,27 @@ from secureps.wire.msgpack import decode, encode
 from secureps.wire.transport import Endpoint, error_for_sender
 
 WATCH_QUEUE = 1024
-"""Orders that may wait for one watcher before its stream is ended."""
+"""Orders that may wait for one watcher before its stream ends."""
 TELLING, TELLING_EACH = 64, 8
-"""Small messages that are read at once: in all, and of one party."""
+"""Small messages that are read at once, in all and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
-"""Payloads that a shard reads at once, and as many that it sends; in all, and of one party."""
+"""Payloads that a shard receives at once, and that it sends at once, in all and of one party."""
 IN_FLIGHT_BYTES = 96 << 20
-"""Payload bytes that a shard takes in at a time; more wait, unread."""
+"""Payload bytes that a shard holds at a time; further uploads wait unread."""
 NEWEST, NEWEST_BYTES = 8, 1 << 20
-"""The number of newest orders whose bytes are kept for other watchers, and bytes of further ones.
+"""The newest orders whose encoded bytes are cached: so many, and more up to so many bytes.
 
-One holder after another gets the receipts of a whole cohort.
+All holders get the same order with the receipts of a cohort, one after another.
 """
 CLOSING = 1.0
-"""Seconds for gRPC to end calls that it has cancelled."""
+"""Seconds that gRPC gets to end cancelled calls."""
 MOST_CONNECTIONS = 1 << 14
 
 T = TypeVar("T")
 
 
 class Server(ABC):
-    """What both servers have in common: the thread, the loop, `Tell`, health and the stop.
+    """The common part of both servers: thread, loop, `Tell`, health and stop.
 
     Args:
         endpoint: its methods are called on the loop and must return at once.
@@ -155,8 +151,8 @@ class Server(ABC):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         most = ("grpc.max_allowed_incoming_connections", connection_limit())
         server = grpc.aio.server(options=(*framing.SERVER_OPTIONS, most))
-        # All as streams, whatever the dialling side calls them: gRPC would take in the message of
-        # a unary call before it shows who sends it.
+        # All methods are streams on this side: gRPC would read the message of a unary call before
+        # the server can authenticate its sender.
         tell: Any = grpc.stream_unary_rpc_method_handler(_make_method(self._tell))
         handlers = {"Tell": tell, **self._handlers()}
         server.add_generic_rpc_handlers(
@@ -171,19 +167,19 @@ class Server(ABC):
             self._started.set_result(port)
             await self._stop.wait()
             self._health.end()
-            for queue in tuple(self._watchers):  # all else has the grace, and ends with it
+            for queue in tuple(self._watchers):  # other calls get the grace
                 _push(queue, _stopping_error())
         finally:
             await server.stop(self._grace)
-            # gRPC's own tasks see their calls end a little later. What is left of them when
-            # `asyncio.run` returns it cancels, and gRPC prints a traceback for each.
+            # Wait for gRPC's own tasks: `asyncio.run` would cancel them, and gRPC would print a
+            # traceback for each.
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             if tasks:
                 await asyncio.wait(tasks, timeout=CLOSING)
 
     @abstractmethod
     def _handlers(self) -> Mapping[str, Any]:
-        """The service's methods but `Tell`."""
+        """The service's methods except `Tell`."""
 
     async def _tell(self, context: Any) -> bytes:
         with self._callers.admit(self.TELL, context) as claim:
@@ -250,11 +246,11 @@ class CoordinatorServer(Server):
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._clock = clock
         self._newest: dict[int, tuple[Any, bytes]] = {}
-        """Orders and their bytes, by the order's id, which is its own while it is kept."""
+        """Orders and their bytes by `id(order)`, which is unique while the order is kept."""
         self._newest_bytes = 0
 
     def _complete_answer(self, party: str, message: Any, answer: Any) -> Any:
-        """Adds this machine's clock: with a wrong one no certificate is valid."""
+        """Adds this machine's clock to a Status, because certificates need a right clock."""
         return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -274,7 +270,7 @@ class CoordinatorServer(Server):
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
             if self._stop is not None and self._stop.is_set():
-                raise _stopping_error()  # nobody would end this stream
+                raise _stopping_error()  # this stream would never end
             cancel = self._endpoint.subscribe(claim.party, message, deliver)
             self._watchers.add(queue)
             try:
@@ -285,7 +281,7 @@ class CoordinatorServer(Server):
                 cancel()
 
     async def _orders(self, queue: asyncio.Queue[Any]) -> bytes:
-        """Waits for orders, and bundles all that are there; raises the error that ends it."""
+        """Waits for orders and bundles them; raises the error that ends the stream."""
         taken: list[bytes] = []
         while not taken or (not queue.empty() and framing.has_room(taken)):
             order = await queue.get()
@@ -307,9 +303,9 @@ class CoordinatorServer(Server):
 
 
 class StandbyServer(CoordinatorServer):
-    """Serves `Tell` for a coordinator's standby, in whose journal nothing is its own.
+    """Serves `Tell` for a coordinator's standby.
 
-    It tells no sender that it is on no roster: the coordinator may know a newer roster.
+    It never refuses a sender as unknown, because the coordinator may know a newer roster.
     """
 
     def __init__(
@@ -318,7 +314,7 @@ class StandbyServer(CoordinatorServer):
         super().__init__(link, endpoint, listen, partial(_authenticate_at_standby, authenticate))
 
     def refused(self) -> tuple[RefusedRequests, ...]:
-        """Nothing: it refuses everybody who looks for the coordinator, and journals none."""
+        """Returns nothing: a standby refuses all callers and journals no rows of its own."""
         return ()
 
 
@@ -326,9 +322,9 @@ class ShardServer(Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
-        in_flight_bytes: payload bytes of Puts that are held at once, and as many again of blocks
-            from other shards: two shards full of blocks for each other would wait for ever.
-        max_block_bytes: the longest payload of a Put; longer ones get Oversized.
+        in_flight_bytes: the most payload bytes held at once, and as many again of blocks from other
+            shards; with one limit two shards full of blocks for each other would wait for ever.
+        max_block_bytes: the most bytes of a Put's payload; longer ones get Oversized.
     """
 
     SERVICE = framing.SHARD_SERVICE
@@ -373,8 +369,8 @@ class ShardServer(Server):
         with self._callers.admit(framing.PUT, context) as claim:
             async with self._telling.take(claim.party, context.peer()):
                 message, length = framing.read_put(claim, await receive(context) or b"")
-            # Anybody can announce a block. It takes no place and no memory before the machine has
-            # judged who sends it, its signature, its length, and whether it is wanted here.
+            # An announced block takes no place and no memory before the machine has checked its
+            # sender, its signature, its length, and whether this shard wants the block.
             wanted = await _answer(self._endpoint.request(claim.party, AskBlock(message.header)))
             if wanted.have is None:
                 return encode(wanted)
@@ -395,7 +391,7 @@ class ShardServer(Server):
                     await asyncio.wait({asyncio.wrap_future(turn)}, timeout=QUIET)
                 upload.add(piece)
                 place.move()
-                del piece  # none is held while the next one is on its way
+                del piece  # free it before waiting for the next one
             return upload.hand_over(self._endpoint)
 
     async def _get(self, context: Any) -> None:
@@ -420,7 +416,7 @@ class ShardServer(Server):
 def _authenticate_at_standby(
     authenticate: Authenticate, party: str, request: bytes, signature: bytes
 ) -> None:
-    """Authenticates as before, but a standby does not know who has joined the roster since."""
+    """Authenticates a sender; an unknown one gets Unreachable, for it may have joined since."""
     try:
         authenticate(party, request, signature)
     except UnknownParty:
@@ -430,9 +426,9 @@ def _authenticate_at_standby(
 
 
 def connection_limit() -> int:
-    """The number of connections that a server takes: half of the files that its process may open.
+    """Limits a server's connections to half of the files that its process may open.
 
-    The other half is for the party: a process without descriptors could not write its journal.
+    Otherwise a flood of connections could leave no descriptor for the party's own files.
     """
     files = most_files()
     return MOST_CONNECTIONS if files is None else min(files // 2, MOST_CONNECTIONS)
@@ -463,11 +459,11 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
 
 
 async def _answer(future: Future[Any]) -> Any:
-    """Awaits an endpoint's future, which a caller that goes away must not cancel."""
-    if future.done() and not future.cancelled():  # as all of a bundle are, once its first one is
+    """Awaits an endpoint's future, which must survive if the caller goes away."""
+    if future.done() and not future.cancelled():  # saves a turn of the loop
         return future.result()
     waiting = asyncio.wrap_future(future)
-    # else asyncio logs an error with a traceback that nobody waits for any more
+    # otherwise asyncio logs a traceback for an error that no call awaits any more
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(waiting)
@@ -478,7 +474,7 @@ async def _answer(future: Future[Any]) -> Any:
 
 
 def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
-    """Makes a gRPC method of `handle`, whose errors go back to the caller."""
+    """Makes a gRPC method of `handle`; its errors are sent to the caller."""
 
     async def handled(_: Any, context: Any) -> T:
         try:
@@ -496,19 +492,19 @@ def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], 
 SERVICE = "grpc.health.v1.Health"
 
 WATCHERS = 64
-"""Streams that may be open at a time; more are refused: no party is counted here."""
+"""The most open streams of all callers; more are refused."""
 ASKING = 64
-"""Calls whose question has not come yet; for one more the oldest ends."""
+"""The most calls whose request has not arrived; one more ends the oldest."""
 QUESTION_SECONDS = 10.0
 WATCH_SECONDS = 600.0
-"""Seconds after which a stream ends, because it is not signed; its watcher asks again."""
+"""Seconds after which an unsigned stream ends; its watcher may ask again."""
 
 _SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
-"""A HealthCheckResponse: the number of its status, in field 1."""
+"""HealthCheckResponses: the status is field 1."""
 
 
 def _encode_question(service: str) -> bytes:
-    """The HealthCheckRequest of a service, whose name is in field 1; "" is left out."""
+    """Encodes a HealthCheckRequest: the service's name is field 1, and "" is omitted."""
     return bytes([0x0A, len(service)]) + service.encode() if service else b""
 
 
@@ -537,7 +533,7 @@ class Health:
         self._watchers: set[asyncio.Event] = set()
 
     def set_ready(self, ready: bool) -> None:
-        """Sets the answer; until then it is NOT_SERVING. Thread-safe."""
+        """Sets the answer, which is NOT_SERVING at first; thread-safe."""
         self._ready = ready
         if self._loop is not None:
             with suppress(RuntimeError):  # the server has stopped
@@ -561,7 +557,7 @@ class Health:
             changed.set()
 
     async def _read_question(self, context: Any) -> bytes:
-        """Reads the question of a call; a call that never asks keeps no place from others."""
+        """Reads a call's request; a silent call gives way to newer ones."""
         data: Any = EOF
         if len(self._asking) >= ASKING:
             oldest = next(iter(self._asking))

@@ -1,29 +1,27 @@
-"""A batch: the content of one message of a wave, as bytes that its sender has signed.
+"""Waves: parties whose messages travel in signed batches instead of connections.
+
+| class           | what for                                                                |
+|-----------------|-------------------------------------------------------------------------|
+| `Batch`         | the content of one message of a wave                                    |
+| `WaveTransport` | a party's transport: collects requests, and takes answers and orders    |
+| `Relay`         | the servers' side: performs parties' requests, and collects the answers |
+
+A batch in bytes, with numbers in little endian:
 
     head      MAGIC, format (uint16), sender, to, run, each behind its length (uint8), challenge
     entries   kind (uint8), lengths of name (uint8), envelope (uint32) and payload (uint64), and
-              then these three
+              then these three; an envelope is of `wire.msgpack`
     signature 64 bytes, of the sender, over the digest of all before it
 
-Numbers are little endian. An envelope is that of `wire.msgpack`. A server's batch has a fresh
-challenge, which the party's answer repeats: a recorded batch is useless in another wave.
+A server's batch has a fresh challenge, which the party's answer repeats, so that a recorded batch
+is useless in another wave.
 
-A party's way to the servers where messages travel in waves (`wire.transport.Transport`).
+A wave costs seconds, for a process and two polls, so a party does not wait for foreseeable answers.
+It assumes that a block is stored which travels before its receipt. The `Relay` hands the receipt to
+the coordinator only once shards have stored all blocks of it in the batch. If a block was lost, the
+party sends it again after its next subscription, as after a crash.
 
-The transport collects what the party sends until `take_sent`. What its server sent comes all at
-once by `take`: answers, and orders of the stream. An answer may come before its request, which then
-gets it at once.
-
-A wave costs seconds: a process, and two polls. So a party does not wait for foreseeable answers. It
-takes a block as stored that travels before its receipt; the server hands the receipt to the
-coordinator only once that is true (`Relay`), and the party sends a lost block again
-after its next subscription, as after a crash.
-
-The servers' side of waves: performs the requests in parties' batches, and gathers their answers.
-
-A `Relay` keeps every party's calls and its stream of orders open while no process of the party
-runs. It performs a batch in order, and hands on a receipt only once shards have stored all blocks
-of it that came in the same batch.
+A `Relay` keeps every party's calls and stream of orders open while no process of the party runs.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ from secureps.wire.transport import (
 WAVE_DOMAIN = b"secureps-wave"
 CHALLENGE_BYTES = 32
 MOST_BYTES = 1 << 31
-"""Bytes of a server's batch that a party takes; a server's own limit follows from the plan."""
+"""The most bytes of a server's batch; the limit of a party's batch follows from the plan."""
 
 _MAGIC = WAVE_DOMAIN
 _FORMAT = struct.Struct("<H")
@@ -105,15 +103,15 @@ class Kind(enum.IntEnum):
     """The kind of an entry; the first five come from a party, the others from its server."""
 
     CALL = 1
-    """A request whose answer is wanted."""
+    """A request that needs an answer."""
     TELL = 2
-    """A request of which only an error is to be said that trying again does not mend."""
+    """A request that needs an answer only if it fails for good."""
     FIRST = 3
-    """What the party's next process will ask first: it is answered with the next wave."""
+    """A request of the party's next process, which is answered with the next wave."""
     WATCH = 4
-    """The stream of orders that is to be open from now on."""
+    """Opens the stream of orders."""
     UNWATCH = 5
-    """The stream is closed."""
+    """Closes the stream."""
     ANSWER = 6
     """The answer to a request, or a Refusal (`name`: `request_digest` of the request)."""
     STREAM = 7
@@ -121,7 +119,7 @@ class Kind(enum.IntEnum):
     ORDER = 8
     """One order of the stream."""
     LOST = 9
-    """The stream has ended: a Refusal says why."""
+    """The end of the stream: a Refusal with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,8 @@ class Entry:
     """One message of a batch.
 
     Args:
-        name: whom a request is for; or, 32 bytes, what an entry of the server's is about.
-        envelope: the message without its payload; empty where there is none.
+        name: the party that a request is for; in a server's entry, a `request_digest`.
+        envelope: the message without its payload; may be empty.
     """
 
     kind: Kind
@@ -144,8 +142,8 @@ class Batch:
     """All entries of a message.
 
     Args:
-        sender, to: names of parties; `to` is empty where the server does not know yet who it is.
-        run: id of the sender's run; empty before it knows.
+        sender, to: names of parties; `to` is empty if the server does not know the party yet.
+        run: id of the sender's run; empty before the sender knows it.
         challenge: of the wave, CHALLENGE_BYTES.
     """
 
@@ -157,7 +155,7 @@ class Batch:
 
 
 def request_digest(to: str, envelope: bytes) -> bytes:
-    """Names a request to a server, so that any process of the party finds its answer."""
+    """Computes the name of a request, by which any process of the party finds the answer."""
     return digest("secureps-wave-request", to.encode(), envelope)
 
 
@@ -181,11 +179,11 @@ def _pieces(batch: Batch) -> Iterator[bytes | memoryview]:
 
 
 def open_batch(data: bytes, most: int, verify: Verify) -> Batch:
-    """Reads a batch of at most `most` bytes; nothing in it is looked at before its signature holds.
+    """Reads a batch of at most `most` bytes; verifies the signature before it reads the entries.
 
     Raises:
-        Oversized: longer, or an envelope in it is.
-        Malformed: other bytes than `seal_batch` makes.
+        Oversized: the batch, or an envelope in it, is too long.
+        Malformed: these bytes are not from `seal_batch`.
         ConfigError: the sender has another format.
         Unsigned, UnknownParty: as `verify`.
     """
@@ -238,16 +236,16 @@ def _entries(view: memoryview, at: int) -> Iterator[Entry]:
 # --- transport ---------------------------------------------------------------------
 
 REPEATED = (Join, AskRun, AskStatus, GetBlock)
-"""Requests that change nothing, and that a party's next process repeats: the next wave has their
-answers. Of all other requests it has only errors.
+"""Requests that change nothing and that the party's next process repeats: the next wave brings
+their answers. For other requests it brings only errors.
 """
 
 WORK = (Invite, SealAgain, SendAgain)
-"""Orders by which a client has something to do; all others can wait until it has."""
+"""Orders that give a client work; other orders can wait for the next one of these."""
 
 
 def foresee_answer(message: object) -> Reply | None:
-    """The answer that a party takes for granted; None where it has to wait."""
+    """Returns the answer that a party assumes; None if it has to wait for the answer."""
     match message:
         case PutBlock(header):
             return Stored(header.digest)
@@ -259,15 +257,15 @@ def foresee_answer(message: object) -> Reply | None:
 
 
 def has_work(orders: Iterable[object]) -> bool:
-    """Whether a client has work to do by these orders."""
+    """Whether these orders give a client work."""
     return any(isinstance(order, WORK) for order in orders)
 
 
 def has_holder_work(orders: Iterable[object], begins: bool) -> bool:
-    """Whether a key holder has work to do by these orders.
+    """Whether these orders give a key holder work.
 
     Args:
-        begins: it does not know the run yet, and has to announce its keys.
+        begins: whether the holder does not know the run yet, and has to announce its keys.
     """
     return any(
         isinstance(order, Open) or (begins and isinstance(order, Configure)) for order in orders
@@ -275,21 +273,23 @@ def has_holder_work(orders: Iterable[object], begins: bool) -> bool:
 
 
 Payloads = Mapping[bytes, bytes]
-"""Payloads of answers by digest, beside batches: many parties get the same."""
+"""Payloads of answers by digest; they travel beside batches, because many parties get the same."""
 
 
 @dataclass(eq=False)
 class _Watch:
-    request_digest: bytes
+    about: bytes
     deliver: Deliver
     lost: Callable[[SecurepsError], None]
 
 
 class WaveTransport:
-    """A party's way to the servers; implements `wire.transport.Transport`.
+    """A party's connection to the servers in waves; implements `wire.transport.Transport`.
+
+    Answers and orders come by `take`. An answer may come before its request: it is kept until then.
 
     Args:
-        one_wave: the process lives for one wave: it does not wait for foreseeable answers.
+        one_wave: whether the process lives for one wave, and so assumes foreseeable answers.
     """
 
     def __init__(self, one_wave: bool = False) -> None:
@@ -312,7 +312,7 @@ class WaveTransport:
         return future
 
     def _call(self, to: str, message: Any, future: Future[Any]) -> Any:
-        """Returns an answer that is known at once; None if it comes with a wave."""
+        """Returns an answer that is known already; None if a wave will bring it."""
         try:
             envelope = encode(message)
         except SecurepsError as error:
@@ -351,10 +351,10 @@ class WaveTransport:
         return lambda: self._cancel(watch)
 
     def locate(self, party: str, address: str) -> None:
-        """Does nothing: the carrier of batches knows where everyone is."""
+        """Does nothing, because the carrier of batches finds the parties."""
 
     def bind_run(self, run: bytes) -> None:
-        """Does nothing: a batch names the run."""
+        """Does nothing, because a batch names the run."""
 
     def close(self) -> None:
         with self._lock:
@@ -376,13 +376,13 @@ class WaveTransport:
     # --- waves --------------------------------------------------------------------
 
     def take_sent(self) -> tuple[Entry, ...]:
-        """Takes all that the party has sent since the last time."""
+        """Returns the entries that the party has sent since the last call."""
         with self._lock:
             said, self._out = tuple(self._out), []
             return said
 
     def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
-        """Takes what the server has sent; Malformed or Oversized if it is no server's."""
+        """Takes a server's entries; Malformed or Oversized if they are none."""
         stream = b""
         for entry in entries:
             match entry.kind:
@@ -424,7 +424,7 @@ class WaveTransport:
 
     def _deliver(self, watch: _Watch, order: Any) -> None:
         if self._watch is not watch:
-            return  # it was cancelled meanwhile
+            return  # the watch was cancelled meanwhile
         if isinstance(order, SecurepsError):
             self._watch = None
             watch.lost(order)
@@ -454,24 +454,24 @@ def _read_refusal(entry: Entry) -> SecurepsError:
 # --- relay -------------------------------------------------------------------------
 
 AGAIN = 2.0
-"""The most seconds until the relay repeats a request to a server that was not ready."""
+"""The most seconds until the relay repeats a request to an unready server."""
 
 _PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH)
 
 
 @dataclass(eq=False)
 class _Asked:
-    """A request that is under way; a `quiet` one is answered only if it fails."""
+    """An open request; a `quiet` one is answered only if it fails."""
 
     to: str
-    request_digest: bytes
+    about: bytes
     quiet: bool
     future: Future[Any] = field(default_factory=start_future)
 
 
 @dataclass(eq=False)
 class _Stream:
-    request_digest: bytes
+    about: bytes
     orders: list[Any] = field(default_factory=list)
     cancel: Cancel | None = None
     over: bool = False
@@ -486,7 +486,7 @@ class _Batch:
     )
 
     def waits_for(self) -> Future[Any] | None:
-        """The next block that has to be stored before the receipt that comes next goes on."""
+        """Returns a block that must be stored before the next entry, if that is a receipt."""
         _, message = self.rest[0]
         if not isinstance(message, Submit):
             return None
@@ -499,7 +499,7 @@ class _Batch:
 
 @dataclass(eq=False)
 class _Party:
-    """The open requests and the stream of one party; `going`: a thread performs its batches."""
+    """The open requests and the stream of a party; `going` while a thread performs its batches."""
 
     asked: list[_Asked] = field(default_factory=list)
     stream: _Stream | None = None
@@ -510,7 +510,7 @@ class _Party:
 class Relay:
     """Performs the batches of parties; thread-safe.
 
-    With a `clock` it repeats requests. `heard` is told which party has news, and returns at once.
+    With a `clock` it repeats requests. `heard` is called with each party that has news.
     """
 
     def __init__(
@@ -540,7 +540,7 @@ class Relay:
     # --- what parties say ---------------------------------------------------------
 
     def perform_batch(self, party: str, entries: Iterable[Entry]) -> None:
-        """Performs a party's batch in order, after its earlier ones; Malformed if it is none."""
+        """Performs a party's batch, after its earlier ones; Malformed if it is no party's."""
         batch = _Batch(deque((entry, _read_message(entry)) for entry in entries))
         if strange := [entry.kind.name for entry, _ in batch.rest if entry.kind not in _PARTYS]:
             raise Malformed(f"a party's batch has no {strange[0]}")
@@ -549,7 +549,7 @@ class Relay:
         self._perform_next(party)
 
     def _perform_next(self, party: str) -> None:
-        """Performs a party's entries, up to a receipt whose blocks are not stored yet."""
+        """Performs a party's entries up to a receipt whose blocks are not stored yet."""
         with self._lock:
             known = self._parties[party]
             if known.going:
@@ -583,7 +583,7 @@ class Relay:
             case _ if not isinstance(message, Submit) or batch.stored(message.receipt.id):
                 self._begin(party, batch, entry, message)
             case _:
-                pass  # it is asked for again: the party has it in its outbox
+                pass  # drop the receipt: the party has it in its outbox, and sends it again
 
     def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
         to = entry.name.decode("ascii", errors="replace")
@@ -633,7 +633,7 @@ class Relay:
     # --- streams ------------------------------------------------------------------
 
     def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
-        """Opens a stream once the party's first request is answered: it has joined then."""
+        """Opens a stream once the party's first request is answered, so that it has joined."""
         stream = _Stream(request_digest(COORDINATOR, entry.envelope))
         self._unwatch(party)
         with self._lock:
@@ -672,7 +672,7 @@ class Relay:
             return
         with self._lock:
             stream.cancel, over = cancel, stream.over
-        if over:  # it ended before there was anything to cancel
+        if over:  # the stream ended before `cancel` was set
             cancel()
 
     def _order(self, party: str, stream: _Stream, order: AnyOrder | SecurepsError) -> None:
@@ -699,7 +699,7 @@ class Relay:
     # --- what parties hear --------------------------------------------------------
 
     def is_answered(self, party: str) -> bool:
-        """Whether every request whose answer a party waits for has ended."""
+        """Whether all requests for whose answers a party waits have ended."""
         with self._lock:
             known = self._parties[party]
             told = all(each.quiet or each.future.done() for each in known.asked)
@@ -711,13 +711,13 @@ class Relay:
             return () if stream is None else tuple(stream.orders)
 
     def has_refusal(self, party: str) -> bool:
-        """Whether a request of a party was refused, and the party has not heard so."""
+        """Whether there is news for a party that one of its requests was refused."""
         with self._lock:
             done = [each for each in self._parties[party].asked if each.future.done()]
         return any(_is_final(result_of(each.future)) for each in done)
 
     def take_news(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
-        """Takes all news of a party, and the payloads of answers, by digest."""
+        """Removes and returns a party's news, and the payloads of answers by digest."""
         with self._lock:
             known = self._parties[party]
             done = [each for each in known.asked if each.future.done()]
@@ -740,7 +740,7 @@ class Relay:
 
 
 def make_answer(name: bytes, answer: Any) -> Entry:
-    """The entry of an answer or an error; its payload goes beside it."""
+    """Makes the entry of an answer or an error; its payload travels beside it."""
     try:
         data = encode_refusal(answer) if isinstance(answer, SecurepsError) else encode(answer)
     except SecurepsError as error:
@@ -755,14 +755,14 @@ def _make_order(order: AnyOrder | SecurepsError) -> Entry:
 
 
 def _is_final(answer: Any) -> bool:
-    """Whether it is an error that a later try does not mend."""
+    """Whether an answer is an error for good."""
     if isinstance(answer, PeerError):
         return answer.retry_after is None
     return isinstance(answer, SecurepsError)
 
 
 def _read_message(entry: Entry) -> Any:
-    """The message of an entry, a block with its payload; or the error of one that is none."""
+    """Reads an entry's message, a block with its payload; returns an error as a value."""
     try:
         message = decode(entry.envelope)
         return _attach_payload(message, entry.payload) if isinstance(message, PutBlock) else message

@@ -101,7 +101,7 @@ async def test_a_connection_that_ends_its_calls_goes_before_one_that_does_not() 
     assert hall.inside == ["a1", "a2"]
     await hall.begin("x5", peer="third")
     assert hall.inside == ["a1", "a2"], "whoever is trusted less waits"
-    assert hall.connections.of("a", "other") < 0
+    assert hall.connections.trust("a", "other") < 0
     await hall.close()
     text = "another connection of a goes before a call on which nothing moves"
     assert hall.said == {text}
@@ -231,7 +231,7 @@ async def test_what_is_refused_came_to_its_end(error: SecurepsError | None, trus
         async with hall.places.take("a", "own"):
             if error is not None:
                 raise error
-    assert hall.connections.of("a", "own") == trust
+    assert hall.connections.trust("a", "own") == trust
 
 
 def test_trust_has_bounds_and_is_of_few_connections() -> None:
@@ -239,10 +239,10 @@ def test_trust_has_bounds_and_is_of_few_connections() -> None:
     for _ in range(3 * TRUST):
         connections.note("a", "good", True)
         connections.note("a", "bad", False)
-    assert (connections.of("a", "good"), connections.of("a", "bad")) == (TRUST, -TRUST)
+    assert (connections.trust("a", "good"), connections.trust("a", "bad")) == (TRUST, -TRUST)
     for number in range(REMEMBERED):
         connections.note("a", str(number), True)
-    assert connections.of("a", "good") == 0
+    assert connections.trust("a", "good") == 0
     assert len(connections._trust["a"]) == REMEMBERED
 
 

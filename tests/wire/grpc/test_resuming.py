@@ -293,7 +293,7 @@ def test_a_turn_ends_with_silence_and_what_came_in_it_goes_for_others() -> None:
     last.add(bytes(50))
     with pytest.raises(Unreachable, match="begins anew"):
         give(silent[0], b"x")
-    assert intake.taken == 141, "one of the two that were silent is enough"
+    assert intake.bytes_held == 141, "one of the two that were silent is enough"
     silent[1].ask_turn()
     with pytest.raises(Busy):
         silent[1].add(b"x")
@@ -333,11 +333,11 @@ def have(intake: Uploads, message: PutBlock, sender: str = "a") -> int:
 def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Uploads) -> None:
     first = begun(intake, put(bytes(60)))
     begun(intake, put(bytes(60), "b"), "b")
-    assert intake.taken == 0
+    assert intake.bytes_held == 0
     give(first, bytes(60))
-    assert intake.taken == 60
+    assert intake.bytes_held == 60
     assert first.hand_over(server := EchoServer()).done()
-    assert intake.taken == 0
+    assert intake.bytes_held == 0
     assert server.seen == [("a", put(bytes(60)))]
 
 
@@ -353,7 +353,7 @@ def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
             with upload:
                 give(upload, b"x")
     assert len(intake._uploads) == 2 * UNFINISHED
-    assert intake.taken == 2 * UNFINISHED
+    assert intake.bytes_held == 2 * UNFINISHED
     assert {header.sequence for _, header in intake._uploads} == set(
         range(2 * UNFINISHED, 3 * UNFINISHED)
     )
@@ -372,7 +372,7 @@ def test_what_there_is_no_memory_for_takes_no_room(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(PayloadBuffer, "add", refuse)
         with pytest.raises(MemoryError):
             give(upload, b"x" * 10)
-    assert intake.taken == 10
+    assert intake.bytes_held == 10
 
 
 def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.Monkey
     intake, message = Uploads(100, 100), put(bytes(60))
     with pytest.raises(MemoryError):
         sent(intake, message, bytes(message.payload))
-    assert intake.taken == 0
+    assert intake.bytes_held == 0
 
 
 def test_a_pull_that_has_to_wait_goes_on_where_it_was(
@@ -413,12 +413,12 @@ def test_what_nobody_sends_makes_room_and_the_oldest_first() -> None:
     one, two = put(bytes(40)), put(b"x" * 40)
     broken(intake, one, 10)
     broken(intake, two, 20)
-    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 30)
+    assert (have(intake, one), have(intake, two), intake.bytes_held) == (10, 20, 30)
     give(begun(intake, put(b"y" * 40, "b"), "b"), b"y" * 40)
     give(begun(intake, put(b"z" * 40, "c"), "c"), b"z" * 40)
-    assert (have(intake, one), have(intake, two), intake.taken) == (10, 20, 110)
+    assert (have(intake, one), have(intake, two), intake.bytes_held) == (10, 20, 110)
     give(begun(intake, put(b"w" * 20, "d"), "d"), b"w" * 20)
-    assert (have(intake, one), have(intake, two), intake.taken) == (0, 20, 120)
+    assert (have(intake, one), have(intake, two), intake.bytes_held) == (0, 20, 120)
 
 
 def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Uploads) -> None:
@@ -434,7 +434,7 @@ def test_an_upload_goes_on_where_it_was_and_its_older_connection_ends(intake: Up
     give(newer, message.payload[20:])
     newer.hand_over(server := EchoServer())
     assert server.seen == [("a", message)]
-    assert intake.taken == 0
+    assert intake.bytes_held == 0
 
 
 def test_nobody_goes_on_with_what_another_sends(intake: Uploads) -> None:
@@ -461,7 +461,7 @@ def test_offsets_and_lengths_that_do_not_fit(
     message = dataclasses.replace(put(bytes(size)), offset=offset)
     with pytest.raises(error, match=said):
         intake.begin("a", message, length)
-    assert intake.taken == 0
+    assert intake.bytes_held == 0
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_what_is_kept_of_a_sender_that_sends_too_much_or_too_little(
 ) -> None:
     with pytest.raises(error):
         sent(intake, put(bytes(40)), *pieces)
-    assert intake.taken == kept
+    assert intake.bytes_held == kept
 
 
 def test_more_than_a_payload_has_is_not_pulled() -> None:
