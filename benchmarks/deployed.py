@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.peers.apps import vectors
 from tests.kits.command import INSECURE
-from tests.kits.nursery import ROOT
+from tests.kits.nursery import ROOT, Child
 from tests.kits.processes import Processes
 
 _STILL = """
@@ -77,7 +77,7 @@ def with_script(command: list[str], script: Path) -> list[str]:
 class Deployed(Processes):
     """Kit, configurations and processes under one folder; `with` stops them all."""
 
-    def _begin(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         with log.open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, *command],

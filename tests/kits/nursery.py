@@ -239,5 +239,6 @@ if __name__ == "__main__":
     importlib.import_module("secureps.run.cli").app.commands()
     os.fsync = os.fdatasync = lambda fd: None  # as in `conftest`
     importlib.import_module("secureps.store.journal").SYNCHRONOUS = "OFF"  # type: ignore[attr-defined]
+    importlib.import_module("secureps.service.process").KitWatch.LOOK = 0.5  # tests wait for it
     gc.freeze()
     _run(_serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -14,38 +14,33 @@ from tests.kits.party_kits import descriptor, give
 from tests.kits.processes import PATIENCE, Processes
 
 WORDS = "correct-horse-battery-staple-7"
-LOCKED = ("shard-1", "holder-1", "client-02", "observer")
 
 
-def secureps(*arguments: str | Path, words: str | None = None) -> subprocess.CompletedProcess[str]:
-    """`secureps ...` in a process of its own, which is given a passphrase on stdin."""
-    more = () if words is None else ("--passphrase-fd", "0")
-    return subprocess.run(
-        [sys.executable, "-m", "secureps", *map(str, (*arguments, *more))],
-        input=None if words is None else f"{words}\n",
-        stdin=subprocess.DEVNULL if words is None else None,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+def told(*arguments: str | Path, words: str | None = None, status: int = 0) -> str:
+    """What `secureps ...` says, which ends with this status: a fork of the nursery.
 
-
-def told(*arguments: str | Path) -> str:
-    """What `secureps ...` says that ends well, forked from the nursery: in a fifth of the time."""
+    Args:
+        words: a passphrase that it is given; None: it has no terminal to ask for one.
+    """
+    command = ["-m", "secureps", *map(str, arguments)]
+    number = None if words is None else descriptor(words)
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as log:
-        command = ["-m", "secureps", *map(str, arguments)]
-        status = spawn(command, Path.cwd(), Path(log.name)).wait(PATIENCE)
+        if number is not None:
+            command += ["--passphrase-fd", str(number)]
+        begun = spawn(command, Path.cwd(), Path(log.name), inherits=number)
+        if number is not None:
+            os.close(number)
+        ended = begun.wait(PATIENCE)
         said = log.read()
-    assert status == 0, said
+    assert ended == status, said
     return said
 
 
 class OwnKeys(Processes):
     """Each party has a folder of its own, and an issuer one that nobody else sees."""
 
-    umask = -1
-    """Of those under a passphrase; -1: as here."""
+    locked: tuple[str, ...] = ()
+    """Those whose keys are under a passphrase."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,16 +73,11 @@ class OwnKeys(Processes):
         role = name.partition("-")[0]
         more = ("--plan", plan) if role == "holder" else ()
         own = ("keys", "request", self.kit(name), "--role", role, "--name", name, *more)
-        if name in LOCKED:
-            done = secureps(*own, words=WORDS)
-            assert done.returncode == 0, done.stderr
-            said = done.stdout
-        else:
-            said = told(*own)
+        said = told(*own, words=WORDS if name in self.locked else None)
         return said.split("fingerprint ")[1].split()[0]
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
-        if log.stem not in LOCKED:
+        if log.stem not in self.locked:
             return spawn(command, self.folder, log, self.environment)
         number = descriptor(WORDS)
         whole = [sys.executable, *command, "--passphrase-fd", str(number)]
@@ -97,7 +87,7 @@ class OwnKeys(Processes):
                     whole,
                     cwd=self.folder,
                     env=self.environment,
-                    umask=self.umask,
+                    umask=0,
                     stdout=said,
                     stderr=said,
                     pass_fds=(number,),

@@ -17,12 +17,12 @@ from secureps.store.kit_files import Passphrases
 from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
 from tests.kits.nursery import Child
-from tests.kits.own_keys import LOCKED, WORDS, OwnKeys, secureps
+from tests.kits.own_keys import WORDS, OwnKeys, told
 from tests.kits.party_kits import phrase
 
 
 class Searched(OwnKeys):
-    umask = 0
+    locked = ("shard-1", "holder-1", "client-02", "observer")
 
     def _client(self, name: str) -> list[str]:
         """With a seed of its own, as it has where data are real."""
@@ -55,7 +55,7 @@ class Searched(OwnKeys):
     def secrets(self) -> dict[Path, bytes]:
         found = {self.issuer / "ca" / "ca.key": (self.issuer / "ca" / "ca.key").read_bytes()}
         for name in self.parties():
-            given = self.opener if name in LOCKED else Passphrases()
+            given = self.opener if name in self.locked else Passphrases()
             for path in (self.kit(name) / "private" / name).glob("*.key"):
                 found[path] = key_of(given.unlock(path, path.read_bytes()))
             if (seed := self.folder / name / "seed").is_file():
@@ -103,19 +103,18 @@ def test_parties_with_keys_of_their_own(tmp_path: Path) -> None:
         assert {largest_core(parties.pid(name)) for name in running} == {"0"}
         taken = files(tmp_path)
         server = ("status", "--server", parties.server, "--kit", parties.kit("observer"))
-        looked = secureps(*server, "--json", words=WORDS)
-        assert looked.returncode == 0, looked.stderr
-        refused = secureps(*server, "--json")
-        assert "is under a passphrase: give it at a terminal" in refused.stderr
-        wrong = secureps(*server, words=f"{WORDS}8")
-        assert "the passphrase is another one, or the file was changed" in wrong.stderr
-        assert WORDS not in wrong.stderr + wrong.stdout
+        told(*server, "--json", words=WORDS)
+        refused = told(*server, "--json", status=1)
+        assert "is under a passphrase: give it at a terminal" in refused
+        wrong = told(*server, words=f"{WORDS}8", status=1)
+        assert "the passphrase is another one, or the file was changed" in wrong
+        assert WORDS not in wrong
         parties.wait(parties.finished, "the end")
         assert parties.stop("shard-1") == 0
         parties.start("shard-1")  # whose folder is as private as it wants it, without any umask
         parties.wait(lambda: parties.log("shard-1").count("listens") == 2, "a second start")
     assert not (parties.issuer / "private").exists()
-    for name in LOCKED:
+    for name in parties.locked:
         for path in (tmp_path / name).rglob("*"):
             assert not path.stat().st_mode & 0o077, path
     secrets |= parties.secrets()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import socket
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortBurnt
 from secureps.messages.run import ShardAddress
 from secureps.run.act import follow
+from tests.kits.command import Printed, typed
 from tests.kits.federations import same, unharmed
 from tests.kits.member_kit import PLAN, Client
-from tests.kits.own_keys import secureps, told
+from tests.kits.own_keys import told
 from tests.kits.party_kits import give
 from tests.kits.processes import Processes
 from tests.kits.roles_kit import HOLDER, SCHEMA, World, configure, make_plan, orders_of
@@ -52,9 +52,9 @@ class Resharding(Processes):
         known = min(group.version for group in self.seen.groups)
         self.wait(lambda: self.reached(known + more), f"{more} more versions")
 
-    def asked(self, what: str, name: str) -> subprocess.CompletedProcess[str]:
+    def asked(self, what: str, name: str, status: int = 0) -> Printed:
         own = ("--server", self.server, "--kit", self.kit("coordinator"), "--reason", "a test")
-        return secureps("shards", what, name, *own)
+        return typed("shards", what, name, *own, status=status)
 
     def moves(self, what: str, name: str) -> str:
         self.observer().act(act := Act(f"{what}-shard", name, "a test"))
@@ -91,8 +91,8 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
                 own.act(act)
         assert parties.held == before, "it is there, and holds nothing"
         added = parties.asked("add", NEW)
-        assert (added.returncode, added.stderr) == (0, "")
-        assert added.stdout.splitlines()[-1].startswith(f"{NEW} holds 1 block, ")
+        assert added.err == ""
+        assert added.out.splitlines()[-1].startswith(f"{NEW} holds 1 block, ")
         assert parties.held[NEW] == 1
         assert sum(parties.held.values()) == whole
         parties.makes()
@@ -110,10 +110,10 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
         assert parties.held.keys() == {FULL, NEW}
         assert sum(parties.held.values()) == whole
         parties.moves("drain", FULL)
-        done = parties.asked("remove", NEW)
-        assert (done.returncode, done.stdout) == (1, ""), "the last shard stays"
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
+        done = parties.asked("remove", NEW, status=1)
+        assert done.out == "", "the last shard stays"
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
         with pytest.raises(Refused):
             own.act(Act("drain-shard", NEW))
         for name in ("coordinator", NEW, "client-00"):  # what they know is in their journals

@@ -48,7 +48,7 @@ class Changing(OwnKeys):
 def test_a_client_comes_and_one_goes_while_a_run_trains(tmp_path: Path) -> None:
     plan = PLAN.replace("shards = 2", "shards = 2\nnewcomers_wait = 0.0")
     with Changing(tmp_path, "rlwe", clients=7, versions=LAST, plan=plan) as parties:
-        parties.pace = 0.8  # versions that nobody waits for cost what others do
+        parties.pace = 0.4  # versions that nobody waits for cost what others do
         parties.start_all(clients=6)
         parties.wait(lambda: parties.reached(1), "version 1")
         parties.add()
