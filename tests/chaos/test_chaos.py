@@ -38,7 +38,7 @@ from tests.chaos.schedule import (
 from tests.chaos.world import World
 from tests.conftest import AS_DEPLOYED
 
-FEW = (2, 4, 9, 11, 14, 16, 20, 36)
+FEW = (2, 4, 9, 14, 16, 36)
 """Seeds of several rules, all ciphers, both units of privacy, and codecs."""
 
 
@@ -87,14 +87,21 @@ def test_a_seed_plays_the_same_again() -> None:
     assert (first.ended, first.kinds) == (again.ended, again.kinds)
 
 
-PERIOD, STRIDE = 23, 6
-"""Of so many operations on its disk each party loses its power in one; between two runs' first."""
+PERIOD = 23
+"""Of so many operations on its disk each party loses its power in one."""
 
 
-@pytest.mark.parametrize("seed", [0, 1, 13], ids=["plain", "rlwe", "bfv"])
-def test_power_that_fails_in_any_write_leaves_the_same_model(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "begins"),
+    [(0, (1, 13)), (1, (5, 17)), (13, (9, 21))],
+    ids=["plain", "rlwe", "bfv"],
+)
+def test_power_that_fails_in_any_write_leaves_the_same_model(
+    seed: int, begins: tuple[int, ...]
+) -> None:
+    """Whichever operations a run has hit, the next one's begin between them."""
     parties = parties_of(setting_of(seed))
-    for first in range(1, PERIOD, STRIDE):
+    for first in begins:
         writes = range(first, OPERATIONS[-1], PERIOD)
         faults = [Fault("torn", party, at, 0.5) for party in parties for at in writes]
         assert not play(seed, faults).complaints, first
@@ -160,7 +167,10 @@ WELL: tuple[tuple[int, str], ...] = (
     # a shard had said that it was prepared while the coordinator was away, which counted on it
     (791, "dies:coordinator@85+4.6,wiped:shard-0@1737+3.9"),
     # a coordinator whose folder was not mounted goes on with it
-    *((seed, f"away:coordinator@{at}+5") for seed in (0, 1, 13) for at in range(300, 1700, 470)),
+    (0, "away:coordinator@300+5"),
+    (0, "away:coordinator@1240+5"),
+    (1, "away:coordinator@770+5"),
+    (13, "away:coordinator@1710+5"),
     # one key holder finds a flaw, and whoever was to open it in its place is gone
     (841, "replaced:holder-0@190+6,flaws:client-01>holder-1@2"),
     # a frozen part, a bound that is agreed on, a client that judges, noise that shards add
@@ -187,7 +197,7 @@ WELL: tuple[tuple[int, str], ...] = (
     (43, "added:shard-2@650,removed:shard-0@1300,kill:coordinator@1350+1"),
     # a standby takes over when a move is due, when blocks are copied, are kept, and afterwards
     *((0, f"removed:shard-1@700,gone:coordinator@{at}") for at in (702, 750, 845, 875)),
-    *((1, f"added:shard-2@700,gone:coordinator@{at}") for at in (735, 800, 880, 965)),
+    *((1, f"added:shard-2@700,gone:coordinator@{at}") for at in (800, 880)),
     # a block of a client that was revoked is passed on to no shard for ever
     (1065, "revoked:client-04@556+0.8,added:shard-2@624"),
     # a shard asks again that another one, by an older roster, does not know yet
@@ -254,7 +264,6 @@ def test_a_holder_whose_envelope_does_not_open_refuses_and_the_others_open() -> 
 
 
 CHANGES: dict[str, tuple[int, str]] = {
-    "replaced:holder-1@800+1": (1, WHOLE),
     "replaced:holder-1@800+1,replaced:holder-1@1000+1": (8, WHOLE),
     "replaced:holder-0@800+1,replaced:holder-1@820+1": (1, "holder-0, holder-1 are on the"),
     "replaced:holder-0@1100+1,replaced:holder-1@1120+1": (8, WHOLE),

@@ -228,8 +228,15 @@ def clipped(
     return norms, {name: sums[each] for name, each in trained.items()}
 
 
-@pytest.mark.parametrize("way", ["ghost", "whole", "chosen"])
-@pytest.mark.parametrize("kind", MODELS)
+CHOSEN = ("linear", "convolution", "attention", "tied", "inside and outside")
+"""Models that are also tried with the way that is chosen for each layer."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [(kind, way) for kind in MODELS for way in ("ghost", "whole")]
+    + [(kind, "chosen") for kind in CHOSEN],
+)
 def test_norms_and_sums_are_those_of_gradients_by_record(
     kind: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

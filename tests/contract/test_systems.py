@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def digest_of(model: ps.Parameters) -> str:
 
 
 def simulated(folder: Path, *groups: dict[str, Any], **keys: Any) -> ps.RunResult:
-    """Plays a plan on devices of unlike speed."""
+    """Plays a plan on devices of unlike speed; drawing it would take longer than that."""
     clients = keys.get("clients", 5)
     plan_of(folder, *groups, **keys)
     scenario = {
@@ -128,7 +129,8 @@ def simulated(folder: Path, *groups: dict[str, Any], **keys: Any) -> ps.RunResul
     (folder / "scenario.toml").write_text(
         "".join(f"{name} = {toml(value)}\n" for name, value in scenario.items())
     )
-    return ps.simulate(folder / "scenario.toml", folder / "out", quiet=True)
+    with patch("secureps.run.simulate.simulate.draw"):
+        return ps.simulate(folder / "scenario.toml", folder / "out", quiet=True)
 
 
 @pytest.mark.parametrize("cipher", [PLAIN, RLWE], ids=["plain", "rlwe"])

@@ -12,6 +12,12 @@ from secureps.store.kit_files import HEADER, MOST_BYTES, Passphrase, under_passp
 SECRET = bytes(range(32))
 
 
+@pytest.fixture(autouse=True)
+def _cheap_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth of the work for whoever guesses, and for whoever knows the words."""
+    monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
+
+
 def test_a_file_opens_under_its_passphrase_alone() -> None:
     words = Passphrase(b"six words that nobody else knows")
     files = words.seal(SECRET), words.seal(SECRET)
@@ -24,7 +30,8 @@ def test_a_file_opens_under_its_passphrase_alone() -> None:
         Passphrase(b"six words that somebody else knows").open(files[0])
 
 
-def test_the_parameters_are_those_that_the_header_states() -> None:
+def test_the_parameters_are_those_that_the_header_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     file = Passphrase(b"words").seal(SECRET)
     assert HEADER.decode().split(": ")[1] == "scrypt N=131072 r=8 p=1, AES-256-GCM\n"
     body = file.removeprefix(HEADER)

@@ -67,7 +67,7 @@ def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) 
     """All digits least, all greatest, extremes in turn, and random, up to the whole capacity."""
     slots, enc = 9_001, choose(parameters)
     heaviest = parameters.most_weight
-    count = min(parameters.capacity // heaviest, 12)
+    count = min(parameters.capacity // heaviest, 6)
     top = np.full(slots, parameters.levels, np.int64)
     turns = np.where(np.arange(slots) // enc.ring.degree % 2 == 0, top, 0)
     for kind in (np.zeros_like(top), top, turns, top - turns, None):

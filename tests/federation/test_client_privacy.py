@@ -44,7 +44,7 @@ def noisy(cipher: str = "plain", **changes: Any) -> Plan:
 @pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
 def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Path) -> None:
     """Forgotten, doubled or at the wrong scale, it would not pass."""
-    plan = private_plan(placement, versions=1)
+    plan = private_plan(placement, "plain", versions=1)
     simulation = small_federation(plan, tmp_path, kind=lambda i: Still(i, (120, 120)))
     simulation.run(lambda: simulation.versions() == {"all": 0})
     before = simulation.model()
@@ -84,7 +84,8 @@ def test_a_round_that_was_given_up_is_answered_with_the_same_update(
     """Nobody trains again for it, whether a training repeats its bits or not: it costs nothing."""
     gone = {(f"client-0{i}", "coordinator", "Submit", n): Drop() for i in (4, 5) for n in (3, 4, 5)}
     conditions = Conditions(network=faulty(gone))
-    simulation = small_federation(private_plan("local"), tmp_path, conditions, kind=kind)
+    plan = private_plan("local", "plain")
+    simulation = small_federation(plan, tmp_path, conditions, kind=kind)
     simulation.run()
     assert simulation.versions() == {"all": 4}
     ledger = simulation.coordinator.federation.ledger
@@ -97,7 +98,7 @@ def test_a_round_that_was_given_up_is_answered_with_the_same_update(
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> ClientWorker:
     """A client's, once its run is over."""
-    plan = private_plan("local", block_size=64)
+    plan = private_plan("local", "plain", block_size=64)
     simulation = small_federation(plan, tmp_path_factory.mktemp("run"))
     simulation.run()
     found = simulation.parties["client-00"].worker

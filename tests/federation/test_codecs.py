@@ -33,7 +33,7 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
     placement: str, tmp_path: Path
 ) -> None:
     """The ledger's numbers are those of fewer values."""
-    plan = private(placement, "rlwe", **PRIVATE)
+    plan = private(placement, "plain", **PRIVATE)
     simulation = small_federation(plan, tmp_path)
     simulation.run()
     layout = layout_of(simulation).group("all")

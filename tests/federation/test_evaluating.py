@@ -184,7 +184,7 @@ def test_a_shard_says_no_other_metrics_than_its_block_has(
 @pytest.mark.slow
 def test_a_run_stops_early_and_in_order(tmp_path: Path) -> None:
     stop = {"patience": 2}
-    plan = evaluated_plan("bfv", 1, versions=8, evaluation={**BEST, "stop": stop})
+    plan = evaluated_plan(every=1, versions=8, evaluation={**BEST, "stop": stop})
     simulation = examined(plan, tmp_path, trainers=cast())
     simulation.run()
     federation = simulation.coordinator.federation

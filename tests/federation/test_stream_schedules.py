@@ -194,7 +194,7 @@ class SspSchedules(Schedules):
         out = self.world.group().sitting_out | {name}
         for other in MANY:
             world.join(other)
-        for _ in range(4):
+        for _ in range(2):
             for _ in range(self.slack + 2):
                 world.drain()
                 for other in world.ready():

@@ -82,6 +82,7 @@ class StreamWorld(World):
         self.came: dict[SubmissionId, float] = {}
         self.left: list[Receipt] = []
         self.closed: Cohort | None = None
+        self.burnt = 0
         super().__init__(plan, MANY, roster=self.ROSTER)
         self.servers()
 
@@ -288,11 +289,13 @@ class StreamWorld(World):
             case coordinator_records.VersionCommitted(_, version) if version > 0:
                 assert self.closed is not None
                 self.made.append(self.closed)
+            case coordinator_records.CohortBurnt():
+                self.burnt += 1
             case coordinator_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
             case coordinator_records.MemberAsked(_, client, version) if self.group().takes_updates:
                 clock = self.group().members.clocks.get(client, self.least)
-                behind = version + len(self.journalled(coordinator_records.CohortBurnt))
+                behind = version + self.burnt
                 self.asked.append((client, clock, self.least, behind))
 
 

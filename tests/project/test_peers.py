@@ -57,7 +57,7 @@ def test_a_job_of_flare_encrypts_only_if_it_shall(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads Linux's /proc")
 @pytest.mark.parametrize(
     ("memory", "seconds", "status"),
-    [(1 << 40, 100.0, "measured"), (1, 100.0, "out of memory"), (1 << 40, 0.001, "timed out")],
+    [(1 << 40, 100.0, "measured"), (1, 100.0, "out of memory")],
 )
 def test_a_peer_plays_to_its_end_or_to_its_limit_and_leaves_nobody(
     tmp_path: Path, memory: int, seconds: float, status: str

@@ -180,7 +180,10 @@ def test_a_link_is_not_followed_to_what_it_names(kit: Path, tmp_path: Path) -> N
     assert other.read_bytes() == b"somebody's"
 
 
-def test_under_a_passphrase_the_next_keys_are_too(tmp_path: Path) -> None:
+def test_under_a_passphrase_the_next_keys_are_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
     kit, words = tmp_path / "kit", phrase("six words")
     create_kit(kit, CipherParameters("rlwe", 32, 65_534))
     approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words)])

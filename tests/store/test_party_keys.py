@@ -31,8 +31,9 @@ from tests.kits.party_kits import descriptor, give, phrase
 
 
 @pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """A careless one: what a file may be is not left to it."""
+def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A careless one: what a file may be is not left to it; and passphrases that take no time."""
+    monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
     before = os.umask(0)
     yield
     os.umask(before)

@@ -450,7 +450,7 @@ def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     restarts=st.booleans(),

@@ -160,7 +160,7 @@ class Ward:
 def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    ward = Ward(tmp_path, "bfv")
+    ward = Ward(tmp_path, "plain")
     ward.until(Phase.HOLDING, 2)
     harm(ward.files(UPDATE, "client-02")[0])
     ward.ends_as_unharmed()
@@ -177,7 +177,7 @@ def test_a_block_that_cannot_be_read_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk with a bad sector gives an error, and no bytes."""
-    ward = Ward(tmp_path, "bfv")
+    ward = Ward(tmp_path, "plain")
     ward.until(Phase.HOLDING, 2)
     bad, read = ward.files(UPDATE, "client-04")[1], DiskSpool.read
 
@@ -353,7 +353,7 @@ def test_a_folder_lost_at_any_event_costs_a_round_at_most(
 ) -> None:
     """shard-0 is killed, loses all payloads or all state files, and starts again."""
     model, events = unharmed(cipher, versions=3, clients=FEWER)
-    for moment in range(1, events, events // 5):
+    for moment in range(1, events, events // 4):
         ward = Ward(tmp_path / str(moment), cipher, versions=3, clients=FEWER)
         killed_at(ward.play, SHARD, moment, partial(ward.wipe, where))
         assert same(ward.play.model(), model), f"lost its {where} at event {moment}"
