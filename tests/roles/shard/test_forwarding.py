@@ -161,11 +161,12 @@ def test_a_shard_that_asks_again_is_given_what_it_had_before_its_disk_was_lost()
     made.put(second)
     lost = requests.Missing(PEER, "all", -1, (ID,))
     (deferred,) = made.give(PEER, lost).effects
+    assert isinstance(deferred, Defer)
     answered(made, first)
     again = made.give(PEER, lost).effects
     assert again == [deferred, Call(PEER, requests.PutBlock(first), attach=first.key)]
     answered(made, second)
-    assert answered(made, first).effects == [Answer(requests.Noted(), ticket=deferred.ticket)]  # type: ignore[attr-defined]
+    assert answered(made, first).effects == [Answer(requests.Noted(), ticket=deferred.ticket)]
 
 
 def test_a_block_that_is_known_with_other_bytes_is_waited_for_by_nobody() -> None:
