@@ -138,7 +138,7 @@ class World(Simulation):
         self._first = self.issuer.kit
         with (
             self._disk.installed(),
-            patch.object(simulation, "memory_kit", lambda *given: self._first),
+            patch.object(simulation, "make_memory_kit", lambda *given: self._first),
         ):
             super().__init__(plan_of(setting), cast, folder, conditions)
         self.operator = Operator(self.network, self.loop, self.evidence, self._ended_well)

@@ -112,7 +112,7 @@ class ChangingRoster:
     ) -> None:
         late = frozenset(newcomers)
         self.issuer = Issuer(make_memory_kit(plan, client_names(clients)), holds, late)
-        with patch.object(simulation, "memory_kit", lambda *given: self.issuer.kit):
+        with patch.object(simulation, "make_memory_kit", lambda *given: self.issuer.kit):
             given = Conditions(late=late)
             self.play = small_federation(plan, folder, given, clients=clients, cost=cost)
 
