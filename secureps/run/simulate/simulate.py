@@ -248,7 +248,7 @@ class Play:
                 block
                 for name, trainer in asked.items()
                 if name != scenario.plan.evaluator
-                for block in look.touched(scenario.plan, trainer)
+                for block in look.touched_groups(scenario.plan, trainer)
             )
         few = touched_by_few(scenario.plan, touching)
         self._remarks = tuple(row_block_words(scenario.plan, few))
