@@ -410,8 +410,8 @@ def renew_roster(
         renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
             raise KitError(
-                f"roster {roster.number} is signed already, {roster.lifetime}: that stands, and can "
-                "be made to hold longer alone"
+                f"roster {roster.number} is signed already, {roster.lifetime}: that stands, and "
+                "can be made to hold longer alone"
             )
         _write(directory, renewed)
     return renewed
