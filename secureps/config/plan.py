@@ -412,9 +412,9 @@ class NoiseSection(Table):
 class RecordPrivacySection(NoiseSection):
     """Record-level DP-SGD inside the clients.
 
-    `adjacency` says what epsilon is about: adding or removing a record, and then a client counts by
-    the public number `records` or by one of its own; or replacing a record by nothing, and then it
-    counts by its number of records, which is public.
+    With `adjacency` "add-or-remove", epsilon bounds the effect of adding or removing a record, and
+    a client's weight is a public number: `records`, or one of its own. With "zero-out" it bounds
+    the effect of blanking a record, and the weight is the client's number of records, then public.
     """
 
     unit: Literal["record"] = "record"

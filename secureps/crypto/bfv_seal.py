@@ -140,11 +140,7 @@ def generate() -> tuple[BfvSecretKey, BfvPublicKey]:
 
 
 class BfvSealer(Sealer):
-    """Encrypts under a holder's public key.
-
-    Raises:
-        PlanRefused: the sums of these parameters do not fit the plain modulus.
-    """
+    """Encrypts under a holder's public key; PlanRefused if sums do not fit the plain modulus."""
 
     def __init__(self, parameters: CipherParameters, key: BfvPublicKey) -> None:
         check_parameters(parameters)

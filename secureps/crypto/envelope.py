@@ -110,11 +110,7 @@ def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
 
 
 class EnvelopeKey(Secret):
-    """A hybrid secret key, which opens what was sealed for `public`.
-
-    Args:
-        secret: 96 uniform bytes: the 64-byte seed of ML-KEM-768's key, then X25519's key.
-    """
+    """A hybrid secret key of 96 uniform bytes: the seed of ML-KEM-768's key, then X25519's."""
 
     __slots__ = ("_hybrid", "_secret", "public")
 

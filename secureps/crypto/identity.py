@@ -58,11 +58,7 @@ def check_identity_key(key: bytes) -> None:
 
 @dataclass(frozen=True, repr=False)
 class PublicIdentity:
-    """An Ed25519 public key.
-
-    Args:
-        key: 32 bytes that pass `check_identity_key`; otherwise Malformed.
-    """
+    """An Ed25519 public key: 32 bytes that pass `check_identity_key`, otherwise Malformed."""
 
     key: bytes
 

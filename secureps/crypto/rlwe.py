@@ -75,11 +75,7 @@ MOST_RESIDUAL = 2.0
 
 
 class RlweAdder(Adder):
-    """Adds ciphertexts word by word.
-
-    Raises:
-        PlanRefused: no ring holds these parameters.
-    """
+    """Adds ciphertexts word by word; PlanRefused if no ring holds these parameters."""
 
     called = "an rlwe"
     most_units = 1 << 11
@@ -199,9 +195,6 @@ class RlweSealing(Secret, RlweClear):
     Any thread may seal any of its blocks, each at most once. Key and errors are drawn by ChaCha20
     from a seed of the operating system. The stream's nonce is 0 for the one-time key, 1 + b for
     block b.
-
-    Raises:
-        PlanRefused: no ring holds these parameters.
     """
 
     key: OneTimeKey
@@ -240,12 +233,8 @@ class RlweOpener(Opener):
     """Opens the totals of one cohort of one group, from any thread.
 
     Args:
-        key: S = sum w_i s_i, int64 (N,), which is public then.
+        key: S = sum w_i s_i, int64 (N,), which is public then; Malformed if no cohort's is such.
         squares: sum w_i^2.
-
-    Raises:
-        PlanRefused: no ring holds these parameters.
-        Malformed: a key sum of another ring, or with coefficients that no cohort's sum has.
     """
 
     def __init__(

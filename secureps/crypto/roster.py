@@ -59,16 +59,13 @@ _EPOCH = b"secureps-roster-epoch"
 
 @dataclass(frozen=True)
 class Certificate:
-    """The CA's statement that a name in a role has this key.
+    """The CA's statement that a name in a role has this key; Malformed for an invalid field.
 
     Args:
         name: 1 to 63 of a-z 0-9 . _ -, unique in the roster.
         public_key: Ed25519, 32 bytes.
         cipher_key_digest: `file_digest` of a holder's public cipher key, else empty.
         signature: the CA's, 64 bytes, over everything else.
-
-    Raises:
-        Malformed: a field is invalid.
     """
 
     name: str
@@ -114,7 +111,7 @@ class Enrolment:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A roster's place among all that a CA has signed for its kit.
+    """A roster's place among all that a CA has signed for its kit; Malformed for an invalid field.
 
     Args:
         issuer: the CA's public key, 32 bytes.
@@ -122,9 +119,6 @@ class Epoch:
         enrolled: since when each party has been on the roster, in the roster's order.
         expires: Unix seconds after which no party seals or opens by it; 0: never.
         host: of the runs that it is for (`store.keyring`); None: our own service.
-
-    Raises:
-        Malformed: a field is invalid.
     """
 
     issuer: bytes
@@ -150,16 +144,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Roster:
-    """All parties' certificates, sorted by (role, name) and signed by the CA.
+    """All parties' certificates, sorted by (role, name) and signed by the CA; otherwise Malformed.
 
     Args:
-        certificates: of all parties; names are unique.
         signature: the CA's, 64 bytes, over the digest and the expiry.
         epoch: None in memory and in kits older than epochs: no roster follows it, and it never
             expires.
-
-    Raises:
-        Malformed: a field is invalid.
     """
 
     certificates: tuple[Certificate, ...]
@@ -406,7 +396,7 @@ _ECDSA = range(8, 73)
 
 @dataclass(frozen=True)
 class KeyRequest:
-    """One party's public keys, which it wants certified.
+    """One party's public keys, which it wants certified; Malformed for an invalid field.
 
     Args:
         name, role, public_key: as in a `Certificate`.
@@ -414,10 +404,7 @@ class KeyRequest:
         cipher_key: a holder's public cipher key as in its file; else empty.
         tls_proof: DER, 8 to 72 bytes.
         old_proof: 64 bytes; empty if no keys are replaced.
-        signature: 64 bytes.
-
-    Raises:
-        Malformed: a field is invalid. Signatures are checked by `verify`.
+        signature: 64 bytes; `verify` checks it and the proofs.
     """
 
     name: str

@@ -158,11 +158,7 @@ class SecretSeed(Secret, Seed):
 
 @final
 class UnsafeSeed(Seed):
-    """A public number: runs repeat bit for bit, and noise protects nobody.
-
-    Args:
-        number: at least 0 and below 2^64.
-    """
+    """A public number, >= 0 and below 2^64: runs repeat bit for bit, and noise protects nobody."""
 
     __slots__ = ("number",)
 

@@ -6,12 +6,9 @@ from typing import NoReturn
 
 
 class Secret:
-    """Base of secret keys and seeds; `repr` and `str` show only the class.
+    """Base of secret keys and seeds; `repr` and `str` show only the class, pickling is a TypeError.
 
     Subclasses keep their material in private attributes and return it from one explicit method.
-
-    Raises:
-        TypeError: on pickling and `copy`, so that no secret leaves by accident.
     """
 
     __slots__ = ()

@@ -274,11 +274,8 @@ class HolderShare(Secret):
     Args:
         holder: its index in the committee.
         id: as the client gave it to `share`.
-        seeds: content of the envelope, `committee.seed_bytes` bytes.
-
-    Raises:
-        Malformed: too few seeds.
-        Oversized: too many.
+        seeds: content of the envelope, `committee.seed_bytes` bytes; otherwise Malformed or
+            Oversized.
     """
 
     __slots__ = ("_committee", "_holder", "_id", "_seeds")
@@ -403,8 +400,7 @@ class Verdict:
     """Which holders' answers for a cohort were right.
 
     Args:
-        consistent: holders whose answers lie on one polynomial of degree t - 1; empty if
-            undecidable.
+        consistent: holders with answers on one polynomial of degree t - 1; empty if undecidable.
         liars: holders whose answers are off it.
         reason: both, in words.
     """

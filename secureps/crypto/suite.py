@@ -109,11 +109,7 @@ class PlainOpener(Opener):
 
 
 class PlainCipher(Cipher):
-    """The cipher `plain`; it ignores keys.
-
-    Raises:
-        PlanRefused: levels of more than 32 bits.
-    """
+    """The cipher `plain`, which ignores keys; PlanRefused for levels of more than 32 bits."""
 
     opening = Opening.NOTHING
 
@@ -137,11 +133,7 @@ class PlainCipher(Cipher):
 
 
 class BfvCipher(Cipher):
-    """The cipher `bfv`.
-
-    Raises:
-        PlanRefused: the sums of these parameters do not fit the plain modulus.
-    """
+    """The cipher `bfv`; PlanRefused if sums do not fit the plain modulus."""
 
     opening = Opening.HOLDER
 
@@ -180,11 +172,7 @@ def _bfv_sealer(parameters: CipherParameters, public_key: bytes) -> Sealer:
 
 
 class RlweCipher(Cipher):
-    """The cipher `rlwe`: every sealer has its own key, and a sum of keys opens one cohort.
-
-    Raises:
-        PlanRefused: no ring has room for the sums of these parameters.
-    """
+    """The cipher `rlwe`: every sealer has its own key, and a sum of keys opens one cohort."""
 
     opening = Opening.COMMITTEE
 

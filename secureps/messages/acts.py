@@ -15,7 +15,7 @@ class Deed(StrEnum):
     PAUSE         no round opens and no cohort closes until GO_ON
     CHECKPOINT    what is committed becomes durable now
     LEAVE_OUT     a client takes no part until TAKE_BACK
-    SCALING_OFF   until SCALING_ON buffers and deadlines are the plan's, but for open rounds
+    SCALING_OFF   until SCALING_ON buffers and deadlines are the plan's, except in open rounds
     """
 
     PAUSE = "pause"

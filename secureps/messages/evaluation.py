@@ -64,7 +64,7 @@ class EvaluationStatus:
         results: in the order of versions.
         best: the best version among them; 0 for none.
         skipped: versions that will never be evaluated, in order.
-        noise: most standard deviation of the noise, by metric; empty without noise.
+        noise: largest standard deviation of the noise, by metric; empty without noise.
     """
 
     step: str

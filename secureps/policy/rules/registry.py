@@ -543,11 +543,7 @@ SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
 
 @dataclass(frozen=True, slots=True)
 class Priority(Buffered):
-    """The best K of a pool.
-
-    Args:
-        score: of an update; finite, and always the same for the same update.
-    """
+    """The best K of a pool; `score` is finite and always the same for the same update."""
 
     section: PrioritySection
     score: Score

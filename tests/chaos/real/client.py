@@ -96,6 +96,6 @@ def _watching(evidence: Evidence) -> None:
 
 if __name__ == "__main__":
     # the coordinator is on another machine, of this test alone
-    mock.patch.object(keyring, "on_loopback", return_value=True).start()
+    mock.patch.object(keyring, "is_on_loopback", return_value=True).start()
     _watching(noted(Path(os.environ[NOTES])))
     run_client(make)
