@@ -171,7 +171,7 @@ class _Terminal:
 
     def news(self) -> None:
         for path, log in self._logs.items():
-            for _, line in log.news(whole=True) if path.exists() else ():
+            for _, line in log.read_new(whole=True) if path.exists() else ():
                 self.over |= path == self._holders and OVER in line
                 print(line, file=sys.stderr, flush=True)
 

@@ -224,10 +224,10 @@ class Links:
             if name.startswith("client-"):
                 slowest = max(slowest, self.seconds(name, sends, message, now))
             elif name.startswith("shard-"):
-                slowest = max(slowest, self.of_shard(name, sends, message, now))
+                slowest = max(slowest, self.shard_seconds(name, sends, message, now))
         return slowest
 
-    def of_shard(self, shard: str, sends: bool, message: Any, now: float) -> float:
+    def shard_seconds(self, shard: str, sends: bool, message: Any, now: float) -> float:
         """The seconds until a shard's own link has finished a message that is sent now."""
         size = 0 if self.shards.bandwidth is None else self.size(message)
         if not size or self.shards.bandwidth is None:

@@ -188,7 +188,9 @@ class _Party:
             config_map(f"{self.name}-config", pod.config),
             *found,
             *runs,
-            policy(self.name, role, scraped, dials, [self._store.way()] if self._store else []),
+            policy(
+                self.name, role, scraped, dials, [self._store.egress_rule()] if self._store else []
+            ),
         ]
 
     @property

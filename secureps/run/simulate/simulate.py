@@ -238,7 +238,7 @@ class Play:
                 block
                 for name, trainer in asked.items()
                 if name != scenario.plan.evaluator
-                for block in look.touched(scenario.plan, trainer)
+                for block in look.find_touched(scenario.plan, trainer)
             )
         few = touched_by_few(scenario.plan, touching)
         self._remarks = tuple(row_block_words(scenario.plan, few))
@@ -306,7 +306,7 @@ class Play:
         coordinator = self.simulation.coordinator
         self.metrics.take(coordinator.telemetry)
         results = coordinator.federation.trail.newest
-        self.metrics.evaluated(results, self.scenario.plan.groups)
+        self.metrics.add_evaluations(results, self.scenario.plan.groups)
         self.metrics.settle()
 
     @property
@@ -375,7 +375,7 @@ class Play:
             found = self.judge.score(simulation.model())
             if found is not None:
                 self._score = found
-                self.metrics.judged(versions, found.metrics)
+                self.metrics.add_scores(versions, found.metrics)
                 score = f", {self._score.measure} {self._score.value:.3f}"
         newest = fold_versions(versions, wanted)
         return (

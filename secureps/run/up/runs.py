@@ -225,7 +225,7 @@ class LogReader:
         self._path, self._named = path, named
         self._read, self._stamp = 0, ""
 
-    def news(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
+    def read_new(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
         """Returns the new lines, each with its time.
 
         A line without a time gets that of the previous line, so that tracebacks stay together.
@@ -242,9 +242,9 @@ class LogReader:
             lines, end, rest = piece.rpartition(b"\n")
             self._read -= len(rest) if end or len(piece) != most else 0
             piece = lines + end
-        return [self._stamped(line) for line in piece.decode(errors="replace").splitlines()]
+        return [self._add_stamp(line) for line in piece.decode(errors="replace").splitlines()]
 
-    def _stamped(self, line: str) -> tuple[str, str]:
+    def _add_stamp(self, line: str) -> tuple[str, str]:
         if found := _STAMP.match(line):
             self._stamp = found.group()
         party = f"{self._path.stem}: "
@@ -276,7 +276,7 @@ def log(
     def news(whole: bool) -> Iterator[str]:
         for path in sorted(folder.logs.glob(f"{party or '*'}.log")):
             logs.setdefault(path, LogReader(path, party is None))
-        lines = merge(*(each.news(whole) for each in logs.values()), key=lambda line: line[0])
+        lines = merge(*(each.read_new(whole) for each in logs.values()), key=lambda line: line[0])
         return (said for _, said in lines)
 
     played = follow and is_claimed(folder.root)
