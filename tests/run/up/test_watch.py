@@ -36,7 +36,7 @@ def test_nobody_is_started_once_the_run_is_over(
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
-    watch._programs = SimpleNamespace(start_further=lambda *who: said.append("starts"))
+    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"))
     watch._started = set()
     watch._supervisor = SimpleNamespace(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
@@ -44,7 +44,7 @@ def test_nobody_is_started_once_the_run_is_over(
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
     watch._echo = SimpleNamespace(
-        news=tuple, rest=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
+        news=tuple, flush=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
     )
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(
