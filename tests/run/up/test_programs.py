@@ -189,9 +189,8 @@ def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
     ):
         script.write_text(code)
         for where in (script, tmp_path):  # a Flower project is a folder
-            assert {each.partition(".")[0] for each in imports_of_script(given, where)} == words, (
-                code
-            )
+            found = imports_of_script(given, where)
+            assert {each.partition(".")[0] for each in found} == words, code
     assert list(imports_of_script(private, tmp_path / "nothing.py")) == []
 
 
