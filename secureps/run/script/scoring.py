@@ -469,7 +469,7 @@ def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
 # --- rehearsal ---------------------------------------------------------------------
 
 HARDLY_ANY_NOISE = 1e-12
-"""A noise multiplier close to 0, which a trainer would refuse."""
+"""A noise multiplier of almost 0, because trainers refuse 0."""
 
 COARSE = 0.02
 """The rounding step of a metric, relative to its value, above which its mean is too coarse."""
