@@ -452,7 +452,7 @@ class IdleClient(Worker):
 
     def resume(self, now: float) -> Step:
         member = self.member
-        self._hear(now, "", None)
+        self._remember(now, "", None)
         step = member.resume(now)
         self._rest(member)
         return step
@@ -463,7 +463,7 @@ class IdleClient(Worker):
         if (
             first
             and isinstance(order, Published)
-            and self._without_machine(self._clock.now(), order)
+            and self._handle_without_machine(self._clock.now(), order)
         ):
             return True
         self._coming += 1
@@ -473,29 +473,29 @@ class IdleClient(Worker):
         """Handles an event, without a machine if that makes no difference."""
         if sender == COORDINATOR and not isinstance(event, Answered | Failed):
             self._coming -= 1
-            if self._is_asleep and (short := self._without_machine(now, event)) is not None:
+            if self._is_asleep and (short := self._handle_without_machine(now, event)) is not None:
                 return short
         member = self.member
-        self._hear(now, sender, event)
+        self._remember(now, sender, event)
         step = member.handle(now, sender, event)
         self._note(event, step)
         if not any(isinstance(effect, Watch) for effect in step.effects):
             self._rest(member)  # a watching member rests after `subscription`
         return step
 
-    def _without_machine(self, now: float, order: Event) -> Step | None:
+    def _handle_without_machine(self, now: float, order: Event) -> Step | None:
         """Handles an order that needs no machine; None if it needs one."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
         if isinstance(order, Published) and self._count_heard() < MOST_HEARD:
-            self._hear(now, COORDINATOR, order)
+            self._remember(now, COORDINATOR, order)
             return Step()
         if not isinstance(order, SealFor) or self._holders is None:
             return None
         known = self._told.get((self._run, self._holders, order))
         if known is None:
             return None
-        self._hear(now, COORDINATOR, order)
+        self._remember(now, COORDINATOR, order)
         self._holders, records = known
         return Step(records=list(records))
 
@@ -545,7 +545,7 @@ class IdleClient(Worker):
 
     # --- sleeping and waking ------------------------------------------------------
 
-    def _hear(self, now: float, sender: str, event: Event | None) -> None:
+    def _remember(self, now: float, sender: str, event: Event | None) -> None:
         """Notes an event to replay; a published version replaces an older one."""
         heard = self._heard
         if heard is None:

@@ -51,12 +51,12 @@ def list_runs(root: Path) -> Iterator[Text]:
     found = list[tuple[float, list[Text]]]()
     for path in sorted(root.glob(f"*/{ORIGIN}")):
         with suppress(ConfigError, PlanRefused):  # no run, or one that is still being made
-            found.append(_describe(RunFolder(path.parent)))
+            found.append(_describe_run(RunFolder(path.parent)))
     for _, lines in sorted(found, key=lambda run: run[0]):
         yield from lines
 
 
-def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
+def _describe_run(folder: RunFolder) -> tuple[float, list[Text]]:
     """Returns when a run began, in seconds since 1970, and the lines that describe it."""
     from secureps.run.report.terminal import fold_versions  # imports numpy
 
@@ -140,12 +140,12 @@ def _newest_versions(folder: RunFolder) -> dict[str, int]:
     newest: dict[str, int] = {}
     for line in map(json.loads, lines):
         newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
-    for group, version in _checkpointed(folder).items():
+    for group, version in _checkpoint_versions(folder).items():
         newest[group] = max(newest.get(group, -1), version)
     return newest
 
 
-def _checkpointed(folder: RunFolder) -> dict[str, int]:
+def _checkpoint_versions(folder: RunFolder) -> dict[str, int]:
     """The versions of the newest checkpoint with a sound manifest; {} if there is none."""
     from secureps.store.checkpoint import checkpoint_directories, read_manifest
 
