@@ -33,7 +33,7 @@ def check_types(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:
             raise TypeError(f"{function.__name__}: {error}") from None
         for name, value in arguments.items():
-            if name in hints and not _suits(value, hints[name]):
+            if name in hints and not _has_type(value, hints[name]):
                 wanted = signature.parameters[name].annotation
                 plain = isinstance(value, str | Real)  # anything else may be long, or private
                 got = f"{value!r:.80}" if plain else f"a {type(value).__name__}"
@@ -43,9 +43,9 @@ def check_types(function: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
-def _suits(value: object, hint: Any) -> bool:
+def _has_type(value: object, hint: Any) -> bool:
     if get_origin(hint) in (Union, UnionType):
-        return any(_suits(value, each) for each in get_args(hint))
+        return any(_has_type(value, each) for each in get_args(hint))
     kind = get_origin(hint) or hint
     if kind in (int, float) and isinstance(value, bool):
         return False

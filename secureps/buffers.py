@@ -35,7 +35,7 @@ class Buffers:
 
     def lend(self, length: int) -> memoryview:
         """Lends a writable buffer of `length` >= 1 bytes with arbitrary content; or MemoryError."""
-        kept = self.kept(length)
+        kept = self.lend_kept(length)
         if kept is not None:
             return kept
         huge = (length + _HUGE // 2 - 1) // _HUGE * _HUGE  # a half of one at most is not used
@@ -47,9 +47,9 @@ class Buffers:
         if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without them
                 whole.madvise(mmap.MADV_HUGEPAGE, 0, huge)
-        return self._lent(whole, length)
+        return self._wrap(whole, length)
 
-    def kept(self, length: int) -> memoryview | None:
+    def lend_kept(self, length: int) -> memoryview | None:
         """Like `lend`, but only from memory that is kept; None if no kept buffer fits."""
         with self._lock:
             fitting = [each for each in self._kept if length <= len(each) < 2 * length + _PAGES]
@@ -58,19 +58,19 @@ class Buffers:
             whole = min(fitting, key=len)
             with suppress(ValueError):  # a buffer that came back meanwhile displaced this one
                 self._kept.remove(whole)
-        return self._lent(whole, length)
+        return self._wrap(whole, length)
 
-    def let_go(self) -> None:
+    def free_kept(self) -> None:
         """Frees the buffers that are kept."""
         with self._lock:
             self._kept.clear()
 
-    def _lent(self, whole: mmap.mmap, length: int) -> memoryview:
+    def _wrap(self, whole: mmap.mmap, length: int) -> memoryview:
         lent = np.frombuffer(whole, np.uint8, length)  # views of it refer to this array
-        weakref.finalize(lent, self._came_back, whole).atexit = False
+        weakref.finalize(lent, self._take_back, whole).atexit = False
         return lent.data
 
-    def _came_back(self, whole: mmap.mmap) -> None:
+    def _take_back(self, whole: mmap.mmap) -> None:
         with self._lock:
             self._kept.append(whole)
             while sum(map(len, self._kept)) > self._most:

@@ -65,20 +65,20 @@ def test_no_more_is_kept_than_it_says() -> None:
     buffers = Buffers(2 * MIB)
     many = [buffers.lend(MIB) for _ in range(5)]
     del many
-    kept = [buffers.kept(MIB) for _ in range(3)]
+    kept = [buffers.lend_kept(MIB) for _ in range(3)]
     assert sum(each is not None for each in kept) == 2
-    assert buffers.kept(MIB) is None
+    assert buffers.lend_kept(MIB) is None
     large = buffers.lend(3 * MIB)
     del large
-    assert buffers.kept(3 * MIB) is None
+    assert buffers.lend_kept(3 * MIB) is None
 
 
 def test_a_small_payload_takes_no_large_buffer() -> None:
     buffers = Buffers(16 * MIB)
     large = buffers.lend(8 * MIB)
     del large
-    assert buffers.kept(MIB) is None
-    assert buffers.kept(8 * MIB) is not None
+    assert buffers.lend_kept(MIB) is None
+    assert buffers.lend_kept(8 * MIB) is not None
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_what_is_let_go_is_kept_no_more_and_what_is_lent_comes_back() -> None:
     buffers = Buffers(4 * MIB)
     lent = buffers.lend(MIB)
     buffers.lend(MIB)
-    buffers.let_go()
-    assert buffers.kept(MIB) is None
+    buffers.free_kept()
+    assert buffers.lend_kept(MIB) is None
     lent[:] = bytes(MIB)
     del lent
-    assert buffers.kept(MIB) is not None
+    assert buffers.lend_kept(MIB) is not None
 
 
 def test_where_memory_has_one_kind_it_is_lent_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

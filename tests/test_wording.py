@@ -24,10 +24,6 @@ def test_the_name_that_is_close_comes_first(given: object, hint: str) -> None:
     assert suggest(given, NAMES) == f"{hint}known are sgd, momentum, adam, yogi"
 
 
-def test_the_nearest_of_several_is_meant() -> None:
-    assert suggest("rat", ("rate", "range", "rates")).startswith("did you mean rate? ")
-
-
 def test_of_many_names_the_nearest_is_told_alone() -> None:
     names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
     assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"

@@ -440,7 +440,7 @@ class ClientWorker(Worker):
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if sum(map(len, self.pulled.values())) >= LARGE:
-            self._buffers.let_go()
+            self._buffers.free_kept()
             give_back_free()
         self._check_start(task)
 

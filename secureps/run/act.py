@@ -86,11 +86,11 @@ def act(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Have a coordinator do something now, signed by its own key and journalled.
+    """Order a coordinator, signed by its own key and journalled.
 
-    pause holds the run between two versions, go-on takes that back; checkpoint makes
-    durable what is committed; leave-out and take-back are of one client (--client);
-    scaling-off ends what the plan's \\[scaling] does, until scaling-on.
+    pause holds the run between two versions until go-on; checkpoint makes all
+    committed versions durable; leave-out excludes one client (--client) until
+    take-back; scaling-off suspends the plan's \\[scaling] until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as (own, _):
@@ -119,13 +119,13 @@ def shards(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Move blocks to a shard that comes, or from one that goes, while a run trains.
+    """Move blocks to a new shard, or away from one that leaves, while a run trains.
 
-    add gives its share to a shard that is on the roster, and was started; drain
-    moves all that a shard holds to the others, and remove has it leave the run
-    besides. The model is the same, but for noise that shards add, and for who is
-    in a cohort under buffered. Ctrl-C ends the looking, and not the move.
-    Give RUN, in which add starts a shard of a new name too, or --server and the
+    add gives a share of the blocks to a running shard of the roster; drain moves all
+    blocks of a shard to the others; remove does that too, and the shard leaves the
+    run. The model stays the same, except for noise that shards add, and for the
+    members of cohorts under buffered. Ctrl-C stops the display, and not the move.
+    Give RUN, in which add also starts a shard of a new name, or --server and the
     coordinator's own --kit.
     """
     from rich.console import Console

@@ -127,10 +127,10 @@ def new(
     ] = False,
     flower: Annotated[bool, typer.Option("--flower", help="A Flower app.")] = False,
 ) -> None:
-    """Make a project that runs: a plan, a client's script, a README and a test.
+    """Make a runnable project: a plan, a client's script, a README and a test.
 
-    In the folder NAME, which must not be there or be empty. Without an option
-    the script needs NumPy alone.
+    The folder NAME must be new or empty. Without an option the script needs only
+    NumPy.
     """
     from secureps.run.new import new as make
 
@@ -172,10 +172,10 @@ def check(
     fetch: Fetch = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
-    """Explain a plan in a page, or refuse it with the reason.
+    """Explain a plan on a page, or refuse it with the reason.
 
-    Who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes and time of an update, memory per shard. Runs nothing of it.
+    Says who sees what and who must collude, what privacy spends and what its noise
+    costs, bytes and time of an update, and memory per shard. Runs nothing of the plan.
     With --site it ends with status 1 if that site's policy refuses the plan.
     """
     settle_environment()
@@ -230,10 +230,10 @@ def up(
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
 
-    Makes keys, starts coordinator, shards, key holders and clients, shows how
-    the run goes, and ends with what it came to against training alone and
-    training centrally. Everything is in RUN: logs, checkpoints, report with
-    curves, model.safetensors. Ctrl-C stops all of it.
+    Makes keys, starts coordinator, shards, key holders and clients, shows their
+    progress, and compares the result with training alone and training centrally.
+    RUN gets everything: logs, checkpoints, a report with curves, model.safetensors.
+    Ctrl-C stops all processes.
     """
     settle_environment()
     ignore_output_errors()
@@ -261,10 +261,9 @@ def resume(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
 ) -> None:
-    """Go on with a run of `up` that was stopped, by Ctrl-C or a power cut.
+    """Continue a run of `up` that was stopped, by Ctrl-C or a power cut.
 
-    Every party starts from its journal: the model comes out as if nothing had
-    happened.
+    Every party starts from its journal, so the model is the same as without the stop.
     """
     settle_environment()
     ignore_output_errors()
@@ -322,7 +321,7 @@ def _forward(context: typer.Context, tool: Tool) -> None:
 
 @_forwarding
 def keys(context: typer.Context) -> None:
-    """Make each party's own keys, and the kit that certifies them: request, init, approve, show."""
+    """Make each party's keys, and the kit that certifies them: request, init, approve, show."""
     from secureps.run.keys import keys as tool
 
     _forward(context, tool)
@@ -338,7 +337,7 @@ def roster(context: typer.Context) -> None:
 
 @_forwarding
 def deploy(context: typer.Context) -> None:
-    """Write what runs the parties of a kit on a cluster: kubernetes, slurm."""
+    """Write the files that run the parties of a kit on a cluster: kubernetes, slurm."""
     from secureps.run.deploy.commands import deploy as tool
 
     _forward(context, tool)
@@ -364,8 +363,8 @@ def serve(
 ) -> None:
     """Run one server until a signal stops it.
 
-    Killed at any moment and started again with the same FILE, it goes on where
-    it was. STATE/address says where it listens.
+    If it is killed, the same command continues where it was. STATE/address says
+    where it listens.
     """
     from secureps.run.serve import serve as run
 
@@ -449,10 +448,9 @@ def join(
     log_format: LogFormat = "text",
     shown: Shown = False,
 ) -> None:
-    """Take part in a federation as a data holder, until it is over.
+    """Take part in a federation as a data holder, until the run ends.
 
-    Killed at any moment and started again with the same state, it goes on
-    where it was.
+    If it is killed, the same command continues where it was.
     """
     from secureps.client.runner import Joining, read_run_config, read_settings
     from secureps.client.site_policy import NO_POLICY, read_site

@@ -34,7 +34,7 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C keeps the trials that have ended. The same command goes on.
+    Ctrl-C keeps finished trials, and the same command continues.
     """
     settle_environment()
     from rich.console import Console
@@ -49,7 +49,7 @@ def runs(
         Path, typer.Argument(metavar="DIR", help="Where runs lie. Default: runs.")
     ] = Path("runs"),
 ) -> None:
-    """List the runs of `up`: how far each came, its score, and whether it is over."""
+    """List the runs of `up` with their versions, scores and states."""
     from rich.console import Console
 
     from secureps.run.up.runs import list_runs
@@ -72,10 +72,10 @@ def status(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Ask a coordinator how its run stands. Looking changes nothing.
+    """Ask a coordinator for the status of its run, which changes nothing.
 
-    Versions, what each group waits for and why, who has spent how much, who holds what. Give RUN,
-    or --server and --kit.
+    Shows versions, what each group waits for and why, what clients have spent, and which shard
+    holds what. Give RUN, or --server and --kit.
     """
     from rich.console import Console
 
@@ -114,11 +114,11 @@ def preflight(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Say whether one party could take part from this machine, before it does.
+    """Check whether one party could take part from this machine, before it does.
 
-    Its kit, keys, roster and certificate, by this machine's calendar; the
-    coordinator and every shard, by dialling them; the disk, the kernels, and what
-    its site allows. A line each, with what to do; 1 if one of them is in the way.
+    Checks its kit, keys, roster and certificate by this machine's calendar, dials the
+    coordinator and every shard, and checks the disk, the kernels, and what its site
+    allows. Each check prints a line with what to do. Ends with status 1 if one fails.
     """
     from secureps.run.preflight import Departure
     from secureps.run.preflight import preflight as look
@@ -169,9 +169,9 @@ def takeover(
     ],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Have a standby on this machine take over from its coordinator.
+    """Have a standby on this machine take over from its coordinator at once.
 
-    It does so at once, or says why not; the coordinator, if it is there, ends.
+    The coordinator ends, if it is still running.
     """
     from secureps.run.preflight import take_over
 
@@ -192,7 +192,7 @@ def log(
         bool, typer.Option("--follow", "-f", help="And what comes, until the run ends.")
     ] = False,
 ) -> None:
-    """Print what the parties of a run have written, in the order of time.
+    """Print the logs of a run's parties, in the order of time.
 
     Ctrl-C ends --follow, and not the run.
     """
@@ -205,9 +205,9 @@ def log(
 def stop(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
 ) -> None:
-    """End a run of `up` that another terminal plays, in order, and wait for that.
+    """End a run of `up` that another terminal plays, and wait for its end.
 
-    As Ctrl-C there does: nothing is lost, and `secureps resume` goes on with it.
+    It acts like Ctrl-C there: nothing is lost, and `secureps resume` continues the run.
     """
     from secureps.run.up.runs import stop as end
 
@@ -228,9 +228,9 @@ def export(
 ) -> None:
     """Write the newest whole model of a run as one safetensors file, by tensor name.
 
-    Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is
+    Reads only RUN/checkpoints, so no server has to run. A damaged checkpoint is
     named, and the one before it is taken. RUN and FILE may be at an object
-    store, as s3://BUCKET/RUN; there no other file is written over.
+    store, as s3://BUCKET/RUN, where no existing file is overwritten.
     """
     from secureps.crypto.sampling import NO_PRIVACY
     from secureps.files.objects import redact
@@ -263,9 +263,9 @@ def flower(
     """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
 
     Writes DIR/plan.toml, with the strategy's optimizer, and
-    DIR/initial.safetensors: version 0 and what clients are told in every
+    DIR/initial.safetensors: version 0 and the messages to clients in every
     version. Says what was taken; a ServerApp with code of its own is refused.
-    `up` and `simulate` do it by themselves, and `check --run-script`.
+    `up`, `simulate` and `check --run-script` do this by themselves.
     """
     settle_environment()
     from rich.console import Console
@@ -277,10 +277,10 @@ def flower(
 
 
 def warm() -> None:
-    """Compile the kernels of `rlwe` ahead, so that no party waits for that later.
+    """Compile the kernels of `rlwe` ahead, so that no party waits for them later.
 
-    They are kept in a folder that only you may write to, one for each release; parties
-    without it compile them when they first need them, which takes some seconds.
+    Each release has a folder of kernels that only you may write to. Without it parties
+    compile kernels at their first use, which takes some seconds.
     """
     from secureps.run.warm import warm as compile_all
 
@@ -296,10 +296,10 @@ def backup(
     state: State,
     out: Annotated[Path, typer.Option(metavar="COPY", help="A folder of its own, to be made.")],
 ) -> None:
-    """Make a whole copy of a party's state folder, while it runs or not.
+    """Make a whole copy of a party's state folder, also while the party runs.
 
-    Journal and log are copied as one. Keep it as secret as the folder: a
-    client's holds its seed. The kit is not in it.
+    Journal and log are copied at one moment. Keep the copy as secret as the folder,
+    because a client's copy has its seed. The kit is not copied.
     """
     from secureps.store.backup import backup as copy
 
@@ -312,11 +312,11 @@ def restore(
     kit: Annotated[Path, typer.Option(metavar="DIR", help="The party's start-up kit.")],
     name: Annotated[str, typer.Option(help="Whose it is, on the kit's roster.")],
 ) -> None:
-    """Bring a copy back, if nothing is forgotten by that; killed midway, do it again.
+    """Bring back a copy of a state folder. If it is killed midway, run it again.
 
-    A shard's may always come back; what it may lack is said. A copy of a
-    coordinator's, a key holder's or a client's that is older than the party
-    has come is refused.
+    A shard's copy is always accepted, and what it may lack is printed. A copy of a
+    coordinator, key holder or client is refused if the party has done more since,
+    because the party would forget what it has said or spent.
     """
     from secureps.run.restore import bring_back
 
@@ -334,7 +334,7 @@ budget = typer.Typer(
 def show(
     ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
 ) -> None:
-    """List what every run spent, and what they come to together."""
+    """List what every run has spent, and the sum."""
     from secureps.privacy.ledger import OWN_DELTA
     from secureps.run.audit_log import demand_ledger
     from secureps.store.budget import BudgetLedger, epsilon_of, unit_of, without_privacy
@@ -360,9 +360,9 @@ def export_ledger(
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON, to be made or replaced.")],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Write what every run spent into a signed file, for whoever has to answer for it.
+    """Write what every run has spent into a signed file, for an auditor.
 
-    It has runs, dates, numbers of updates and epsilons, and no record's content.
+    It has runs, dates, numbers of updates and epsilons, and no content of records.
     """
     from secureps.run.audit_log import export_ledger as write
 
@@ -374,7 +374,7 @@ def verify_ledger(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `budget export` wrote.")],
     kit: Annotated[Path, typer.Option(metavar="DIR", help="A start-up kit: public/ is enough.")],
 ) -> None:
-    """Check who signed such a file, and that nobody changed it since."""
+    """Check who signed such a file, and that it is unchanged."""
     from secureps.run.audit_log import verify_ledger as check
 
     _say_statement(check(file, kit))
@@ -403,10 +403,10 @@ def export_audit_log(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Write what a party's journal says, chained and signed, while it runs or not.
+    """Write a party's journal as a chained and signed log, also while the party runs.
 
-    A FILE that is there grows; nothing in it is written again. It has no
-    secrets of the party, and names all clients that the party knows of.
+    An existing FILE is extended, and its lines never change. It has no secrets of
+    the party, but the names of all clients that the party knows.
     """
     from secureps.run.audit_log import export as write
 
@@ -428,8 +428,8 @@ def verify(
 ) -> None:
     """Check chain and signature of logs, and that none contradicts another.
 
-    With --state one log is compared with the journal it came from. The first
-    entry that is wrong is named.
+    With --state one log is compared with its journal. The first wrong entry is
+    named.
     """
     from secureps.run.audit_log import verify as check
 

@@ -179,7 +179,7 @@ class _Terminal:
 
     def news(self) -> None:
         for path, log in self._logs.items():
-            for _, line in log.news(whole=True) if path.exists() else ():
+            for _, line in log.read_new(whole=True) if path.exists() else ():
                 if path == self._holders:
                     self._hear(line)
                 print(line, file=sys.stderr, flush=True)

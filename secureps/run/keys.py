@@ -69,7 +69,7 @@ def request(
     """Make a party's own keys, where it runs, and a request to certify them.
 
     Private keys stay in DIR/private/NAME, under a passphrase if there is one.
-    The request has no secrets. Said again it is the same, with the same keys.
+    The request has no secrets. Repeating the command gives the same request.
     """
     from secureps.store.issuing import make_keys
 
@@ -93,10 +93,10 @@ def rotate(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose keys.")],
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make new keys of a party, and a request that the old ones sign too.
+    """Make new keys of a party, and a request that the old keys sign too.
 
-    The old ones stay in use until the request is approved; said again then, with
-    the new public/ in DIR, it puts the new ones into their place.
+    The old keys stay in use until the request is approved. Then put the new public/
+    into DIR, and run the command again to replace them.
     """
     from secureps.store.issuing import rotate as make_anew
 
@@ -139,7 +139,7 @@ def approve(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Certify parties' keys and sign the roster anew; all of them or none."""
+    """Certify the keys of all given parties, or of none, and sign the roster anew."""
     from secureps.store.issuing import approve as certify
     from secureps.store.issuing import read_request
 
@@ -181,9 +181,9 @@ def issue(
     hold: Hold = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make a party's keys in KIT itself: for parties that are all on this machine.
+    """Make a party's keys in KIT itself, for parties that are all on this machine.
 
-    Whoever does this has seen the private keys. --passphrase-fd is the CA's.
+    The issuer sees these private keys. --passphrase-fd is the CA's.
     """
     from secureps.store.issuing import issue_all
 
@@ -203,7 +203,7 @@ def renew(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Sign TLS certificates anew: they end after a year. Who runs takes the new one by itself."""
+    """Sign TLS certificates anew, which expire after a year. Running parties reload theirs."""
     from secureps.store.issuing import renew as sign_anew
 
     for name, end in sign_anew(directory, names or (), open_passphrases(passphrase_fd)).items():
@@ -299,7 +299,7 @@ def replace_holder(
     ] = None,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Put another key holder in the place of one that is lost, while a run trains."""
+    """Replace a lost key holder by another one, while a run trains."""
     from secureps.store import issuing
 
     asked = issuing.read_request(request)
@@ -317,7 +317,7 @@ def replace_holder(
 def renew_roster(
     directory: Kit, hours: HoursOnce = None, passphrase_fd: PassphraseFd = None
 ) -> None:
-    """Sign the roster anew before it expires; nobody seals or opens by one that has."""
+    """Sign the roster anew before it expires; an expired one stops sealing and opening."""
     from secureps.store.issuing import renew_roster as sign_anew
 
     signed = sign_anew(directory, hours, open_passphrases(passphrase_fd))

@@ -91,7 +91,7 @@ class Clicks:
             raise ConfigError("parties, records and held_out must be at least 1")
 
     def share(self, party: int) -> Records:
-        return self._drawn(party, self.records, _TRAIN)
+        return self._draw(party, self.records, _TRAIN)
 
     def pooled(self) -> Records:
         return Records.joined([self.share(party) for party in range(self.parties)])
@@ -100,7 +100,7 @@ class Clicks:
         """The held-out records, drawn like each party's own, equally many (+- 1) for each party."""
         edges = np.linspace(0, self.held_out, self.parties + 1).astype(np.int64)
         counts = np.diff(edges).tolist()
-        return Records.joined([self._drawn(k, count, _HELD_OUT) for k, count in enumerate(counts)])
+        return Records.joined([self._draw(k, count, _HELD_OUT) for k, count in enumerate(counts)])
 
     def chance(self, x: NDArray[np.int64]) -> NDArray[np.float64]:
         """The true chance of a click, [n] in (0, 1), of records x [n, 3].
@@ -131,23 +131,23 @@ class Clicks:
         vectors[items] = 0.5 * vectors[items] + np.repeat(common, alike, axis=0)
         return weights, vectors
 
-    def _drawn(self, party: int, count: int, purpose: int) -> Records:
+    def _draw(self, party: int, count: int, purpose: int) -> Records:
         habits, rng = seeded(self.seed, _HABITS, party), seeded(self.seed, purpose, party)
         users = habits.permutation(SEGMENTS)  # its commonest segment first
         topics = habits.choice(TOPICS, TASTES, replace=False)
-        segment = users[_popular(rng, SEGMENTS, count)]
-        context = SEGMENTS + _popular(rng, CONTEXTS, count)
-        item = SEGMENTS + CONTEXTS + _popular(rng, HEAD, count)
+        segment = users[_draw_ranks(rng, SEGMENTS, count)]
+        context = SEGMENTS + _draw_ranks(rng, CONTEXTS, count)
+        item = SEGMENTS + CONTEXTS + _draw_ranks(rng, HEAD, count)
         topic = np.where(rng.random(count) < HEAD_SHARE, -1, rng.choice(topics, count))
         for own in topics:
             there, shelf = np.flatnonzero(topic == own), self.shelves[own : own + 2]
-            item[there] = shelf[0] + _popular(rng, int(shelf[1] - shelf[0]), len(there))
+            item[there] = shelf[0] + _draw_ranks(rng, int(shelf[1] - shelf[0]), len(there))
         x = np.stack([segment, context, item], axis=1)
         p = self.chance(x)
         return Records(x, (rng.random(count) < p).astype(np.int64), p)
 
 
-def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:
+def _draw_ranks(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:
     """Draws `count` ranks in [0, items) from a Zipf distribution."""
     chances = np.arange(1, items + 1) ** -ZIPF
     return rng.choice(items, size=count, p=chances / chances.sum()).astype(np.int64)

@@ -210,12 +210,12 @@ class Links:
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over a client's link."""
-        latency, size = self._drawn(client, message), self.size(message)
+        latency, size = self._draw_latency(client, message), self.size(message)
         if not size:
             return latency
         if client not in self._bandwidth:
             self._bandwidth[client] = self.delays.bytes_per_second(self.seed, client)
-        return self._done((client, up), now, size / self._bandwidth[client]) + latency
+        return self._enqueue((client, up), now, size / self._bandwidth[client]) + latency
 
     def between(self, sender: str, to: str, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over the slower of both links."""
@@ -224,23 +224,24 @@ class Links:
             if name.startswith("client-"):
                 slowest = max(slowest, self.seconds(name, sends, message, now))
             elif name.startswith("shard-"):
-                slowest = max(slowest, self.of_shard(name, sends, message, now))
+                slowest = max(slowest, self.shard_seconds(name, sends, message, now))
         return slowest
 
-    def of_shard(self, shard: str, sends: bool, message: Any, now: float) -> float:
+    def shard_seconds(self, shard: str, sends: bool, message: Any, now: float) -> float:
         """The seconds until a shard's own link has finished a message that is sent now."""
         size = 0 if self.shards.bandwidth is None else self.size(message)
         if not size or self.shards.bandwidth is None:
             return 0.0
         seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
-        return self._done((shard, sends), now, seconds)
+        return self._enqueue((shard, sends), now, seconds)
 
     def adding(self, shard: str, blocks: int, now: float) -> float:
         """The seconds until a shard has added up so many blocks, behind those that it adds now."""
         seconds = blocks * self.shards.block_seconds * self.shards.slow.get(shard, 1.0)
-        return self._done((shard, None), now, seconds)
+        return self._enqueue((shard, None), now, seconds)
 
-    def _done(self, queue: Queue, now: float, seconds: float) -> float:
+    def _enqueue(self, queue: Queue, now: float, seconds: float) -> float:
+        """Queues work of so many seconds; returns the seconds until it is finished."""
         done = max(now, self._free.get(queue, now)) + seconds
         self._free[queue] = done
         return done - now
@@ -249,7 +250,7 @@ class Links:
         self._free.pop((client, True), None)
         self._free.pop((client, False), None)
 
-    def _drawn(self, client: str, message: Any) -> float:
+    def _draw_latency(self, client: str, message: Any) -> float:
         kind = "data" if isinstance(message, _DATA) else "control"
         seconds = self._latency.get((client, kind))
         if seconds is None:  # drawn once for all messages of one kind

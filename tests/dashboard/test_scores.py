@@ -52,8 +52,8 @@ def report(versions: int = 4, groups: tuple[str, ...] = ("all",)) -> Report:
     for group in groups:
         for version in range(versions):
             own.publish(group, version, 1.0, 0.5, {"bytes_up": 30.0, "bytes_down": 7.0})
-            own.judged({group: version}, {"loss": 2.0 - version, "accuracy": 0.25 * version})
-    own.evaluated(EVALUATION.results, groups)
+            own.add_scores({group: version}, {"loss": 2.0 - version, "accuracy": 0.25 * version})
+    own.add_evaluations(EVALUATION.results, groups)
     own.settle()
     return read_report("\n".join(records.values()))
 

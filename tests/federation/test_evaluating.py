@@ -408,7 +408,7 @@ def test_every_metric_is_there_in_the_report_of_a_run(played: Played) -> None:
     metrics = Metrics(lambda line: told.update({line.version: line}), False)
     for version in range(6):
         metrics.publish("all", version, float(version), math.inf)
-    metrics.evaluated(simulation.coordinator.federation.trail.newest, ["all"])
+    metrics.add_evaluations(simulation.coordinator.federation.trail.newest, ["all"])
     metrics.settle()
     for version, values in metrics_of(simulation).items():
         expected = {f"federated_{name}": value for name, value in values.items()}

@@ -64,7 +64,7 @@ class Loaded:
             now, slowest = self.play.loop.now(), 0.01
             for name, sends in ((sender, True), (to, False)):
                 if name.startswith("shard-"):
-                    slowest = max(slowest, links.of_shard(name, sends, message, now))
+                    slowest = max(slowest, links.shard_seconds(name, sends, message, now))
             return slowest
 
         def seconds(name: str, task: object) -> float:

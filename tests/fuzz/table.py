@@ -37,7 +37,7 @@ FOLDER = "a folder of runs, which `secureps up` and `study` make for whoever typ
 PIPE = "a socket between two processes of one command, of which neither runs anybody else's code"
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
-        "buffers:Buffers._lent",
+        "buffers:Buffers._wrap",
         "client.torch:derive",
         "client.torch:noise_generators",
         "client.flower.trainer:to_plain",

@@ -49,7 +49,7 @@ class Shift(Walker):
     worker: ClientWorker
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        assert self.worker._buffers.kept(BLOCK) is None
+        assert self.worker._buffers.lend_kept(BLOCK) is None
         parameters["values"] += np.float32(0.001)
         return FitResult(parameters, 10, {}, 1)
 

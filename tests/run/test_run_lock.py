@@ -41,12 +41,10 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for ask in ("take", "is_held"):
         monkeypatch.setattr(atomic_file, ask, refused)
-    with (
-        pytest.raises(OperatorError, match="cannot lock: No locks available"),
-        claim_folder(tmp_path),
-    ):
+    said = "cannot lock: No locks available"
+    with pytest.raises(OperatorError, match=said), claim_folder(tmp_path):
         pass
-    with pytest.raises(OperatorError, match="cannot lock: No locks available"):
+    with pytest.raises(OperatorError, match=said):
         is_claimed(tmp_path)
 
 

@@ -184,11 +184,12 @@ class _Party:
         if role in SERVING:
             outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
             found = services(self.name, role, self.monitored, outside)
+        beside = [self._store.egress_rule()] if self._store else []
         return [
             config_map(f"{self.name}-config", pod.config),
             *found,
             *runs,
-            policy(self.name, role, scraped, dials, [self._store.way()] if self._store else []),
+            policy(self.name, role, scraped, dials, beside),
         ]
 
     @property

@@ -488,7 +488,7 @@ class Store:
     def environment(self) -> dict[str, str]:
         return {} if self.endpoint is None else {"AWS_ENDPOINT_URL": self.endpoint}
 
-    def way(self) -> Manifest:
+    def egress_rule(self) -> Manifest:
         """Makes the rule of a NetworkPolicy that lets a server dial the store."""
         place = urlsplit(self.endpoint or "")
         host = place.hostname or ""

@@ -144,7 +144,7 @@ class Supervisor:
                 restart cannot help. It is ScriptFailed, RuleFailed or InternalError if the last
                 line of the process says so.
         """
-        with self._signals.closed():  # Popen holds a lock while it looks
+        with self._signals.closed():  # Popen.poll holds a lock
             return tuple(self._collect_ends())
 
     def describe_end(self, name: str) -> str | None:

@@ -95,7 +95,7 @@ class Progress:
     def say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style), soft_wrap=True)
 
-    def doing(self, text: str) -> None:
+    def show_activity(self, text: str) -> None:
         if self._live is None:
             self.say(text)
         else:

@@ -322,7 +322,7 @@ class Metrics:
         self._lines[line.at] = line
         self._due[line.at] = None
 
-    def judged(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
+    def add_scores(self, versions: Mapping[str, int], scores: Mapping[str, float]) -> None:
         """Adds the scores of the model of these versions, which may be published later."""
         scores = {f"held_out_{n}" if n in _OWN else n: value for n, value in scores.items()}
         for at in versions.items() - self._scores.keys():
@@ -330,7 +330,7 @@ class Metrics:
             if at in self._lines:
                 self._due[at] = None
 
-    def evaluated(self, results: Iterable[VersionEvaluated], groups: Iterable[str]) -> None:
+    def add_evaluations(self, results: Iterable[VersionEvaluated], groups: Iterable[str]) -> None:
         """Adds the federation's own evaluations; each is of one version of every group."""
         for result in results:
             values = {metric.name: metric.value for metric in result.metrics}

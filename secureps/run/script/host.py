@@ -129,7 +129,7 @@ class ScriptHost:
             with blamed("examples"):
                 examples.append(count_records(trainer))
             if self._plan.section.tables and name != self._plan.evaluator:
-                touching.update(self._look.touched_groups(self._plan, trainer))
+                touching.update(self._look.find_touched(self._plan, trainer))
         return {"examples": examples, "touching": touching}
 
     def _rehearse(self, start: Tensors) -> Record:

@@ -174,14 +174,14 @@ class Look:
                     if not np.isfinite(view).all():
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
 
-    def touched_groups(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
+    def find_touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
         with blamed("touches"):
             return plan.touched_groups(read_touched_rows(trainer, self.schema))
 
-    def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
+    def staying_tensors(self, plan: Plan) -> dict[str, NDArray[Any]]:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
 
-    def personal(self, plan: Plan) -> bool:
+    def is_personal(self, plan: Plan) -> bool:
         """Whether local tensors are trained, so that each client has its own model."""
         return any(
             np.dtype(spec.dtype).kind not in "iub" and self.kinds.get(spec.name) != "constant"
@@ -213,9 +213,9 @@ class Judge:
         trainers: Mapping[str, Trainer] | None = None,
     ) -> None:
         self.note, self.failed, self._plan = "", "", plan
-        self._initial, self._stay = tuple(look.initial), look.staying(plan)
+        self._initial, self._stay = tuple(look.initial), look.staying_tensors(plan)
         self._ties = look.schema.ties
-        self._personal = look.personal(plan)
+        self._personal = look.is_personal(plan)
         self._evaluator: Evaluator | None = None
         try:
             if self._personal:
@@ -253,7 +253,7 @@ class Judge:
             self.failed = self.failed or f"a version has no held-out score: {error}"
             return None
 
-    def alone(self, trainer: Trainer, model: Tensors) -> Score:
+    def score_alone(self, trainer: Trainer, model: Tensors) -> Score:
         """Scores the model that a holder trained alone; ScriptFailed if the script fails."""
         assert self._evaluator is not None
         judge = trainer if self._personal else self._evaluator
@@ -389,7 +389,7 @@ class Race:
         self.holders, self._records, self._seed = holders, records, seed
         self.scores: dict[str, Score] = {}
         self.failed: dict[str, str] = {}
-        self._steps = self._trained()
+        self._steps = self._take_steps()
 
     @property
     def noiseless(self) -> bool:
@@ -409,7 +409,7 @@ class Race:
                 say(f"for comparison, trains {name} alone{how}")
             told = name
 
-    def _trained(self) -> Iterator[str]:
+    def _take_steps(self) -> Iterator[str]:
         """Yields, before each step, the name of the holder that is trained next."""
         for name, settings in self.holders.items():
             yield name
@@ -423,7 +423,7 @@ class Race:
                 models = train_alone(trainer, name, start, self.versions, self.plan, *own)
                 for model in models:  # noqa: B007  the last one is judged
                     yield name
-                self.scores[name] = self.judge.alone(trainer, model)
+                self.scores[name] = self.judge.score_alone(trainer, model)
             except SecurepsError as error:
                 self.failed[name] = f"{name} failed alone, and is not compared: {error}"
 
@@ -469,7 +469,7 @@ def _train_centrally(race: Race, say: Say) -> tuple[Score | None, str]:
 # --- rehearsal ---------------------------------------------------------------------
 
 HARDLY_ANY_NOISE = 1e-12
-"""A noise multiplier close to 0, which a trainer would refuse."""
+"""A noise multiplier of almost 0, because trainers refuse 0."""
 
 COARSE = 0.02
 """The rounding step of a metric, relative to its value, above which its mean is too coarse."""

@@ -238,7 +238,7 @@ class Play:
                 block
                 for name, trainer in asked.items()
                 if name != scenario.plan.evaluator
-                for block in look.touched_groups(scenario.plan, trainer)
+                for block in look.find_touched(scenario.plan, trainer)
             )
         few = touched_by_few(scenario.plan, touching)
         self._remarks = tuple(row_block_words(scenario.plan, few))
@@ -296,7 +296,7 @@ class Play:
                     self.metrics.take(self.simulation.coordinator.telemetry)
                     watch.requests = 0
                 self._finished = bool(self.simulation.coordinator.federation.finished)
-            return self._finished and self._nobody_plays()
+            return self._finished and self._is_nobody_playing()
 
         with collecting_seldom() as settled:
             self.simulation.run(until)
@@ -306,7 +306,7 @@ class Play:
         coordinator = self.simulation.coordinator
         self.metrics.take(coordinator.telemetry)
         results = coordinator.federation.trail.newest
-        self.metrics.evaluated(results, self.scenario.plan.groups)
+        self.metrics.add_evaluations(results, self.scenario.plan.groups)
         self.metrics.settle()
 
     @property
@@ -343,15 +343,15 @@ class Play:
         left = self.simulation.left.items()
         return join_alike({name: str(e) for name, e in left if isinstance(e, ScriptFailed)})
 
-    def _nobody_plays(self) -> bool:
+    def _is_nobody_playing(self) -> bool:
         names = self.scenario.clients
         for _ in names:  # begin at the client found last: checking all at every event is slow
-            if self._plays(names[self._waited]):
+            if self._is_playing(names[self._waited]):
                 return False
             self._waited = (self._waited + 1) % len(names)
         return True
 
-    def _plays(self, name: str) -> bool:
+    def _is_playing(self, name: str) -> bool:
         here = name not in self._gone and name not in self._away
         return here and not self.simulation.parties[name].halted.done()
 
@@ -375,7 +375,7 @@ class Play:
             found = self.judge.score(simulation.model())
             if found is not None:
                 self._score = found
-                self.metrics.judged(versions, found.metrics)
+                self.metrics.add_scores(versions, found.metrics)
                 score = f", {self._score.measure} {self._score.value:.3f}"
         newest = fold_versions(versions, wanted)
         return (

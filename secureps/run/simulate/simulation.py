@@ -432,11 +432,11 @@ class IdleClient(Worker):
         """The run's id, once the client takes part."""
 
     @property
-    def awake(self) -> bool:
+    def is_awake(self) -> bool:
         return self._made is not None
 
     @property
-    def _asleep(self) -> bool:
+    def _is_asleep(self) -> bool:
         return self._made is None and bool(self._run)
 
     @property
@@ -452,18 +452,18 @@ class IdleClient(Worker):
 
     def resume(self, now: float) -> Step:
         member = self.member
-        self._hear(now, "", None)
+        self._remember(now, "", None)
         step = member.resume(now)
         self._rest(member)
         return step
 
-    def hears(self, order: object) -> bool:
+    def absorbs(self, order: object) -> bool:
         """Takes an order that needs no machine, and returns True; else its executor gets it."""
-        first = self._asleep and not self._coming  # keep the order of queued events
+        first = self._is_asleep and not self._coming  # keep the order of queued events
         if (
             first
             and isinstance(order, Published)
-            and self._without_machine(self._clock.now(), order)
+            and self._handle_without_machine(self._clock.now(), order)
         ):
             return True
         self._coming += 1
@@ -473,29 +473,29 @@ class IdleClient(Worker):
         """Handles an event, without a machine if that makes no difference."""
         if sender == COORDINATOR and not isinstance(event, Answered | Failed):
             self._coming -= 1
-            if self._asleep and (short := self._without_machine(now, event)) is not None:
+            if self._is_asleep and (short := self._handle_without_machine(now, event)) is not None:
                 return short
         member = self.member
-        self._hear(now, sender, event)
+        self._remember(now, sender, event)
         step = member.handle(now, sender, event)
         self._note(event, step)
         if not any(isinstance(effect, Watch) for effect in step.effects):
             self._rest(member)  # a watching member rests after `subscription`
         return step
 
-    def _without_machine(self, now: float, order: Event) -> Step | None:
+    def _handle_without_machine(self, now: float, order: Event) -> Step | None:
         """Handles an order that needs no machine; None if it needs one."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
-        if isinstance(order, Published) and self._counted() < MOST_HEARD:
-            self._hear(now, COORDINATOR, order)
+        if isinstance(order, Published) and self._count_heard() < MOST_HEARD:
+            self._remember(now, COORDINATOR, order)
             return Step()
         if not isinstance(order, SealFor) or self._holders is None:
             return None
         known = self._told.get((self._run, self._holders, order))
         if known is None:
             return None
-        self._hear(now, COORDINATOR, order)
+        self._remember(now, COORDINATOR, order)
         self._holders, records = known
         return Step(records=list(records))
 
@@ -545,7 +545,7 @@ class IdleClient(Worker):
 
     # --- sleeping and waking ------------------------------------------------------
 
-    def _hear(self, now: float, sender: str, event: Event | None) -> None:
+    def _remember(self, now: float, sender: str, event: Event | None) -> None:
         """Notes an event to replay; a published version replaces an older one."""
         heard = self._heard
         if heard is None:
@@ -557,14 +557,14 @@ class IdleClient(Worker):
                     break
         heard.append((now, sender, event))
 
-    def _counted(self) -> int:
+    def _count_heard(self) -> int:
         return sum(not isinstance(e, SealFor) for _, _, e in self._heard or ())
 
     def _rest(self, member: Member) -> None:
         """Drops the machine, if it has nothing to do and never had."""
         if self._heard is None:
             return
-        if not member.is_idle or self._counted() > MOST_HEARD:
+        if not member.is_idle or self._count_heard() > MOST_HEARD:
             self._heard = None
             return
         self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""
@@ -611,7 +611,7 @@ class Hearing:
         """Subscribes; the client sees each order before its executor."""
 
         def heard(order: object) -> None:
-            if not self._client.hears(order):
+            if not self._client.absorbs(order):
                 deliver(order)
 
         return self._way.watch(message, heard, lost)

@@ -213,7 +213,7 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
-    def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
+    def added_shards(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
         """Finds shards that were added while the run trained, except those that are `known`.
 
         The kit and a configuration file name them, and the plan does not.

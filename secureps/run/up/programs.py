@@ -157,11 +157,11 @@ class Programs:
 
     def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
         """Starts all processes; returns the coordinator's address, or both of `pair`."""
-        progress.doing("starts the coordinator")
+        progress.show_activity("starts the coordinator")
         address = self._start_coordinator(supervisor, progress, pair)
-        cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
+        cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.added_shards(self.cast)))
         servers = ", ".join((*cast.shards, *cast.holders))
-        progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
+        progress.show_activity(f"starts {servers} and {len(self.cast.clients)} clients")
         own = (address, self.order.unsafe_seed, self.copies, self.order.pin)
         write_servers(self.folder, self.plan, cast, *own)
         for shard in cast.shards:
@@ -176,9 +176,9 @@ class Programs:
             time.sleep(_TICK)
         return address
 
-    def start_further(self, supervisor: Supervisor, started: set[str]) -> None:
+    def start_added(self, supervisor: Supervisor, started: set[str]) -> None:
         """Starts shards that were added since, but none of those that were `started` before."""
-        for shard in self.folder.further(self.cast, started):
+        for shard in self.folder.added_shards(self.cast, started):
             started.add(shard)
             supervisor.start(self._shard(shard))
 

@@ -51,12 +51,12 @@ def list_runs(root: Path) -> Iterator[Text]:
     found = list[tuple[float, list[Text]]]()
     for path in sorted(root.glob(f"*/{ORIGIN}")):
         with suppress(ConfigError, PlanRefused):  # no run, or one that is still being made
-            found.append(_describe(RunFolder(path.parent)))
+            found.append(_describe_run(RunFolder(path.parent)))
     for _, lines in sorted(found, key=lambda run: run[0]):
         yield from lines
 
 
-def _describe(folder: RunFolder) -> tuple[float, list[Text]]:
+def _describe_run(folder: RunFolder) -> tuple[float, list[Text]]:
     """Returns when a run began, in seconds since 1970, and the lines that describe it."""
     from secureps.run.report.terminal import fold_versions  # imports numpy
 
@@ -140,12 +140,12 @@ def _newest_versions(folder: RunFolder) -> dict[str, int]:
     newest: dict[str, int] = {}
     for line in map(json.loads, lines):
         newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
-    for group, version in _checkpointed(folder).items():
+    for group, version in _checkpoint_versions(folder).items():
         newest[group] = max(newest.get(group, -1), version)
     return newest
 
 
-def _checkpointed(folder: RunFolder) -> dict[str, int]:
+def _checkpoint_versions(folder: RunFolder) -> dict[str, int]:
     """The versions of the newest checkpoint with a sound manifest; {} if there is none."""
     from secureps.store.checkpoint import checkpoint_directories, read_manifest
 
@@ -225,7 +225,7 @@ class LogReader:
         self._path, self._named = path, named
         self._read, self._stamp = 0, ""
 
-    def news(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
+    def read_new(self, whole: bool, most: int = -1) -> list[tuple[str, str]]:
         """Returns the new lines, each with its time.
 
         A line without a time gets that of the previous line, so that tracebacks stay together.
@@ -242,9 +242,9 @@ class LogReader:
             lines, end, rest = piece.rpartition(b"\n")
             self._read -= len(rest) if end or len(piece) != most else 0
             piece = lines + end
-        return [self._stamped(line) for line in piece.decode(errors="replace").splitlines()]
+        return [self._add_stamp(line) for line in piece.decode(errors="replace").splitlines()]
 
-    def _stamped(self, line: str) -> tuple[str, str]:
+    def _add_stamp(self, line: str) -> tuple[str, str]:
         if found := _STAMP.match(line):
             self._stamp = found.group()
         party = f"{self._path.stem}: "
@@ -276,7 +276,7 @@ def log(
     def news(whole: bool) -> Iterator[str]:
         for path in sorted(folder.logs.glob(f"{party or '*'}.log")):
             logs.setdefault(path, LogReader(path, party is None))
-        lines = merge(*(each.news(whole) for each in logs.values()), key=lambda line: line[0])
+        lines = merge(*(each.read_new(whole) for each in logs.values()), key=lambda line: line[0])
         return (said for _, said in lines)
 
     played = follow and is_claimed(folder.root)

@@ -253,7 +253,7 @@ def _federate(
             telling_of_stop(lambda: progress.say("stopping ...")),
         ):
             address = programs.start(supervisor, progress, pair)
-            progress.doing(f"looks at {programs.script.name}, while they start")
+            progress.show_activity(f"looks at {programs.script.name}, while they start")
             _examine_model(programs, script, progress)
             # the run may have made progress by the time its script is imported
             so_far = time.monotonic() - began
@@ -267,7 +267,7 @@ def _federate(
         if not plan.has_model:  # totals have no quality to compare
             baselines = Baselines({}, None, ())
         elif programs.federation.baselines:
-            baselines = script.baselines(versions, read_version_0(folder), progress.doing)
+            baselines = script.baselines(versions, read_version_0(folder), progress.show_activity)
         _warn_if_undrawn(drawing.result, lambda text: progress.say(text, "yellow"))
         notes = [*outcome.notes]
         lost = sum(_count_updates(outcome).values()) - outcome.totals.updates().total()

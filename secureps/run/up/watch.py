@@ -124,13 +124,13 @@ class ClientWarnings:
         before = {kind: len(said) for kind, said in self._silent.items()}
         for client, log in self._logs.items():
             with suppress(OSError):  # no log yet
-                for _, line in log.news(True, PIECE):
+                for _, line in log.read_new(True, PIECE):
                     self._hear_silence(client, line)
                     yield from self._new_cut(client, line)
         quiet = [kind for kind, said in self._silent.items() if len(said) == before.get(kind)]
         yield from (group_by_reason(self._silent.pop(kind)) for kind in quiet)
 
-    def rest(self) -> Iterator[str]:
+    def flush(self) -> Iterator[str]:
         """Yields the lines that still wait for other clients, at the end of a run."""
         yield from map(group_by_reason, self._silent.values())
         self._silent.clear()
@@ -283,9 +283,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._observer.close()
         self._metrics.settle()
-        self._keep()
+        self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         seconds, known = time.monotonic() - self._began, self._metrics.gathered
         try:
             write_so_far(self._folder, dataclasses.replace(known, seconds=seconds))
@@ -300,18 +300,18 @@ class Watch:
 
         It is ScriptFailed if too few clients are left because their script failed.
         """
-        pause = self._look()
-        while not (finished := self._finished()):
-            self._programs.start_further(self._supervisor, self._started)
+        pause = self._poll_status()
+        while not (finished := self._find_end()):
+            self._programs.start_added(self._supervisor, self._started)
             time.sleep(pause)
-            pause = self._look()
+            pause = self._poll_status()
         self._supervisor.expect_end()
         until = time.monotonic() + LEAVE_SECONDS
-        while time.monotonic() < until and self._clients():
+        while time.monotonic() < until and self._running_clients():
             time.sleep(_TICK)
-            self._hear()
-        self._look()
-        for line in self._echo.rest():
+            self._poll_processes()
+        self._poll_status()
+        for line in self._echo.flush():
             self._progress.say(line, "yellow")
         assert self._status is not None
         versions = {group.name: group.version for group in self._status.groups}
@@ -331,7 +331,7 @@ class Watch:
 
     # --- one look -----------------------------------------------------------------
 
-    def _hear(self) -> None:
+    def _poll_processes(self) -> None:
         news = self._supervisor.poll()
         self._deaths.tell(news)
         for line in self._echo.news():
@@ -339,8 +339,8 @@ class Watch:
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}
         self._tell_failed()
 
-    def _look(self) -> float:
-        self._hear()
+    def _poll_status(self) -> float:
+        self._poll_processes()
         asked = time.monotonic()
         try:
             status = self._observer.status()
@@ -350,7 +350,7 @@ class Watch:
         self._metrics.take(status.telemetry)
         if status.evaluation is not None:
             groups = [group.name for group in status.groups]
-            self._metrics.evaluated(status.evaluation.results, groups)
+            self._metrics.add_evaluations(status.evaluation.results, groups)
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
@@ -375,7 +375,7 @@ class Watch:
                     elapsed = time.monotonic() - self._began
                 self._metrics.publish(group.name, version, elapsed, self._unprotected)
         if status.groups != before:
-            self._keep()
+            self._save()
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
@@ -435,7 +435,7 @@ class Watch:
         self._judged = versions
         self._scored = (score, fold_versions(versions))
         if score is not None:
-            self._metrics.judged(versions, score.metrics)
+            self._metrics.add_scores(versions, score.metrics)
 
     def _train_ahead(self) -> None:
         """Starts baselines once version 0, from which they train, is in a checkpoint."""
@@ -470,15 +470,15 @@ class Watch:
 
     # --- the end ------------------------------------------------------------------
 
-    def _finished(self) -> str:
+    def _find_end(self) -> str:
         if self._status is None:
             return ""
         if self._status.finished:
             return self._status.finished
-        here, plan = self._clients(), self._plan
+        here, plan = self._running_clients(), self._plan
         needed = min(plan.bounds(name).start for name in plan.groups)
         quiet = time.monotonic() - self._moved_at
-        if len(here) >= needed or (here and not self._between(self._status.groups)):
+        if len(here) >= needed or (here and not self._is_between_rounds(self._status.groups)):
             return ""
         clients, failed = self._names, self._supervisor.failed
         ends = BETWEEN_ROUNDS if here else BY_CLIENTS
@@ -492,7 +492,7 @@ class Watch:
             raise kind(f"{gone}, and a round waits for {needed}: {why}")
         return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
 
-    def _between(self, groups: tuple[GroupStatus, ...]) -> bool:
+    def _is_between_rounds(self, groups: tuple[GroupStatus, ...]) -> bool:
         """Whether no round is open that the remaining clients may still finish.
 
         Rules without rounds collect updates all the time; there the remaining clients cannot finish
@@ -504,7 +504,7 @@ class Watch:
             for group in groups
         )
 
-    def _clients(self) -> tuple[str, ...]:
+    def _running_clients(self) -> tuple[str, ...]:
         return tuple(n for n in self._supervisor.running() if n in self._names)
 
 

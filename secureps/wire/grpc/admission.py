@@ -410,7 +410,7 @@ class PayloadBuffer:
         end = self.have + len(piece)
         if self._large is None and self._length >= LARGE:
             enough = end >= min(HUGE, self._length)
-            fresh = self._buffers.lend if enough else self._buffers.kept
+            fresh = self._buffers.lend if enough else self._buffers.lend_kept
             self._large = fresh(self._length)
             if self._large is not None:
                 self._large[: self.have] = self._small.getbuffer()

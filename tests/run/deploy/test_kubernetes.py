@@ -384,12 +384,6 @@ def test_in_one_cluster_nothing_is_open_to_others() -> None:
     assert "shard-0.one.svc:7600" in text
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    first = written()
-    written.cache_clear()
-    assert written() == first
-
-
 def test_the_command_writes_folders_of_its_owner_and_says_what_to_do(tmp_path: Path) -> None:
     home, out = deployed(), tmp_path / "out"
     options = ("--kit", home / "kit", "--out", out, "--domain", "ps.example", "--name", "holder-0")

@@ -81,9 +81,9 @@ def test_servers_dial_whom_they_did_and_the_store_besides() -> None:
     before, now = rules("servers", replace(COPYING, store=None)), rules("servers")
     assert now.keys() == before.keys() == set(SERVERS)
     for name in SERVERS:
-        assert now[name] == [*before[name], STORE.way()]
+        assert now[name] == [*before[name], STORE.egress_rule()]
     alone = rules("servers", replace(COPYING, standby=False))["coordinator"]
-    assert alone == [now["shard-0"][0], STORE.way()], "names, and the store: no party"
+    assert alone == [now["shard-0"][0], STORE.egress_rule()], "names, and the store: no party"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_servers_dial_whom_they_did_and_the_store_besides() -> None:
 def test_the_way_is_to_the_stores_port_outside(
     endpoint: str | None, networks: tuple[str, ...], to: list[str], port: int
 ) -> None:
-    assert Store("keys", URL, endpoint, networks).way() == {
+    assert Store("keys", URL, endpoint, networks).egress_rule() == {
         "to": [{"ipBlock": {"cidr": each}} for each in to],
         "ports": [{"protocol": "TCP", "port": port}],
     }
@@ -110,7 +110,7 @@ def test_the_way_is_to_the_stores_port_outside(
 def test_a_store_in_the_cluster_is_reached_in_its_namespace(host: str) -> None:
     """At any port: its Service may have another one than its pod."""
     space = {"matchLabels": {"kubernetes.io/metadata.name": "storage"}}
-    made = Store("keys", URL, f"http://{host}").way()
+    made = Store("keys", URL, f"http://{host}").egress_rule()
     assert made == {"to": [{"namespaceSelector": space}]}
 
 

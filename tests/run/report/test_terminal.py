@@ -137,7 +137,7 @@ def test_a_terminal_gets_a_panel_with_who_is_late() -> None:
     shown, told = console(terminal=True)
     with Progress(shown, "trial", unsafe=False) as progress:
         progress.show(VIEW)
-        progress.doing("trains ada alone")
+        progress.show_activity("trains ada alone")
     text = told.getvalue()
     for part in ("trial", "collecting", "eve", "5.31 of 8", "trains ada alone"):
         assert part in text
@@ -148,7 +148,7 @@ def test_at_the_end_the_view_stays_only_if_there_was_an_error(failed: bool) -> N
     """A frame that is replaced is wiped line by line before the next one."""
     shown, told = console(terminal=True)
     with suppress(ConfigError), Progress(shown, "trial", unsafe=False) as progress:
-        progress.doing("trains ada alone")
+        progress.show_activity("trains ada alone")
         if failed:
             raise ConfigError("no data")
     last = told.getvalue().rpartition("\x1b[2K")[2]

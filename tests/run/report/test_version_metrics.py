@@ -72,7 +72,7 @@ def test_a_scripts_metric_takes_no_name_of_the_lines_own() -> None:
     told = list[Line]()
     metrics = Metrics(told.append, False)
     metrics.publish("all", 1, 1.0, 0.5)
-    metrics.judged({"all": 1}, {"version": 7.0, "epsilon": 9.0, "f1": 0.5})
+    metrics.add_scores({"all": 1}, {"version": 7.0, "epsilon": 9.0, "f1": 0.5})
     metrics.settle()
     record = told[-1].record()
     assert (record["version"], record["epsilon"], record["f1"]) == (1, 0.5, 0.5)
@@ -105,7 +105,7 @@ def test_a_line_is_told_once_and_again_when_more_is_known() -> None:
     assert [(x.version, x.elapsed, x.epsilon) for x in told] == [(0, 1.0, 0.0)]
 
     metrics.publish("all", 1, 2.0, 0.5)
-    metrics.judged({"all": 1}, {"loss": 0.25})
+    metrics.add_scores({"all": 1}, {"loss": 0.25})
     metrics.take([report("ada", 1, waited_seconds=3.0, arrived=1.0)])
     metrics.settle()
     assert (told[1].figures, told[1].scores) == ({"bytes_up": 8.0}, {"loss": 0.25})
@@ -122,10 +122,10 @@ def test_a_score_stays_with_the_first_model_and_may_come_before_its_line() -> No
     """A model can be judged before the status that shows its version is seen."""
     told: list[Line] = []
     metrics = Metrics(told.append, unsafe=False)
-    metrics.judged({"body": 1, "head": 0}, {"loss": 3.0})
+    metrics.add_scores({"body": 1, "head": 0}, {"loss": 3.0})
     metrics.publish("head", 0, 1.0, None)
     metrics.publish("body", 1, 2.0, None)
-    metrics.judged({"body": 1, "head": 1}, {"loss": 2.0})
+    metrics.add_scores({"body": 1, "head": 1}, {"loss": 2.0})
     metrics.publish("head", 1, 3.0, None)
     metrics.settle()
     scores = {(x.group, x.version): x.scores["loss"] for x in told}
@@ -145,7 +145,7 @@ def test_the_coordinators_clock_is_nearer_to_the_truth() -> None:
 def test_nobody_reports_a_score() -> None:
     metrics = Metrics(lambda line: None, unsafe=False)
     metrics.publish("all", 1, 1.0, 0.5)
-    metrics.judged({"all": 1}, {"accuracy": 0.25})
+    metrics.add_scores({"all": 1}, {"accuracy": 0.25})
     metrics.take([report("eve", 1, accuracy=1.0, elapsed=9.0, epsilon=0.0, bytes_up=2.0)])
     record = metrics.lines[0].record()
     assert (record["accuracy"], record["elapsed"], record["epsilon"]) == (0.25, 1.0, 0.5)
@@ -157,7 +157,7 @@ def test_a_later_play_tells_all_that_an_earlier_one_knew() -> None:
     first = Metrics(earlier.append, unsafe=False)
     first.publish("all", 0, 1.0, None)
     first.publish("all", 1, 2.0, math.inf)
-    first.judged({"all": 1}, {"accuracy": 0.5})
+    first.add_scores({"all": 1}, {"accuracy": 0.5})
     first.take([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0), Figure("waited_seconds", 3.0)))])
     first.settle()
     later: list[Line] = []

@@ -48,11 +48,11 @@ def test_who_sends_nothing_is_named_once_with_all_that_say_the_same(tmp_path: Pa
     write(tmp_path, "a", none.format(1), "sends no evaluation: evaluate raised OSError")
     write(tmp_path, "c", none.format(1))
     assert list(echo.news()) == []
-    assert list(echo.rest()) == [
+    assert list(echo.flush()) == [
         "sends no evaluation: evaluate raised OSError (a)",
         f"{none.format(1)} (c)",
     ], "at the end nobody waits for others"
-    assert list(echo.rest()) == []
+    assert list(echo.flush()) == []
 
 
 def test_at_the_end_it_is_said_how_often_and_how_far(tmp_path: Path) -> None:

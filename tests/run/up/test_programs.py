@@ -122,12 +122,12 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: P
     folder, cast, programs = run.folder, run.cast, run.programs()
     write_coordinator(folder, run.path.parent, None)
     write_servers(folder, run.plan, cast, "127.0.0.1:1", None)
-    assert folder.further(cast) == ()
+    assert folder.added_shards(cast) == ()
     create_kit(folder.kit, run.plan.cipher_parameters, hours=0)
     issue_all(folder.kit, [("shard", "shard-9"), ("client", "other")])
     for name in ("shard-9", "other", "nobody"):
         write_config(folder, name, {})
-    assert folder.further(cast) == ("shard-9",)
+    assert folder.added_shards(cast) == ("shard-9",)
     started = list[str]()
 
     class Running:
@@ -138,7 +138,7 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: P
 
     known = set[str]()
     for _ in range(2):
-        programs.start_further(typing.cast(Supervisor, Running()), known)
+        programs.start_added(typing.cast(Supervisor, Running()), known)
     assert started == ["shard-9"]
 
 
@@ -189,9 +189,8 @@ def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
     ):
         script.write_text(code)
         for where in (script, tmp_path):  # a Flower project is a folder
-            assert {each.partition(".")[0] for each in imports_of_script(given, where)} == words, (
-                code
-            )
+            found = imports_of_script(given, where)
+            assert {each.partition(".")[0] for each in found} == words, code
     assert list(imports_of_script(private, tmp_path / "nothing.py")) == []
 
 

@@ -36,7 +36,7 @@ def test_nobody_is_started_once_the_run_is_over(
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
-    watch._programs = SimpleNamespace(start_further=lambda *who: said.append("starts"))
+    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"))
     watch._started = set()
     watch._supervisor = SimpleNamespace(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
@@ -44,7 +44,7 @@ def test_nobody_is_started_once_the_run_is_over(
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
     watch._echo = SimpleNamespace(
-        news=tuple, rest=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
+        news=tuple, flush=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
     )
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(
@@ -96,7 +96,7 @@ def test_a_version_that_was_made_before_a_run_was_stopped_has_its_time_by_the_jo
     watch, lines = looking(tmp_path), list[Any]()
     watch._status, watch._began, watch._unprotected = None, time.monotonic() - 60.0, None
     watch._metrics = SimpleNamespace(publish=lambda *line: lines.append(line))
-    watch._keep = tuple
+    watch._save = tuple
     steps = (CohortSteps("all", 0, 1, 3, 0.5, 1.0, committed=2.5),)
     groups = (GroupStatus("all", 2, "collecting", "", ()),)
     watch._notice(Status(b"", 1, "", groups, (), (), (), steps=steps))
@@ -142,10 +142,10 @@ def test_a_run_goes_on_while_those_who_have_not_failed_can_make_a_version(
     if end == "fails":
         said = f"^{gone}, and a round waits for {needed}: {names[-failed]} died(; so did .*)?$"
         with pytest.raises(ScriptFailed, match=said):
-            watch._finished()
+            watch._find_end()
     else:
         stops = f"stopped before its time: {gone} by themselves, a round waits for {needed}"
-        assert watch._finished() == (stops if end == "stops" else "")
+        assert watch._find_end() == (stops if end == "stops" else "")
 
 
 def test_clients_that_failed_alike_are_named_together_and_once(
