@@ -240,8 +240,8 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
     whole = len(data) == DIGEST_BYTES + 4 * size
     if whole and payload_digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
         return np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
-    text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
-    tell(party, "FeedbackLost", f"{text}: this one goes on without it")
+    text = f"what earlier updates of {aim.group} left out is missing from the state folder"
+    tell(party, "FeedbackLost", f"{text}: this update continues without it")
     return None
 
 

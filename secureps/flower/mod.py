@@ -367,7 +367,12 @@ class AppTrainer:
             if not math.isfinite(value):
                 raise Malformed(f"train_metrics: {name} is {value}, and must be a finite number")
             if abs(value) > most:
-                log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
+                log.warning(
+                    "train_metrics: %s is %s, more than the largest magnitude of %s: cut to it",
+                    name,
+                    value,
+                    most,
+                )
             told[k] = min(max(value / most, -1.0), 1.0)
         return told
 
