@@ -120,12 +120,15 @@ def norms_and_sum(parts: Sequence[Part], room: int) -> tuple[Tensor, Sum, int]:
         return squared, lambda weights: total([each.weighted_sum(weights) for each in products]), 0
     records, values = len(parts[0]), _values(parts[0])
     if records * values <= room:
-        whole = _whole(parts, slice(records))
+        whole = _stack_gradients(parts, slice(records))
         squared = torch.linalg.vector_norm(whole, dim=1) ** 2
         return squared, lambda weights: weights @ whole, records * values
-    norms = [torch.linalg.vector_norm(_whole(parts, s), dim=1) for s in _slices(records, values)]
+    norms = [
+        torch.linalg.vector_norm(_stack_gradients(parts, s), dim=1)
+        for s in _slices(records, values)
+    ]
     squared = torch.cat(norms) ** 2
-    return squared, lambda weights: total([_weighted(each, weights) for each in parts]), 0
+    return squared, lambda weights: total([_weighted_sum(each, weights) for each in parts]), 0
 
 
 def _join(products: Sequence[Products]) -> list[Products]:
@@ -143,7 +146,7 @@ def _join(products: Sequence[Products]) -> list[Products]:
 _FACTORS = attrgetter("left"), attrgetter("right")
 
 
-def _whole(parts: Sequence[Part], of: slice) -> Tensor:
+def _stack_gradients(parts: Sequence[Part], of: slice) -> Tensor:
     """Computes the gradients of these records by one parameter; [records, values]."""
     cut = [each[of] for each in parts]
     return total(
@@ -151,7 +154,7 @@ def _whole(parts: Sequence[Part], of: slice) -> Tensor:
     )
 
 
-def _weighted(part: Part, weights: Tensor) -> Tensor:
+def _weighted_sum(part: Part, weights: Tensor) -> Tensor:
     if isinstance(part, Products):
         return part.weighted_sum(weights).flatten()
     return weights @ part.reshape(len(part), -1)

@@ -188,7 +188,7 @@ class LocalTensors:
         """Saves the local tensors after a training from `model`, if it changed them."""
         if all(np.array_equal(before[name], each) for name, each in after.items()):
             return
-        version = 1 + _newest(model)
+        version = 1 + _newest_version(model)
         write_state(self._file(version), after, {"version": str(version)})
         for path in self._files()[:-KEPT]:
             path.unlink()
@@ -197,7 +197,7 @@ class LocalTensors:
         """Loads the newest tensors, saved at or before `model` if given; None if there are none."""
         found = self._files()
         if model is not None:
-            found = [path for path in found if path <= self._file(_newest(model))]
+            found = [path for path in found if path <= self._file(_newest_version(model))]
         return dict(read_state(found[-1])[0]) if found else None
 
     def _files(self) -> list[Path]:
@@ -207,7 +207,7 @@ class LocalTensors:
         return self._folder / f"local-{version:08d}.safetensors"
 
 
-def _newest(model: Model) -> int:
+def _newest_version(model: Model) -> int:
     return max(at.version for at in model)
 
 

@@ -127,14 +127,14 @@ class BatchedGradients:
         # Under vmap fused attention is slow on a CPU, and an error on CUDA.
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                outputs, inputs = torch.func.vmap(self._one, randomness="different")(x, taps)
+                outputs, inputs = torch.func.vmap(self._pass_one, randomness="different")(x, taps)
         except RuntimeError as error:
             if "vmap" not in str(error):
                 raise
             raise _changed_model(one_line(error)) from error
         return outputs, inputs, taps
 
-    def _one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
+    def _pass_one(self, x: Tensor, taps: Sequence[Tensor]) -> tuple[Any, Sequence[Tensor]]:
         with watch_uses(self.layers, taps) as uses:
             outputs = self.module(x[None])
         if len(uses) != len(taps):

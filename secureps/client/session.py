@@ -168,7 +168,7 @@ class Session:
         client left early or was still training.
         """
         pulled = self._exchange.newest
-        return {name: pulled[name] for name in sorted(self._summed())} if pulled else {}
+        return {name: pulled[name] for name in sorted(self._summed_names())} if pulled else {}
 
     def pull(self) -> PulledModel | None:
         """Waits until the federation asks this client to train, and returns the model.
@@ -234,7 +234,7 @@ class Session:
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
         whole = delta, parameters, sums or {}
-        trained = _make_model(self._pulled, self._frozen, self._summed(), *whole)
+        trained = _make_model(self._pulled, self._frozen, self._summed_names(), *whole)
         count = _count("examples", self._trainer.examples() if examples is None else examples)
         result = FitResult(trained, count, _demand_finite(metrics or {}), _count("steps", steps))
         if self._pulled.config.privacy is not None:
@@ -253,7 +253,7 @@ class Session:
         """
         return self.push({}, sums=sums, examples=examples)
 
-    def _summed(self) -> frozenset[str]:
+    def _summed_names(self) -> frozenset[str]:
         """The names of the tensors that the run sums, once a model was pulled."""
         assert self._executor is not None
         machine = self._executor.machine

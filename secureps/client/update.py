@@ -240,8 +240,8 @@ def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.floa
     whole = len(data) == DIGEST_BYTES + 4 * size
     if whole and payload_digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
         return np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
-    text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
-    tell(party, "FeedbackLost", f"{text}: this one goes on without it")
+    text = f"what earlier updates of {aim.group} left out is missing from the state folder"
+    tell(party, "FeedbackLost", f"{text}: this update continues without it")
     return None
 
 
@@ -472,13 +472,13 @@ class UpdateIntegers:
             at = (words, span.start)
             whole = there.attempt(partial(there.round_block, code, place, grid, share, at))
         if whole is None:
-            whole = self._round_here(part, update, share, words)
+            whole = self._round_on_host(part, update, share, words)
         if self.plan.group(self.layout.name).feedback:
             carried = whole.astype(np.int32) - grid.most
             _leave_rest(update, code, place, carried, grid.step / share)
         return whole
 
-    def _round_here(self, part: _Part, update: Update, share: float, words: Stream) -> Integers:
+    def _round_on_host(self, part: _Part, update: Update, share: float, words: Stream) -> Integers:
         """Rounds a block piece by piece, into the smallest dtype that holds the grid."""
         code, place, span = part
         coded = self.plan.group(self.layout.name).codec
@@ -502,14 +502,14 @@ class UpdateIntegers:
         """
         there, made = update.device, None
         if there is not None:
-            made = there.attempt(partial(self._noise_there, there, mechanism, parts))
-        rounded, noised = made or self._noise_here(mechanism, parts, update)
+            made = there.attempt(partial(self._round_and_noise_on_device, there, mechanism, parts))
+        rounded, noised = made or self._round_and_noise_on_host(mechanism, parts, update)
         # `rounded` is empty without feedback
         for (code, place, _), steps in zip(parts, rounded, strict=False):
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return list(noised)
 
-    def _noise_here(
+    def _round_and_noise_on_host(
         self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> tuple[list[Integers], list[Integers]]:
         """Returns all blocks' integers without noise, if there is feedback, and with noise."""
@@ -528,7 +528,7 @@ class UpdateIntegers:
         noised = mechanism.add_noise(z, hidden.words)
         return kept, [noised[span] for _, _, span in parts]
 
-    def _noise_there(
+    def _round_and_noise_on_device(
         self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
         section, kept = self.plan.group(self.layout.name), list[Integers]()

@@ -447,14 +447,14 @@ class ClientWorker(Worker):
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:
             if group.name not in blocks:  # this client's records touch none of its rows
                 return [np.zeros(group.size, np.float32)]
-            return self._published(blocks[group.name])
+            return self._pulled_blocks(blocks[group.name])
 
         tensors = layout.assemble(values) | staying
         run = self._machine.pinned.run.schema.untied
         model = {spec.name: tensors[spec.name] for spec in run.tensors}
         return add_ties(model, ties_of(self._site.trainer))
 
-    def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
+    def _pulled_blocks(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
         return [self.pulled[block_key(each)] for each in blocks]
 
     def _check_start(self, task: Pulled) -> None:
@@ -466,7 +466,7 @@ class ClientWorker(Worker):
         if first and initial_digest(trainer):
             initial = initial_parameters(trainer, self._site.seed)
             for group in map(self._layout().group, first):
-                refuse_other_start(group, initial, self._published(pulled[group.name]))
+                refuse_other_start(group, initial, self._pulled_blocks(pulled[group.name]))
 
     def _blocks(self, task: Pulled) -> dict[str, tuple[bytes, ...]]:
         layout, blocks = self._layout(), iter(task.blocks)
@@ -548,7 +548,7 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._read_scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            published, name = self._published(blocks), self._site.name
+            published, name = self._pulled_blocks(blocks), self._site.name
             kept = load_kept(name, self._outbox, aim, layout.size)
             made = (published, result.parameters, kept, scale, kinds)
             try:

@@ -355,7 +355,7 @@ class Holders:
             command = (*self._program, str(self._folder.config(name)))
             self._supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
         for name in sorted(set(holders) - set(own)):
-            log.info("waits for key holder %s, which dials %s", name, self._address)
+            log.info("waits until key holder %s connects to %s", name, self._address)
         return self
 
     def __exit__(self, *ended: object) -> None:

@@ -234,7 +234,7 @@ class NodeSettings:
             name = min(unknown)
             raise ConfigError(f"--node-config: {name!r} is not known; {suggest(name, KNOWN)}")
         if own:
-            return cls._own(own)
+            return cls._of_operator(own)
         partition, count = config.get(PARTITION), config.get(PARTITIONS)
         kit = told.get(TOLD_KIT)
         if not isinstance(kit, str) or not isinstance(partition, int) or not isinstance(count, int):
@@ -248,7 +248,7 @@ class NodeSettings:
         return cls(Path(kit), name, state, None, own_seed, simulated=True)
 
     @classmethod
-    def _own(cls, own: Mapping[str, object]) -> NodeSettings:
+    def _of_operator(cls, own: Mapping[str, object]) -> NodeSettings:
         for key in (KIT, NAME):
             if not own.get(key):
                 raise ConfigError(f"--node-config: {key} is missing")
@@ -367,7 +367,12 @@ class AppTrainer:
             if not math.isfinite(value):
                 raise Malformed(f"train_metrics: {name} is {value}, and must be a finite number")
             if abs(value) > most:
-                log.warning("train_metrics: %s is %s, and was to be at most %s", name, value, most)
+                log.warning(
+                    "train_metrics: %s is %s, more than the largest magnitude of %s: cut to it",
+                    name,
+                    value,
+                    most,
+                )
             told[k] = min(max(value / most, -1.0), 1.0)
         return told
 

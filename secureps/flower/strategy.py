@@ -338,7 +338,7 @@ class _Rounds(Grid):
         """Waits for the next version; ConfigError if nodes get different messages or models."""
         self._round += 1
         if self._round < self.first:
-            log.info("secureps: version %s was made before", self._round)
+            log.info("secureps: version %s was made before this start", self._round)
             return
         first = sent[0].content
         if any(each.content != first for each in sent if each.content is not first):
@@ -423,7 +423,10 @@ class _Rounds(Grid):
         here = frozenset(self._grid.get_node_ids())
         away = [each.metadata.dst_node_id for each in sent if each.metadata.dst_node_id not in here]
         if away:
-            log.info("away, and not asked: %s", ", ".join(f"node {node}" for node in sorted(away)))
+            log.info(
+                "these nodes are away and get no message: %s",
+                ", ".join(f"node {node}" for node in sorted(away)),
+            )
         present = [each for each in sent if each.metadata.dst_node_id in here]
         return self._grid.send_and_receive(present, timeout=timeout) if present else []
 

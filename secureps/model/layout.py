@@ -245,7 +245,7 @@ class Layout:
                 dtype does not convert to float32, a tied name has no tensor of its shape and type,
                 or the plan gives a sparse tensor another number of rows.
         """
-        tied = _tied(schema)
+        tied = _find_ties(schema)
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
@@ -255,7 +255,7 @@ class Layout:
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
         schema = schema.untied
         members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
-        kept, frozen = (_staying(key, getattr(plan, key), schema, tied) for key in STAYING)
+        kept, frozen = (_match_staying(key, getattr(plan, key), schema, tied) for key in STAYING)
         both = {*kept} & {*frozen}
         stay = {*kept, *frozen}
         for spec in schema.tensors:
@@ -354,7 +354,7 @@ class Layout:
         return digest("secureps-layout", canonical(self))
 
 
-def _tied(schema: Schema) -> tuple[TensorSpec, ...]:
+def _find_ties(schema: Schema) -> tuple[TensorSpec, ...]:
     """The further names of tensors; PlanRefused if a name has no tensor of its shape and type."""
     known = {spec.name: spec for spec in schema.untied.tensors}
     tied = tuple(spec for spec in schema.tensors if spec.same_as)
@@ -373,7 +373,7 @@ STAYING = ("local", "frozen")
 """The plan's keys for tensors that are not sent."""
 
 
-def _staying(
+def _match_staying(
     key: str, patterns: Sequence[str], schema: Schema, tied: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """The tensors that a key names; PlanRefused if a pattern fits none, or only further names."""

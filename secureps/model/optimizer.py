@@ -156,7 +156,7 @@ SecondMoment: TypeAlias = Callable[[Values, Values], Values]
 """Computes the new v from the old v and the square of an update."""
 
 
-def _stepping(step: Step, **starts: float) -> Optimizer:
+def _optimizer_of_step(step: Step, **starts: float) -> Optimizer:
     """Makes an optimizer of a step; `starts` are the first values of its slots."""
 
     def init(values: Values) -> OptimizerState:
@@ -175,7 +175,7 @@ def _stepping(step: Step, **starts: float) -> Optimizer:
 
 def _sgd(schedule: Schedule, section: OptimizerSection) -> Optimizer:
     """x += lr * update; with lr = 1 this is federated averaging (McMahan et al. 2017)."""
-    return _stepping(lambda update, x, state: (x + _rate(schedule, state) * update, {}))
+    return _optimizer_of_step(lambda update, x, state: (x + _rate(schedule, state) * update, {}))
 
 
 def _momentum(schedule: Schedule, section: OptimizerSection) -> Optimizer:
@@ -187,7 +187,7 @@ def _momentum(schedule: Schedule, section: OptimizerSection) -> Optimizer:
         first = _single(section.momentum) * state.slots["momentum"] + update
         return values + _rate(schedule, state) * first, {"momentum": first}
 
-    return _stepping(step, momentum=0.0)
+    return _optimizer_of_step(step, momentum=0.0)
 
 
 def _adam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
@@ -210,7 +210,7 @@ def _adam(schedule: Schedule, section: OptimizerSection) -> Optimizer:
         moved = values + np.divide(rate * first, root + _single(section.tau))
         return moved, {"momentum": first, "second": second}
 
-    return _stepping(step, momentum=0.0, second=0.0)
+    return _optimizer_of_step(step, momentum=0.0, second=0.0)
 
 
 def _yogi(schedule: Schedule, section: OptimizerSection) -> Optimizer:
@@ -263,7 +263,7 @@ OPTIMIZERS: dict[str, Callable[[Schedule, OptimizerSection], Optimizer]] = {
 }
 
 
-REPLACING = _stepping(lambda update, x, state: (update, {}))
+REPLACING = _optimizer_of_step(lambda update, x, state: (update, {}))
 """x = update, for sum groups, whose opened total is the new value."""
 
 
@@ -289,7 +289,7 @@ def _adaptive(
         moved = values + np.divide(_rate(schedule, state) * first, below)
         return moved, {"momentum": first, "second": second}
 
-    return _stepping(step, momentum=0.0, second=start)
+    return _optimizer_of_step(step, momentum=0.0, second=start)
 
 
 def _average(beta: float, old: Values, new: Values) -> Values:

@@ -121,11 +121,11 @@ def epsilon(charges: Iterable[Charge], delta: float) -> float:
         return 0.0
     if any(noise == 0 for noise, _ in mechanisms):
         return math.inf
-    return _composed(tuple(sorted(mechanisms.items())), delta)
+    return _compose(tuple(sorted(mechanisms.items())), delta)
 
 
 @lru_cache(maxsize=1024)
-def _composed(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
+def _compose(mechanisms: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
     whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
     parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
     orders, total = parts[0][1], np.zeros_like(parts[0][2])
@@ -229,7 +229,7 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
         )
     if any(stddev == 0 and l2 > 0 for l2, _, stddev in made):
         return math.inf
-    return _converted(tuple(sorted(made.items())), delta - once, twice)
+    return _convert(tuple(sorted(made.items())), delta - once, twice)
 
 
 def skellam_rdp(
@@ -255,7 +255,7 @@ def skellam_rdp(
 
 
 @lru_cache(maxsize=1024)
-def _converted(
+def _convert(
     made: tuple[tuple[tuple[float, float, float], int], ...], delta: float, clamping: float
 ) -> float:
     orders = np.array(SKELLAM_ORDERS, dtype=np.float64)

@@ -337,7 +337,7 @@ def test_a_private_plan_wants_a_loop_that_says_it_takes_private_steps(tmp_path: 
 def test_an_update_that_a_private_plan_refuses_is_not_handed_over(
     update: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ps.Session, "_summed", lambda session: frozenset())
+    monkeypatch.setattr(ps.Session, "_summed_names", lambda session: frozenset())
     session = ps.join(
         tmp_path, small_plan(), server="127.0.0.1:1", name=LAST, initial={}, examples=9
     )

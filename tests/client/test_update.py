@@ -121,7 +121,7 @@ def test_what_is_damaged_is_left_out_and_said(
     elif damage == "flipped":
         spool.put(key, data[:-1] + bytes([data[-1] ^ 1]))
     assert load_kept("c0", spool, AIM, 4) is None
-    assert "did not carry is gone from the state folder" in caplog.text
+    assert "left out is missing from the state folder" in caplog.text
 
 
 # --- the difference of two models ------------------------------------------------------

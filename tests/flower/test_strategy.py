@@ -429,7 +429,7 @@ def test_metrics_of_training_come_as_means_of_what_nobody_reads(
         export(tmp_path / cipher / "run", tmp_path / f"{cipher}.safetensors")
         assert load_file(tmp_path / f"{cipher}.safetensors").keys() == initial().keys()
     same(*models)
-    assert "far is 9.0, and was to be at most 2.0" in caplog.text
+    assert "far is 9.0, more than the largest magnitude of 2.0" in caplog.text
     with pytest.raises(ConfigError, match="largest magnitude of loss is a number > 0"):
         SecureFedAvg(plan, train_metrics={"loss": 0.0})
     noisy = plan.read_text().replace("[[group]]", NOISE + "[[group]]", 1)
@@ -469,7 +469,7 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
     changes = True
     for rounds in (1, 2):
         with pytest.raises(
-            ConfigError, match="continues from another model than the newest version"
+            ConfigError, match="continues from another model than"
         ):
             play(tmp_path / f"changed-{rounds}", simulated(), rounds, kind=Saving)
 

@@ -268,7 +268,7 @@ def _apps(folder: Path) -> list[Target]:
             "flower-state",
             ("client.flower.trainer:from_plain", "client.flower.trainer:_from_scalars"),
             (state.read_bytes(),),
-            in_file(state, lambda _: states.newest()),
+            in_file(state, lambda _: states.load_newest()),
             cost=12,
         ),
         Target("model-form", ("flower.post:ModelForm.from_json",), (form,), _form, cost=2),

@@ -112,8 +112,8 @@ def wrap_object(thing: Any, where: str) -> FlowerApp:
 def find_in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
     """Finds a file's app; `started` is what it gave to `start_client`. ConfigError if none."""
     things = vars(module)
-    apps = _named(things, lambda each: isinstance(each, ClientApp))
-    servers = list(_named(things, lambda each: isinstance(each, ServerApp)).values())
+    apps = _select_named(things, lambda each: isinstance(each, ClientApp))
+    servers = list(_select_named(things, lambda each: isinstance(each, ServerApp)).values())
     client_fn = things.get("client_fn")
     if apps:
         found = _only(apps, "ClientApps", where)
@@ -127,8 +127,8 @@ def find_in_module(module: ModuleType, started: list[Any], where: str) -> Flower
     elif started:
         found = started[-1]
     else:
-        clients = _named(things, lambda each: isinstance(each, Client | NumPyClient))
-        classes = _named(
+        clients = _select_named(things, lambda each: isinstance(each, Client | NumPyClient))
+        classes = _select_named(
             things,
             lambda each: (
                 inspect.isclass(each)
@@ -171,7 +171,7 @@ def find_in_project(folder: Path) -> FlowerApp:
 
 
 @contextmanager
-def loading(where: str) -> Iterator[list[Any]]:
+def catch_start_client(where: str) -> Iterator[list[Any]]:
     """Has `start_client`, while a file is loaded, collect its arguments and start nothing."""
     started: list[Any] = []
 
@@ -227,7 +227,7 @@ def _client_app(thing: Any, where: str) -> ClientApp:
         raise ConfigError(f"{where}: client_fn must take one argument, a Context") from None
 
 
-def _named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:
+def _select_named(things: Mapping[str, Any], wanted: Callable[[Any], bool]) -> dict[str, Any]:
     found = {id(thing): (name, thing) for name, thing in things.items() if wanted(thing)}
     return dict(found.values())
 
@@ -246,7 +246,7 @@ def _load(folder: Path, reference: str, where: str) -> Any:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
-        with loading(where):
+        with catch_start_client(where):
             module = importlib.import_module(module_name)
     except ConfigError:
         raise
@@ -301,11 +301,11 @@ class Settings:
         initial = None
         for name, value in given.items():
             if name in declared:
-                run[name] = _typed(name, value, type(declared[name]))
+                run[name] = _check_type(name, value, type(declared[name]))
             elif name == "initial":
                 initial = str(value)
             elif name in NODE or name in NODE.values():
-                node[NODE.get(name, name)] = _typed(name, value, int)
+                node[NODE.get(name, name)] = _check_type(name, value, int)
             elif declared and name not in read():
                 known = (*declared, *NODE, "initial")
                 raise ConfigError(f"setting {name!r} is not known; {suggest(name, known)}")
@@ -331,7 +331,7 @@ def texts_of(folder: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def _typed(name: str, value: Setting, kind: type) -> Setting:
+def _check_type(name: str, value: Setting, kind: type) -> Setting:
     if isinstance(value, str) and kind is not str:
         value = toml_value(value)
     if kind is float and type(value) is int:

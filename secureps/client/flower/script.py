@@ -31,9 +31,9 @@ try:
     from secureps.client.flower.app import (
         FlowerApp,
         Settings,
+        catch_start_client,
         find_in_module,
         find_in_project,
-        loading,
         wrap_object,
     )
     from secureps.client.flower.server import read_server_app
@@ -65,7 +65,7 @@ class FlowerScript:
         """Finds the app in a project's folder, or in a file that `load` imports."""
         if path.is_dir():
             return cls(find_in_project(path))
-        with loading(str(path)) as started:
+        with catch_start_client(str(path)) as started:
             module = load(path)
         return cls(find_in_module(module, started, str(path)))
 

@@ -91,7 +91,7 @@ def read_server_app(
         raise ConfigError("its strategy is started without initial_arrays")
     more = {"proximal-mu": strategy.proximal_mu} if hasattr(strategy, "proximal_mu") else {}
     train, evaluate = (dict(given[f"{action}_config"] or {}) for action in ("train", "evaluate"))
-    return _make_founded(strategy, arrays, [{**train, **more}], [evaluate])
+    return _make_result(strategy, arrays, [{**train, **more}], [evaluate])
 
 
 def _read_components(made: Any, versions: int) -> ServerAppResult:
@@ -109,10 +109,10 @@ def _read_components(made: Any, versions: int) -> ServerAppResult:
         evaluate.append(judge(number) if judge else {})
     tensors = {} if first is None else dict(enumerate(first.tensors))
     arrays = {str(i): Array("", (), first.tensor_type, data) for i, data in tensors.items()}
-    return _make_founded(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
+    return _make_result(strategy, ArrayRecord(arrays) if arrays else None, train, evaluate)
 
 
-def _make_founded(
+def _make_result(
     strategy: Any, arrays: ArrayRecord | None, train: Sequence[Any], evaluate: Sequence[Any]
 ) -> ServerAppResult:
     model, ties = dict[str, NumpyArray](), dict[str, str]()

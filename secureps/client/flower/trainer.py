@@ -136,7 +136,7 @@ class FlowerTrainer:
         number = max(versions, default=0) + 1
         content = self._content("fitins", parameters, reduce_work(config), number)
         at = sum(versions)  # grows with every group's version
-        state = self._states.before(at)
+        state = self._states.load_before(at)
         state.pop(FITTED, None)
         context = self._context(state)
         kind, seed = self._app.action("train") or "train", bind_seed(config.seed, parameters)
@@ -172,7 +172,7 @@ class FlowerTrainer:
         its answer count, and changes to `context.state` are dropped.
         """
         number = max(versions.values(), default=0)
-        state = self._states.before(sum(versions.values()), True)
+        state = self._states.load_before(sum(versions.values()), True)
         fitted = state.pop(FITTED, MetricRecord())
         if message == "train":
             told = {n: float(v) for n, v in fitted.items() if isinstance(v, int | float)}
@@ -345,7 +345,9 @@ class FlowerTrainer:
         known = (versions or {}).values()
         at, number = sum(known), max(known, default=0)
         content = self._content("evaluateins", parameters, {}, number)
-        state = self._states.newest() if versions is None else self._states.before(at, True)
+        state = (
+            self._states.load_newest() if versions is None else self._states.load_before(at, True)
+        )
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)
@@ -614,12 +616,12 @@ class States:
         self._folder = folder
         self._memory: dict[str, tuple[Tensors, str]] = {}
 
-    def before(self, version: int, evaluates: bool = False) -> RecordDict:
+    def load_before(self, version: int, evaluates: bool = False) -> RecordDict:
         """Loads the state that a fit or evaluation starts from; DamagedStore if it is damaged."""
         newest = _place(version, not evaluates)
         return self._load([known for known in self._places() if known <= newest])
 
-    def newest(self) -> RecordDict:
+    def load_newest(self) -> RecordDict:
         """Loads the state after the last fit or evaluation."""
         return self._load(self._places())
 

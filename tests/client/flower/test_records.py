@@ -45,28 +45,28 @@ def test_a_state_comes_back_as_it_was(disk: bool, tmp_path: Path) -> None:
     states = States(folder)
     states.keep(0, state(0.1))
     again = States(folder) if disk else states
-    found = again.before(1)
+    found = again.load_before(1)
     assert found == state(0.1)
     assert list(found) == list(state(0.1))
     assert [type(record) for record in found.values()] == [type(r) for r in state(0.1).values()]
     assert type(found["config"]["yes"]) is bool
     found.metric_records["metrics"]["x"] = 5.0
-    assert again.before(1) == state(0.1), "a fit that fails must not change what is kept"
+    assert again.load_before(1) == state(0.1), "a fit that fails must not change what is kept"
 
 
 @pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])
 def test_a_fit_finds_the_newest_state_before_it(disk: bool, tmp_path: Path) -> None:
     states = States(tmp_path if disk else None)
-    assert states.before(9) == states.newest() == {}
+    assert states.load_before(9) == states.load_newest() == {}
     for version in (0, 1, 4, 6):
         states.keep(version, state(version))
-    at = {n: dict(states.before(n)["metrics"])["x"] for n in (2, 4, 5, 6, 7, 99)}
+    at = {n: dict(states.load_before(n)["metrics"])["x"] for n in (2, 4, 5, 6, 7, 99)}
     assert at == {2: 1.0, 4: 1.0, 5: 4.0, 6: 4.0, 7: 6.0, 99: 6.0}
-    assert states.before(1) == {}, f"{KEPT} are kept"
+    assert states.load_before(1) == {}, f"{KEPT} are kept"
     states.keep(4, state(40))
-    assert states.newest() == states.before(99) == state(40), "what came later is gone"
+    assert states.load_newest() == states.load_before(99) == state(40), "what came later is gone"
     states.keep(7, RecordDict())
-    assert states.before(8) == {}, "a state may become empty"
+    assert states.load_before(8) == {}, "a state may become empty"
 
 
 def test_states_that_are_empty_make_no_file(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_a_state_is_a_safetensors_file_that_damage_does_not_pass(tmp_path: Path)
         path.read_bytes().replace(b'\\"nothing\\", \\"config', b'\\"nothing\\", \\"c0nfig')
     )
     with pytest.raises(DamagedStore, match="not a state"):
-        states.before(1)
+        states.load_before(1)
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(DamagedStore, match=path.name):
-        states.before(1)
+        states.load_before(1)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_query_is_answered_with_numbers_alone(tmp_path: Path) -> None:
     expected = EvaluateResult(None, 30, {"mean": 32.0, "fits": 1.0})
     assert own.report_at(start, {"all": 1}, "query.ages") == expected
     again = app(tmp_path, tmp_path / "state")
-    assert "asked" not in again._states.newest(), "what it did to the state is dropped"
+    assert "asked" not in again._states.load_newest(), "what it did to the state is dropped"
     with pytest.raises(ConfigError, match=r"no function for query\.other"):
         own.report_at(start, {"all": 1}, "query.other")
     alike = EvaluateResult(None, 1, {})

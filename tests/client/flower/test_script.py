@@ -353,7 +353,7 @@ def test_answers_of_message_apps_that_cannot_be_used(
     app = messages(tmp_path, source=MESSAGES.replace(old, new))
     with pytest.raises(error, match=reason):
         app.fit(app.parameters(1), CONFIG)
-    assert app._states.newest() == {}, "a fit that failed leaves no state"
+    assert app._states.load_newest() == {}, "a fit that failed leaves no state"
 
 
 def test_a_status_that_is_not_ok_is_an_error(tmp_path: Path) -> None:
