@@ -177,7 +177,6 @@ class ObjectStore:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
     import fsspec
 
     try:

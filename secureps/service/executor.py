@@ -131,7 +131,6 @@ class Calls:
         self._slow: set[str] = set()
 
     def begin(self, call: Call) -> None:
-        """Sends a request, with the payload under its key `attach` if there is one."""
         self._unanswered[each := _Unanswered(call)] = None
         self._try(each)
 
@@ -357,7 +356,6 @@ class Watchers:
             self._ended(party)
 
     def keep_to(self, roster: Roster) -> None:
-        """Ends the streams of parties that are not on the roster."""
         for party in [name for name in self._streams if name not in roster]:
             self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
 

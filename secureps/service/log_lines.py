@@ -46,7 +46,6 @@ class LogLines:
         return self._plan is not None and self._plan.trails(group)
 
     def line(self, record: Record) -> str | None:
-        """Returns the line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
                 reign, start = number // records.REIGN, number % records.LINE
@@ -155,7 +154,6 @@ class LogLines:
 
 
 def log_fields(record: Record) -> dict[str, str | int]:
-    """Returns the fields of a record that a JSON log line has."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):
         known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}

@@ -43,14 +43,12 @@ def tell(
     level: int = logging.INFO,
     fields: Mapping[str, str | int | float] | None = None,
 ) -> None:
-    """Logs one line of a party about one event, with fields for programs."""
     extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
     _LOG.disabled = False  # a script's `logging.config` disables all loggers but its own
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
 def complain(party: str, event: object, error: Exception) -> None:
-    """Logs that an event was refused, and why."""
     text = f"{type(event).__name__}: {error}"
     tell(party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
 

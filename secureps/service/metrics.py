@@ -450,7 +450,6 @@ def _key_file(tls: TlsFiles) -> Iterator[str]:
 
 
 def spooled_bytes(spool: Path) -> int:
-    """Returns the bytes of all files in a spool's folder."""
     total = 0
     for path in spool.iterdir():
         with suppress(FileNotFoundError):

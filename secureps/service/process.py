@@ -462,7 +462,6 @@ class _Watch(ABC):
         self._executor.later(self._look_on)
 
     def once(self) -> None:
-        """Looks once, for a party that lives for one wave; thread-safe."""
         self._executor.later(self._look)
 
     def _look_on(self) -> None:

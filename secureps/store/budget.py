@@ -214,7 +214,6 @@ class BudgetLedger:
 
     @property
     def limit(self) -> float | None:
-        """The budget in force; None if there is none."""
         self.rows()
         return self._limit
 
@@ -383,7 +382,6 @@ def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
 
 
 def _count_unprotected(rows: Rows) -> Counter[bytes]:
-    """Counts the most updates that left without privacy, by run."""
     exact = Counter(
         row.run for _, row in rows if isinstance(row, UpdateReleased) and _is_unprotected(row)
     )
@@ -394,12 +392,10 @@ def _count_unprotected(rows: Rows) -> Counter[bytes]:
 
 
 def without_privacy(number: int) -> str:
-    """Describes the number of updates without privacy; empty if there are none."""
     return f"at most {counted(number, 'update')} with no privacy" if number else ""
 
 
 def _is_training(row: OnRecord) -> bool:
-    """Whether a row counts a training that began."""
     return isinstance(row, BudgetCharged) and not (row.charge or row.release)
 
 

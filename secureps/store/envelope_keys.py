@@ -60,19 +60,16 @@ class EnvelopeKeys(Secret):
 
     @property
     def newest(self) -> int:
-        """The greatest number of a key; 0 if there is none."""
         return max(self._keys, default=0)
 
     @property
     def oldest(self) -> int:
-        """The least number of a key; 1 if there is none."""
         return min(self._keys, default=1)
 
     def for_run(self, run: bytes) -> EnvelopeKeys:
         return self
 
     def get(self, number: int) -> EnvelopeKey | None:
-        """Returns the key of a number; None if it is erased or was never made."""
         return self._keys.get(number)
 
     def make(self, number: int) -> EnvelopeKey:
@@ -165,7 +162,6 @@ class EnvelopeKeyFiles(EnvelopeKeys):
 
 
 def wrap_secret(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
-    """Makes a holder's key material of a secret key."""
     return EnvelopeKeys({0: secret}) if isinstance(secret, EnvelopeKey) else secret
 
 
@@ -216,7 +212,6 @@ _ID_BYTES = 32
 
 
 def read_served_runs(path: Path) -> frozenset[bytes]:
-    """Reads the run ids in the file, one hex line each; KitError if the file is damaged."""
     try:
         ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
     except FileNotFoundError:
@@ -231,7 +226,6 @@ def read_served_runs(path: Path) -> frozenset[bytes]:
 
 
 def run_folder(folder: Path, run: bytes) -> Path:
-    """Names the folder of a run's keys in a holder's private folder."""
     return folder / run.hex()[:16]
 
 

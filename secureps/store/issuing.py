@@ -237,7 +237,6 @@ def create_kit(
 
 
 def issue(directory: Path, role: Role, name: str) -> None:
-    """Makes and certifies a party's keys in this folder, as `issue_all`."""
     issue_all(directory, [(role, name)])
 
 
@@ -517,7 +516,6 @@ def _read_validity(directory: Path) -> int:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Turns errors of parsing into a KitError that names the file."""
     try:
         yield
     except (ClientError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -547,7 +545,6 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    """Returns the digests of all public keys of a party, its TLS key included."""
     path = keyring.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)

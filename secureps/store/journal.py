@@ -463,7 +463,6 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
 
 @contextmanager
 def _open_snapshot(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
-    """Opens a journal for reading at one moment; yields its last row too."""
     height = read_height(height_path(path))  # first, because the journal may grow meanwhile
     with read_only(path) as base:
         base.execute("BEGIN")  # so that head and rows belong together

@@ -132,7 +132,6 @@ class ShardWorker(Worker):
     # --- payloads -----------------------------------------------------------------
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks a block's length, digest and values."""
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
@@ -262,7 +261,6 @@ class ShardWorker(Worker):
             raise PayloadsDamaged(damaged) from error
 
     def _read_copies(self, copies: Sequence[str]) -> list[bytes]:
-        """Reads the blocks that other shards sent; PayloadsDamaged if one is damaged."""
         given = {key: read_whole(self._spool, key) for key in copies}
         if damaged := frozenset(key for key, part in given.items() if part is None):
             raise PayloadsDamaged(damaged)
@@ -575,7 +573,6 @@ class Stepping:
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
     ) -> Iterator[Values]:
-        """Yields the mean change of a block's values, piece by piece."""
         means = self._sent(opened)
         if code is None:
             yield from means
@@ -619,7 +616,6 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws and stores the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
         def draw(block: int) -> None:
@@ -687,7 +683,6 @@ class ShardNoise:
         return read_whole(self.spool, key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
-        """Stores another shard's noise; Malformed if the digest behind it is wrong."""
         if not _whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
         if self.read(key) is None:  # the first one may be in a sum already
