@@ -1,4 +1,4 @@
-"""Metrics: what a server's port says is what happened, and nothing that it should not say."""
+"""A server's metrics report what happened, and nothing that must stay private."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_gauges_are_the_folds(tmp_path: Path) -> None:
 
 
 def test_whether_a_standby_follows(tmp_path: Path) -> None:
-    """Of a coordinator that never had one nothing is said."""
+    """A coordinator that never had a standby reports nothing."""
     _, alone = coordinator_after(tmp_path / "alone", 1)
     assert value(alone, "secureps_standby_follows") is None
     simulation, metrics = followed(tmp_path), Metrics()
@@ -270,7 +270,7 @@ def kit(tmp_path: Path) -> Path:
 
 
 def trusting(kit: Path, name: str = "") -> ssl.SSLContext:
-    """Trusts the kit's CA alone, and shows a party's certificate, if one is named."""
+    """Makes a context that trusts only the kit's CA, and shows a party's certificate, if named."""
     tls = kit / "public" / "tls"
     context = ssl.create_default_context(cafile=tls / "ca.pem")
     context.verify_flags |= ssl.VERIFY_X509_STRICT

@@ -1,4 +1,4 @@
-"""A party's own keys: made once, where nothing is, under a passphrase or not, and replaced."""
+"""A party's keys: made once, under a passphrase or not, and replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.kits.party_kits import descriptor, give, phrase
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """A careless one: what a file may be is not left to it."""
+    """Sets umask 0, so that the files' modes do not depend on it."""
     before = os.umask(0)
     yield
     os.umask(before)
