@@ -643,10 +643,10 @@ class Executor:
     def fetch(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log tell while the disk refuses."""
         payload = self._offload(partial(self.worker.fetch, key))
-        payload.add_done_callback(self._read)
+        payload.add_done_callback(self._note_read)
         return payload
 
-    def _read(self, done: Future[Any]) -> None:
+    def _note_read(self, done: Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
         if is_disk_fault(error) or self._unread:
             self._unread = is_disk_fault(error)

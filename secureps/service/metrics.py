@@ -271,7 +271,7 @@ def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
         "secureps_group_waits",
         "1 for what a group waits for, as `secureps status` says it, without clients' names.",
         ("group", "why"),
-        {(name, unnamed(reason, federation.members)): 1 for name, reason in waits.items()},
+        {(name, hide_names(reason, federation.members)): 1 for name, reason in waits.items()},
     )
     yield "secureps_members_joined", "Clients that ever joined.", (), {(): members}
     yield "secureps_members_live", "Clients whose lease runs.", (), {(): len(live)}
@@ -287,7 +287,7 @@ def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
     yield "secureps_finished", "1 if the run is over.", (), {(): finished}
 
 
-def unnamed(reason: str, clients: Collection[str]) -> str:
+def hide_names(reason: str, clients: Collection[str]) -> str:
     """Replaces clients' names in a reason: "client-1, client-2 and 3 more" becomes "clients".
 
     It also removes the remaining seconds. Both keep the number of labels bounded, and metrics,
@@ -299,7 +299,9 @@ def unnamed(reason: str, clients: Collection[str]) -> str:
 
 
 @contextmanager
-def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
+def serve_metrics(
+    metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None
+) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
     On loopback it speaks HTTP, and only under a name of this machine. Elsewhere it speaks HTTPS,

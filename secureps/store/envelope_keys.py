@@ -123,7 +123,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         if self._run is None:
             self._run = own = run_folder(self._folder, run)
             for path in (*self._folder.glob(f"*{_ERASED}"), *own.glob(f"*{_ERASED}")):
-                _write_over(path)  # a killed holder did not finish this
+                _overwrite(path)  # a killed holder did not finish this
             files = os.listdir(own) if own.is_dir() else []
             if files:  # a killed holder may not have synced their names
                 sync(own)
@@ -187,10 +187,10 @@ def _erase_file(path: Path) -> None:
     erased = path.with_name(path.name + _ERASED)
     with contextlib.suppress(FileNotFoundError):
         put_in_place(path, erased)
-    _write_over(erased)
+    _overwrite(erased)
 
 
-def _write_over(path: Path) -> None:
+def _overwrite(path: Path) -> None:
     """Overwrites and deletes a file: deleting alone leaves the bytes on the disk."""
     with contextlib.suppress(FileNotFoundError):
         with open(path, "r+b", opener=_no_link) as file:

@@ -572,7 +572,7 @@ class ShardFolders:
                 yield path, version, epoch
 
 
-def _disk_reads() -> int:
+def _count_disk_reads() -> int:
     """Counts the disk reads of this thread; 0 where the system does not tell."""
     if resource is None:
         return 0
@@ -619,9 +619,9 @@ class Tiers:
     @contextmanager
     def count_use(self) -> Iterator[None]:
         """Counts a use of a version as a hit, or as a wait for the disk."""
-        reads, began = _disk_reads(), time.perf_counter()
+        reads, began = _count_disk_reads(), time.perf_counter()
         yield
-        if _disk_reads() == reads:
+        if _count_disk_reads() == reads:
             self._hits += 1
         else:
             self._waits += 1

@@ -86,7 +86,7 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
     disk, reads = limited(tmp_path, TIGHT), iter([5, 5, 5, 7, 7, 8])
     disk.keep("a", 0)
     disk.keep("a-b", 0, 1)
-    monkeypatch.setattr(states, "_disk_reads", lambda: next(reads))
+    monkeypatch.setattr(states, "_count_disk_reads", lambda: next(reads))
     disk.states.published("a", 0, 0)
     assert counted(disk) == (1, 0)
     disk.states.values("a-b", 0)
@@ -100,9 +100,9 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
 def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     (tmp_path / "file").read_bytes()
-    before = states._disk_reads()
+    before = states._count_disk_reads()
     (tmp_path / "file").read_bytes()
-    assert states._disk_reads() == before
+    assert states._count_disk_reads() == before
 
 
 def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
