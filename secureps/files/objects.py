@@ -47,7 +47,7 @@ def redact(url: str) -> str:
 
 
 class ObjectStore:
-    """The objects whose names begin with one URL; `name` is what may be shown of it.
+    """The objects below a URL; `name` is the URL without secrets.
 
     Args:
         url: s3://BUCKET/PREFIX, for example, or another URL that fsspec knows. Its library reads

@@ -77,7 +77,7 @@ class Metrics(Meter, Collector):
         self._ready = self._hangs = False
         self._rows: tuple[_Row, ...] = ()
         self._spent: tuple[Plan, Sequence[Mapping[Fact, int]], bool] | None = None
-        """The plan, each member's charges with their numbers, and whether a seed was unsafe."""
+        """The plan, each member's charges with their counts, and whether a seed was unsafe."""
         self._spent_more = True
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -237,7 +237,7 @@ class Metrics(Meter, Collector):
 
 
 _Row = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
-"""A gauge: its name, what it tells, names of labels, and values by labels."""
+"""A gauge: its name, its help text, names of labels, and values by labels."""
 
 
 def _is_ready(machine: Machine) -> bool:

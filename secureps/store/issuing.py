@@ -317,7 +317,7 @@ def _select_new(
 
 
 def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) -> None:
-    """Raises KitError unless exactly the fingerprints of these requests were told.
+    """Raises KitError unless the told fingerprints are exactly those of these requests.
 
     Args:
         told: fingerprints as in `KeyRequest.fingerprint`, over another channel.

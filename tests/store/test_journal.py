@@ -6,10 +6,7 @@ import dataclasses
 import itertools
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -313,44 +310,6 @@ def test_a_torn_file_is_recognised(tmp_path: Path) -> None:
 def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(OperatorError):
         SqliteJournal(tmp_path / "no" / "journal")
-
-
-WRITER = """
-import sys
-from secureps.messages.coordinator_records import RoundGivenUp
-from secureps.messages.records import Incarnated
-from secureps.store.journal import SqliteJournal
-journal = SqliteJournal(sys.argv[1])
-n = 0
-while True:
-    journal.append(float(n), [Incarnated(n), RoundGivenUp("all", n, "x" * 300)])
-    print(n, flush=True)
-    n += 1
-"""
-
-
-@pytest.mark.parametrize("acks", [1, 50, 400])
-def test_what_append_returned_survives_kill_9(tmp_path: Path, acks: int) -> None:
-    path = tmp_path / "journal"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert writer.stdout is not None
-    try:
-        for _ in range(acks):
-            line = writer.stdout.readline()
-        with pytest.raises(OperatorError, match="in use by another process"):
-            SqliteJournal(path)
-    finally:
-        os.kill(writer.pid, signal.SIGKILL)
-        said, _ = writer.communicate()
-    last = int((said.split() or [line.strip()])[-1])
-    journal = SqliteJournal(path)
-    found = list(journal.replay())
-    journal.close()
-    assert len(found) % 2 == 0  # never half a transaction
-    assert [r.number for _, r in found[::2]] == list(range(len(found) // 2))
-    assert last + 1 <= len(found) // 2 <= last + 2
 
 
 def test_rows_are_read_beside_the_party_that_writes_them(tmp_path: Path) -> None:

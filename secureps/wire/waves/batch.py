@@ -535,7 +535,7 @@ class Relay:
             if server == COORDINATOR and party.stream is not None:
                 self._order(name, party.stream, error)
 
-    # --- what parties say ---------------------------------------------------------
+    # --- requests of parties ------------------------------------------------------
 
     def perform_batch(self, party: str, entries: Iterable[Entry]) -> None:
         """Performs a party's batch, after its earlier ones; Malformed if it is no party's."""
@@ -693,7 +693,7 @@ class Relay:
         if stream.cancel is not None:
             stream.cancel()
 
-    # --- what parties hear --------------------------------------------------------
+    # --- news for parties ---------------------------------------------------------
 
     def is_answered(self, party: str) -> bool:
         """Whether all requests for whose answers a party waits have ended."""

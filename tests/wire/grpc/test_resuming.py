@@ -536,9 +536,3 @@ def test_a_large_payload_is_gathered_in_one_place() -> None:
     assert isinstance(whole, memoryview)
     assert first.obj is whole.obj
     assert first[-1] == whole[-1] == ord("x")
-
-
-def test_a_payload_that_lies_in_the_heap_is_copied_nowhere() -> None:
-    gathering = PayloadBuffer(LARGE - 1, Buffers(0))
-    gathering.add(memoryview(bytes(LARGE - 1)))
-    assert isinstance(gathering.whole(), bytes)
