@@ -160,9 +160,10 @@ class BudgetLedger:
         known = self._places.get(_place(row))
         # The same update of another model is refused too: it would tell that nothing changed.
         if known is not None and known != (row.update, row.model):
+            step = f", step {row.step}" if row.step else ""
             return (
-                f"another update of {_describe_place(row.group, row.version, row.step)} is in the "
-                "ledger, and only that one may ever leave"
+                f"another update of version {row.version} of {row.group}{step} is in the ledger, "
+                "and only that one may ever leave"
             )
         if known is None and row.run in self._unnamed:
             return (
@@ -365,10 +366,6 @@ CHARGING = (UpdateReleased, BudgetCharged, SentWithoutPrivacy)
 
 def _place(row: UpdateReleased) -> Place:
     return row.run, row.client, row.group, row.version, row.step
-
-
-def _describe_place(group: str, version: int, step: int) -> str:
-    return f"version {version} of {group}" + (f", step {step}" if step else "")
 
 
 def _is_unprotected(row: UpdateReleased) -> bool:

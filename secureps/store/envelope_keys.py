@@ -193,15 +193,11 @@ def _erase_file(path: Path) -> None:
 def _overwrite(path: Path) -> None:
     """Overwrites and deletes a file: deleting alone leaves the bytes on the disk."""
     with contextlib.suppress(FileNotFoundError):
-        with open(path, "r+b", opener=_no_link) as file:
+        with open(path, "r+b", opener=lambda path, flags: os.open(path, flags | NO_LINK)) as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
             file.flush()
             durability.sync(file.fileno())
         path.unlink()
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | NO_LINK)
 
 
 # --- served runs -------------------------------------------------------------------

@@ -578,18 +578,15 @@ def encode_error(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
     return status, type(error).__name__, ((_REFUSAL, encode_refusal(error)),)
 
 
-def _text(error: SecurepsError) -> str:
-    # An error may quote a peer's bytes, which could forge log lines or move a terminal's cursor.
-    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
-
-
 def encode_refusal(error: SecurepsError) -> bytes:
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
+    # An error may quote a peer's bytes, which could forge log lines or move a terminal's cursor.
+    text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         free = error.free if isinstance(error, Conflict) else 0
-        return encode(Refusal(type(error).__name__, _text(error), retry_after, free))
+        return encode(Refusal(type(error).__name__, text, retry_after, free))
     except SecurepsError:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
