@@ -88,8 +88,8 @@ PAYLOADS_IN_FLIGHT = 4
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
 """The number and bytes of small blocks of other parties that a shard passes on at a time.
 
-A row-block that moves brings hundreds of small blocks. Sent a few at a time, each would wait for a
-whole round trip.
+A row-block that moves brings hundreds of small blocks. Sent only a few at a time, each would queue
+again on a busy link.
 """
 
 AGAIN_SECONDS = 1.0
@@ -183,7 +183,7 @@ class Calls:
                 self._free_room(each.call)
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
-            if isinstance(error, KeyError):  # settled while it waited, or lost
+            if isinstance(error, KeyError):  # the payload was settled meanwhile, or lost
                 self._free_room(each.call)
                 self._report_failure(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return

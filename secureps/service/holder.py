@@ -71,7 +71,7 @@ class CommitteeWorker(Worker):
         run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
-        least = min(number, max(least, keys.oldest))  # another run may have erased the kit's
+        least = min(number, max(least, keys.oldest))  # another run may have erased the kit's key
         bare = EnvelopeKeyAnnounced(run, self._name, number, key, least)
         signature = self._identity.sign(*announcement_bytes(bare))
         return dataclasses.replace(bare, signature=signature)

@@ -373,7 +373,7 @@ class _Port(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     request_queue_size = 128
-    block_on_close = False  # its threads end by PATIENCE
+    block_on_close = False  # its threads end after PATIENCE
     secured: Callable[[socket.socket], ssl.SSLSocket] | None = None
 
     def __init__(self, address: tuple[str, int], handler: type[_Asked]) -> None:
@@ -390,7 +390,7 @@ class _Port(ThreadingMixIn, WSGIServer):
             if len(self._open) >= ASKING:
                 oldest = self._open.pop(next(iter(self._open)))
                 with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
             self._open[client_address] = line
         super().process_request(line, client_address)
 

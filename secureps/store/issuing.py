@@ -496,7 +496,7 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
 def _publish(
     directory: Path, ca: Identity, last: Roster, certificates: Iterable[Certificate]
 ) -> None:
-    """Signs and writes the next roster, valid as long as the kit says, or as the last roster."""
+    """Signs and writes the next roster, valid for as long as the kit says or the last one was."""
     end = max(last.expires, _expiry(_read_validity(directory))) if last.expires else 0
     _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
 
