@@ -168,7 +168,7 @@ def ignore_output_errors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
-        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # not a notebook's stream
+        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's stream
             lossy = _lossy(number, stream)
             setattr(sys, name, lossy)
             setattr(sys, f"__{name}__", lossy)
