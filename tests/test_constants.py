@@ -25,7 +25,7 @@ from secureps.crypto.tls import tls_name
 from secureps.messages.charge import Charge
 from secureps.messages.records import Incarnated
 from secureps.run.deploy.deployment import write_folders
-from secureps.service.metrics import Metrics, exposed
+from secureps.service.metrics import Metrics, serve_metrics
 from secureps.service.one_wave import answer_batches
 from secureps.store.act_lines import ActLines
 from secureps.store.atomic_file import secure_folder
@@ -77,7 +77,7 @@ def modes(folder: Path) -> Table:
             journal.append(0.0, [Incarnated(1)])
             part = folder / "checkpoints" / "000001" / "shard-0.safetensors"
             write_state(part, {"w": np.ones(3)}, {}, None)
-            with exposed(Metrics(), "127.0.0.1:0", state, None):
+            with serve_metrics(Metrics(), "127.0.0.1:0", state, None):
                 pass
         backup(state, folder / "copy")
         ledger = BudgetLedger(folder / "ledgers" / "me.db")
@@ -116,7 +116,7 @@ def tls(folder: Path) -> Table:
         1 << 18,
     )
     (folder / "state").mkdir()
-    with exposed(Metrics(), "0.0.0.0:0", folder / "state", files["coordinator"]) as metrics:
+    with serve_metrics(Metrics(), "0.0.0.0:0", folder / "state", files["coordinator"]) as metrics:
         ports = {"metrics": int(metrics.rpartition(":")[2])}
         for name, server in (("coordinator", coordinator), ("shard", shard)):
             server.start()

@@ -42,7 +42,7 @@ from secureps.policy.spending import adjacency
 from secureps.roles.shard.memory_report import memory_used
 from secureps.run.report.status_tables import STATES, epsilon_text, epsilon_title, state_word
 from secureps.run.report.terminal import move_text
-from secureps.service.metrics import unnamed
+from secureps.service.metrics import hide_names
 from secureps.wording import counted, named
 
 STEPS = ("close", "hold", "open", "prepare", "commit", "publish")
@@ -118,7 +118,7 @@ def _without_names(value: Any, clients: Collection[str]) -> Any:
     """
     match value:
         case str():
-            return "a client" if value in clients else unnamed(value, clients)
+            return "a client" if value in clients else hide_names(value, clients)
         case dict():
             return {key: _without_names(each, clients) for key, each in value.items()}
         case list() | tuple():

@@ -47,7 +47,7 @@ def redact(url: str) -> str:
 
 
 class ObjectStore:
-    """The objects whose names begin with one URL; `name` is what may be shown of it.
+    """The objects below a URL; `name` is the URL without secrets.
 
     Args:
         url: s3://BUCKET/PREFIX, for example, or another URL that fsspec knows. Its library reads
@@ -177,7 +177,6 @@ class ObjectStore:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it."""
     import fsspec
 
     try:

@@ -28,7 +28,7 @@ from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE, CoordinatorWorker
 from secureps.service.logs import LogFormat, logging_as, tell
-from secureps.service.metrics import Metrics, exposed, spooled_bytes
+from secureps.service.metrics import Metrics, serve_metrics, spooled_bytes
 from secureps.service.one_wave import answer_batches, play_wave
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Serve, await_certificates, choose_address, run_process
@@ -207,7 +207,7 @@ def _run(
                 lambda: spooled_bytes(stores.folder / "spool"),
             )
             if section.metrics is not None:
-                shown = exposed(metrics, section.metrics, stores.folder, serving.tls)
+                shown = serve_metrics(metrics, section.metrics, stores.folder, serving.tls)
                 address = stack.enter_context(shown)
                 scheme = "http" if is_on_loopback(address) else "https"
                 tell(section.name, "Listening", f"metrics are at {scheme}://{address}/metrics")

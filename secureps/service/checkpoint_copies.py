@@ -197,7 +197,6 @@ class CopiedCheckpoints:
             yield self._download(number, sizes)
 
     def name_urls(self, text: str) -> str:
-        """Replaces the paths of downloaded files in a text by their URLs."""
         return text.replace(str(self._folder), self._store.name)
 
     def _download(self, number: str, sizes: dict[str, int]) -> Path:

@@ -40,7 +40,7 @@ class Meter:
     def on_records(self, records: Sequence[Record]) -> None: ...
 
     def on_work(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
-        """Notes that the worker finished a task; the `result` is None if the task failed."""
+        """Notes that the worker finished a task, or failed and so has no result."""
 
     def on_state(self, machine: Machine, now: float) -> None:
         """Notes that events were handled and journalled: only now may the machine be read."""

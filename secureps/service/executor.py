@@ -88,8 +88,8 @@ PAYLOADS_IN_FLIGHT = 4
 SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
 """The number and bytes of small blocks of other parties that a shard passes on at a time.
 
-A row-block that moves brings hundreds of small blocks. Sent a few at a time, each would wait for a
-whole round trip.
+A row-block that moves brings hundreds of small blocks. Sent only a few at a time, each would queue
+again on a busy link.
 """
 
 AGAIN_SECONDS = 1.0
@@ -131,7 +131,6 @@ class Calls:
         self._slow: set[str] = set()
 
     def begin(self, call: Call) -> None:
-        """Sends a request, with the payload under its key `attach` if there is one."""
         self._unanswered[each := _Unanswered(call)] = None
         self._try(each)
 
@@ -184,7 +183,7 @@ class Calls:
                 self._free_room(each.call)
                 self._caller.later(partial(self._try, each), AGAIN_SECONDS)
                 return
-            if isinstance(error, KeyError):  # settled while it waited, or lost
+            if isinstance(error, KeyError):  # the payload was settled meanwhile, or lost
                 self._free_room(each.call)
                 self._report_failure(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
@@ -357,7 +356,6 @@ class Watchers:
             self._ended(party)
 
     def keep_to(self, roster: Roster) -> None:
-        """Ends the streams of parties that are not on the roster."""
         for party in [name for name in self._streams if name not in roster]:
             self.refuse(party, UnknownParty(f"{party} is on the roster no more"))
 
@@ -645,10 +643,10 @@ class Executor:
     def fetch(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload; status and log tell while the disk refuses."""
         payload = self._offload(partial(self.worker.fetch, key))
-        payload.add_done_callback(self._read)
+        payload.add_done_callback(self._note_read)
         return payload
 
-    def _read(self, done: Future[Any]) -> None:
+    def _note_read(self, done: Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
         if is_disk_fault(error) or self._unread:
             self._unread = is_disk_fault(error)

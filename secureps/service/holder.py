@@ -52,7 +52,7 @@ class CommitteeWorker(Worker):
     def work(self, task: Task) -> Done | None:
         match task:
             case Examine():
-                return Done(task, self._examined(task.receipt))
+                return Done(task, self._examine(task.receipt))
             case Open():
                 return self._derive(task)
             case AnnounceKey(number, least):
@@ -71,12 +71,12 @@ class CommitteeWorker(Worker):
         run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
         again = known is not None and known.number == number
         key = known.key if known is not None and again else keys.make(number).public.key
-        least = min(number, max(least, keys.oldest))  # another run may have erased the kit's
+        least = min(number, max(least, keys.oldest))  # another run may have erased the kit's key
         bare = EnvelopeKeyAnnounced(run, self._name, number, key, least)
         signature = self._identity.sign(*announcement_bytes(bare))
         return dataclasses.replace(bare, signature=signature)
 
-    def _examined(self, receipt: Receipt) -> Examined | None:
+    def _examine(self, receipt: Receipt) -> Examined | None:
         """Checks this holder's envelope of a receipt; None if the envelope's key is erased."""
         flaw = ""
         try:
@@ -174,7 +174,7 @@ class BfvWorker(Worker):
         began = time.perf_counter()
         total = self._spool.get(task.key)
         layout = self._machine.pinned.layout.group(task.group)
-        sums = self._tools(task.group).open(task.block, total, layout.slots(task.block))
+        sums = self._load_opener(task.group).open(task.block, total, layout.slots(task.block))
         self._spool.delete(task.key)
         payload = sums.astype("<i8").tobytes()
         header = BlockHeader(
@@ -192,7 +192,7 @@ class BfvWorker(Worker):
         self._spool.put(header.key, payload)
         return SumOpened(header, time.perf_counter() - began)
 
-    def _tools(self, group: str) -> Opener:
+    def _load_opener(self, group: str) -> Opener:
         if self._opener is None:
             pinned = self._machine.pinned
             kind = pinned.plan.cipher_of(pinned.layout.group(group))

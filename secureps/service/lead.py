@@ -203,7 +203,6 @@ class Lead(Executor):
             self._settle(answer, error_for_sender(error))  # the run goes on without a standby
 
     def _drop_copy(self) -> None:
-        """Frees the memory of a copy if its standby is away."""
         if self._loop.now() >= self._heard + AWAY:
             self._copy = None
 
@@ -228,7 +227,6 @@ class Lead(Executor):
         self.post(WORKER, StandbyFollows(self._standby))
 
     def _watch_standby(self) -> None:
-        """Halts this coordinator if its standby is away; otherwise looks again later."""
         left = self._heard + AWAY - self._loop.now()
         if left <= 0:
             self._halt(Halt(ALONE))

@@ -39,14 +39,13 @@ class LogLines:
         if isinstance(record, records.RunPinned):
             self._plan = Plan.from_text(record.run.plan)
 
-    def _of(self, group: str, text: str) -> str:
+    def _prefix(self, group: str, text: str) -> str:
         return (f"{group}: " if self._plan is None else self._plan.head(group)) + text
 
     def _trails(self, group: str) -> bool:
         return self._plan is not None and self._plan.trails(group)
 
     def line(self, record: Record) -> str | None:
-        """Returns the line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
                 reign, start = number // records.REIGN, number % records.LINE
@@ -79,7 +78,7 @@ class LogLines:
                 return f"scaling: {reason}"
             case Prepared(group=group, version=version, blocks=blocks, epoch=epoch) if epoch:
                 where = f"{counted(len(blocks), 'block')} of placement {epoch}"
-                return self._of(group, f"version {version}: {where}")
+                return self._prefix(group, f"version {version}: {where}")
             case coordinator_records.MemberJoined(client):
                 return f"{client} joined"
             case (
@@ -87,7 +86,7 @@ class LogLines:
                 | coordinator_records.RoundExtended()
                 | coordinator_records.RoundGivenUp()
             ):
-                return self._of(record.group, record.reason)
+                return self._prefix(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
             case Retire(client, reason) if reason.startswith(FAILED):
@@ -96,11 +95,11 @@ class LogLines:
                 what = "rests for a while" if returns else "takes part no more"
                 return f"{client} {what}{reason and f': {reason}'}"
             case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
-                return self._of(group, f"{client} takes no part: {reason}")
+                return self._prefix(group, f"{client} takes no part: {reason}")
             case coordinator_records.MembersReturned(group=group, clients=clients, reason=reason):
-                return self._of(group, f"{named(clients)} return: {reason}")
+                return self._prefix(group, f"{named(clients)} return: {reason}")
             case coordinator_records.MemberPassed(group=group, client=client, reason=reason):
-                return self._of(group, f"{client} is not waited for: {reason}")
+                return self._prefix(group, f"{client} is not waited for: {reason}")
             case Withdraw(id=id, reason=reason):
                 return f"{id} never comes: {reason}"
             case VersionEvaluated(version, metrics):
@@ -109,43 +108,43 @@ class LogLines:
             case Submit(receipt) if receipt.unsafe:
                 return f"{receipt.id}: {NO_PRIVACY}"
             case coordinator_records.CohortClosed(cohort, reason):
-                return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
+                return self._prefix(cohort.group, f"cohort {cohort.number} closed: {reason}")
             case coordinator_records.CohortReopened(group, number, missing):
                 left = "nobody was asked to open it, and not all of it counts any more"
                 why = f"blocks of {len(missing)} are missing" if missing else left
-                return self._of(group, f"cohort {number} reopened: {why}")
+                return self._prefix(group, f"cohort {number} reopened: {why}")
             case Examined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"
             case coordinator_records.FlawNoted(id=id, holder=holder, flaw=flaw, reason=reason):
                 return f"{id}: {holder} found a flaw, {reason}: {flaw}"
             case OpenRefused():
                 refusal = f"{record.holder} refuses: {record.reason}"
-                return self._of(record.group, f"cohort {record.cohort}: {refusal}")
+                return self._prefix(record.group, f"cohort {record.cohort}: {refusal}")
             case coordinator_records.OpeningFailed(group=group, number=number, reason=reason):
-                return self._of(group, f"cohort {number} does not open: {reason}")
+                return self._prefix(group, f"cohort {number} does not open: {reason}")
             case coordinator_records.LiarsNamed(group=group, number=number, reason=reason):
-                return self._of(group, f"cohort {number}: {reason}")
+                return self._prefix(group, f"cohort {number}: {reason}")
             case coordinator_records.CohortBurnt(group=group, number=number, reason=reason):
-                return self._of(group, f"cohort {number} is burnt: {reason}")
+                return self._prefix(group, f"cohort {number} is burnt: {reason}")
             case coordinator_records.ClientIsolated(group=group, client=client, reason=reason):
-                return self._of(group, f"{client} is left out of the run: {reason}")
+                return self._prefix(group, f"{client} is left out of the run: {reason}")
             case coordinator_records.GroupResigned(group, reason):
                 return f"{group} is given up: {reason}"
             case (
                 coordinator_records.VersionCommitted(group, version)
                 | Commit(group=group, version=version)
             ) if not self._trails(group):
-                return self._of(group, f"version {version} is committed")
+                return self._prefix(group, f"version {version} is committed")
             case coordinator_records.CheckpointComplete(number):
                 return f"checkpoint {number} is complete"
             case shard_records.OpenedForgotten(group, number, blocks):
                 lost = f"opened sums of {len(blocks)} blocks are lost"
-                return self._of(group, f"cohort {number}: {lost}")
+                return self._prefix(group, f"cohort {number}: {lost}")
             case holder_records.CohortReleased(cohort):
                 opens = f"opens cohort {cohort.number}, of {len(cohort.members)} clients"
                 # the cohort of a trailing group does not name its round's version
                 at = "" if self._trails(cohort.group) else f"version {cohort.version}: "
-                return self._of(cohort.group, f"{at}{opens}")
+                return self._prefix(cohort.group, f"{at}{opens}")
             case coordinator_records.Ending(reason):
                 return reason
             case coordinator_records.Finished(reason, failure):
@@ -155,7 +154,6 @@ class LogLines:
 
 
 def log_fields(record: Record) -> dict[str, str | int]:
-    """Returns the fields of a record that a JSON log line has."""
     known = {f.name: getattr(record, f.name) for f in fields(record) if f.name in KNOWN}
     if isinstance(cohort := getattr(record, "cohort", None), Cohort):
         known |= {"group": cohort.group, "version": cohort.version, "cohort": cohort.number}

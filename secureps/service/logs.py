@@ -43,14 +43,12 @@ def tell(
     level: int = logging.INFO,
     fields: Mapping[str, str | int | float] | None = None,
 ) -> None:
-    """Logs one line of a party about one event, with fields for programs."""
     extra = {_EXTRA: {"party": party, "event": event, "message": text, **(fields or {})}}
     _LOG.disabled = False  # a script's `logging.config` disables all loggers but its own
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
 def complain(party: str, event: object, error: Exception) -> None:
-    """Logs that an event was refused, and why."""
     text = f"{type(event).__name__}: {error}"
     tell(party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
 
@@ -170,7 +168,7 @@ def ignore_output_errors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream, first = getattr(sys, name), getattr(sys, f"__{name}__")
-        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's
+        if stream is first and isinstance(stream, io.TextIOWrapper | None):  # no notebook's stream
             lossy = _lossy(number, stream)
             setattr(sys, name, lossy)
             setattr(sys, f"__{name}__", lossy)

@@ -191,7 +191,6 @@ class WaveLoop(_OneThread):
 
 
 def perform(action: Callable[[], T], future: Future[T]) -> None:
-    """Performs an action; its result or its error ends the future."""
     try:
         result = action()
     except BaseException as error:

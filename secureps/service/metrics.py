@@ -77,7 +77,7 @@ class Metrics(Meter, Collector):
         self._ready = self._hangs = False
         self._rows: tuple[_Row, ...] = ()
         self._spent: tuple[Plan, Sequence[Mapping[Fact, int]], bool] | None = None
-        """The plan, each member's charges with their numbers, and whether a seed was unsafe."""
+        """The plan, each member's charges with their counts, and whether a seed was unsafe."""
         self._spent_more = True
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -237,7 +237,7 @@ class Metrics(Meter, Collector):
 
 
 _Row = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
-"""A gauge: its name, what it tells, names of labels, and values by labels."""
+"""A gauge: its name, its help text, names of labels, and values by labels."""
 
 
 def _is_ready(machine: Machine) -> bool:
@@ -271,7 +271,7 @@ def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
         "secureps_group_waits",
         "1 for what a group waits for, as `secureps status` says it, without clients' names.",
         ("group", "why"),
-        {(name, unnamed(reason, federation.members)): 1 for name, reason in waits.items()},
+        {(name, hide_names(reason, federation.members)): 1 for name, reason in waits.items()},
     )
     yield "secureps_members_joined", "Clients that ever joined.", (), {(): members}
     yield "secureps_members_live", "Clients whose lease runs.", (), {(): len(live)}
@@ -287,7 +287,7 @@ def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
     yield "secureps_finished", "1 if the run is over.", (), {(): finished}
 
 
-def unnamed(reason: str, clients: Collection[str]) -> str:
+def hide_names(reason: str, clients: Collection[str]) -> str:
     """Replaces clients' names in a reason: "client-1, client-2 and 3 more" becomes "clients".
 
     It also removes the remaining seconds. Both keep the number of labels bounded, and metrics,
@@ -299,7 +299,9 @@ def unnamed(reason: str, clients: Collection[str]) -> str:
 
 
 @contextmanager
-def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
+def serve_metrics(
+    metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None
+) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
     On loopback it speaks HTTP, and only under a name of this machine. Elsewhere it speaks HTTPS,
@@ -371,7 +373,7 @@ class _Port(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     request_queue_size = 128
-    block_on_close = False  # its threads end by PATIENCE
+    block_on_close = False  # its threads end after PATIENCE
     secured: Callable[[socket.socket], ssl.SSLSocket] | None = None
 
     def __init__(self, address: tuple[str, int], handler: type[_Asked]) -> None:
@@ -388,7 +390,7 @@ class _Port(ThreadingMixIn, WSGIServer):
             if len(self._open) >= ASKING:
                 oldest = self._open.pop(next(iter(self._open)))
                 with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread
             self._open[client_address] = line
         super().process_request(line, client_address)
 
@@ -450,7 +452,6 @@ def _key_file(tls: TlsFiles) -> Iterator[str]:
 
 
 def spooled_bytes(spool: Path) -> int:
-    """Returns the bytes of all files in a spool's folder."""
     total = 0
     for path in spool.iterdir():
         with suppress(FileNotFoundError):

@@ -263,7 +263,6 @@ class _ReadOnce(WrappedJournal):
             self._rows += ((at, record) for record in records)
 
     def records(self) -> Iterator[Record]:
-        """Yields all records of the fold and after it."""
         yield from () if self.fold is None else self.fold.records
         yield from (record for _, record in self.replay())
 
@@ -283,7 +282,6 @@ class _ReadOnce(WrappedJournal):
 
 
 def _first_requests(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
-    """Yields the requests that a party's next process will make when it has read its journal."""
     machine = executor.machine
     for _ in replay(machine, journal):
         pass

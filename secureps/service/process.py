@@ -462,7 +462,6 @@ class _Watch(ABC):
         self._executor.later(self._look_on)
 
     def once(self) -> None:
-        """Looks once, for a party that lives for one wave; thread-safe."""
         self._executor.later(self._look)
 
     def _look_on(self) -> None:
@@ -485,9 +484,9 @@ class KitWatch(_Watch):
         self._told = ""
 
     def _look(self) -> None:
-        self._executor.post(WORKER, KitRead(time.time(), *self._changed()))
+        self._executor.post(WORKER, KitRead(time.time(), *self._read_changes()))
 
-    def _changed(self) -> tuple[str, tuple[bytes, ...]]:
+    def _read_changes(self) -> tuple[str, tuple[bytes, ...]]:
         """Returns the roster's text and the holders' keys if one of their files changed."""
         roster = roster_file(self._kit)
         try:
@@ -518,13 +517,13 @@ class ActWatch(_Watch):
         if not self._executor.run:
             return
         try:
-            for line in self._changed():
+            for line in self._read_changes():
                 self._executor.post(WORKER, own_act(line))
         except (OSError, SecurepsError, ValueError) as error:
             text = f"does nothing of what its data holder wants: {error}"
             tell(self._party, "OwnAct", text, logging.WARNING)
 
-    def _changed(self) -> tuple[ActLine, ...]:
+    def _read_changes(self) -> tuple[ActLine, ...]:
         if not self._path.is_file():
             return ()
         found = self._path.stat()

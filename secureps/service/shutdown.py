@@ -113,7 +113,6 @@ def _let_through() -> None:
 
 
 def _become_child() -> None:
-    """Restores the earlier handlers in a child."""
     for each in reversed(_open):
         signal.set_wakeup_fd(-1)
         for number, handler in each._before.items():

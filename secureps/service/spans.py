@@ -38,7 +38,6 @@ class _Ids:
         self._random = RandomIdGenerator()
 
     def choose(self, trace: int, span: int) -> None:
-        """Chooses the ids of this thread's next span; 0: random."""
         self._chosen.trace, self._chosen.span = trace, span
 
     def generate_trace_id(self) -> int:

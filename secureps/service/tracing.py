@@ -249,7 +249,6 @@ class Tracing(Meter):
         return self._times[group]
 
     def _close_hold(self, group: str) -> None:
-        """Adds the span of the hold, once the cohort is opened or burnt."""
         times = self._times_of(group)
         if (cohort := self._cohorts.get(group)) is not None:
             self._add_step("hold", cohort, times.closed or self._born, times.held or self._born)

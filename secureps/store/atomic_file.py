@@ -97,7 +97,6 @@ def hash_pieces(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[b
 
 
 def put_in_place(fresh: Path, path: Path) -> None:
-    """Gives a file its name, durably."""
     with count_wait():
         os.replace(fresh, path)
         sync(path.parent)
@@ -238,7 +237,6 @@ def lock_file(file: int, wait: bool = False) -> bool:
 
 
 def is_held(file: int) -> bool:
-    """Whether another process holds the lock of an open file."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -252,14 +250,12 @@ def is_held(file: int) -> bool:
 
 
 def write_holder(file: int, text: str) -> None:
-    """Writes the lock holder's name into a locked file; OSError if the disk refuses."""
     os.ftruncate(file, 0)
     os.lseek(file, 0, os.SEEK_SET)
     os.write(file, text.encode())
 
 
 def read_holder(file: int) -> str:
-    """Reads the name of the last lock holder."""
     os.lseek(file, 0, os.SEEK_SET)
     return os.read(file, _LENGTH).decode(errors="replace").strip()
 

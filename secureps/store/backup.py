@@ -233,7 +233,6 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
 
 
 def _copy_journal(source: Path, target: Path) -> None:
-    """Copies a journal by SQLite, also while another process writes it."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
@@ -248,7 +247,6 @@ def read_run(journal: Path) -> bytes | None:
 
 
 def read_pinned(journal: Path) -> RunPinned | None:
-    """Reads the run in a journal; None if there is none yet. Raises DamagedStore."""
     return _find(journal, RunPinned)
 
 
@@ -333,7 +331,6 @@ def set_aside(state: Path) -> Path:
 
 
 def find_half_moved(state: Path) -> Path | None:
-    """Finds the folder of an interrupted `set_aside`; None if there is none."""
     return next(iter(sorted(state.glob(f"superseded-*{_MOVING}"))), None)
 
 

@@ -160,9 +160,10 @@ class BudgetLedger:
         known = self._places.get(_place(row))
         # The same update of another model is refused too: it would tell that nothing changed.
         if known is not None and known != (row.update, row.model):
+            step = f", step {row.step}" if row.step else ""
             return (
-                f"another update of {_describe_place(row.group, row.version, row.step)} is in the "
-                "ledger, and only that one may ever leave"
+                f"another update of version {row.version} of {row.group}{step} is in the ledger, "
+                "and only that one may ever leave"
             )
         if known is None and row.run in self._unnamed:
             return (
@@ -214,7 +215,6 @@ class BudgetLedger:
 
     @property
     def limit(self) -> float | None:
-        """The budget in force; None if there is none."""
         self.rows()
         return self._limit
 
@@ -368,10 +368,6 @@ def _place(row: UpdateReleased) -> Place:
     return row.run, row.client, row.group, row.version, row.step
 
 
-def _describe_place(group: str, version: int, step: int) -> str:
-    return f"version {version} of {group}" + (f", step {step}" if step else "")
-
-
 def _is_unprotected(row: UpdateReleased) -> bool:
     """Whether an update leaves without privacy; evaluations of held-out records do not count."""
     return row.fact is None and is_model_group(row.group)
@@ -383,7 +379,6 @@ def _select_facts(rows: Rows) -> list[tuple[bytes, Fact]]:
 
 
 def _count_unprotected(rows: Rows) -> Counter[bytes]:
-    """Counts the most updates that left without privacy, by run."""
     exact = Counter(
         row.run for _, row in rows if isinstance(row, UpdateReleased) and _is_unprotected(row)
     )
@@ -394,12 +389,10 @@ def _count_unprotected(rows: Rows) -> Counter[bytes]:
 
 
 def without_privacy(number: int) -> str:
-    """Describes the number of updates without privacy; empty if there are none."""
     return f"at most {counted(number, 'update')} with no privacy" if number else ""
 
 
 def _is_training(row: OnRecord) -> bool:
-    """Whether a row counts a training that began."""
     return isinstance(row, BudgetCharged) and not (row.charge or row.release)
 
 

@@ -151,7 +151,6 @@ class Manifest:
 
     @property
     def model(self) -> dict[str, int]:
-        """The versions of the model's groups."""
         return {at.group: at.version for at in self.versions if is_model_group(at.group)}
 
     def holds(self, version: int) -> bool:
@@ -159,12 +158,10 @@ class Manifest:
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:
-    """Names a block's values, or a slot of its optimizer, in a shard file."""
     return f"{group}/{block:04d}/{slot}" if slot else f"{group}/{block:04d}"
 
 
 def checkpoint_path(root: str | Path, number: int) -> Path:
-    """The directory of a checkpoint."""
     return Path(root) / f"{number:06d}"
 
 
@@ -476,7 +473,6 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
 def _find_tensors(
     path: Path, file: Any, begin: NDArray[np.uint8]
 ) -> tuple[dict[str, FiledTensor], dict[str, str]]:
-    """Finds where the tensors of a file lie, and its metadata."""
     size = os.fstat(file.fileno()).st_size
     end = header_end(path, bytes(begin[:HEADER_START]), size)
     here = end <= begin.size

@@ -64,7 +64,6 @@ def sync_data(file: int) -> None:
 
 
 def must_wait() -> bool:
-    """Whether writers must wait for the disk."""
     return not _simulations
 
 

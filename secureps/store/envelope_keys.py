@@ -60,19 +60,16 @@ class EnvelopeKeys(Secret):
 
     @property
     def newest(self) -> int:
-        """The greatest number of a key; 0 if there is none."""
         return max(self._keys, default=0)
 
     @property
     def oldest(self) -> int:
-        """The least number of a key; 1 if there is none."""
         return min(self._keys, default=1)
 
     def for_run(self, run: bytes) -> EnvelopeKeys:
         return self
 
     def get(self, number: int) -> EnvelopeKey | None:
-        """Returns the key of a number; None if it is erased or was never made."""
         return self._keys.get(number)
 
     def make(self, number: int) -> EnvelopeKey:
@@ -126,7 +123,7 @@ class EnvelopeKeyFiles(EnvelopeKeys):
         if self._run is None:
             self._run = own = run_folder(self._folder, run)
             for path in (*self._folder.glob(f"*{_ERASED}"), *own.glob(f"*{_ERASED}")):
-                _write_over(path)  # a killed holder did not finish this
+                _overwrite(path)  # a killed holder did not finish this
             files = os.listdir(own) if own.is_dir() else []
             if files:  # a killed holder may not have synced their names
                 sync(own)
@@ -165,7 +162,6 @@ class EnvelopeKeyFiles(EnvelopeKeys):
 
 
 def wrap_secret(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
-    """Makes a holder's key material of a secret key."""
     return EnvelopeKeys({0: secret}) if isinstance(secret, EnvelopeKey) else secret
 
 
@@ -191,21 +187,17 @@ def _erase_file(path: Path) -> None:
     erased = path.with_name(path.name + _ERASED)
     with contextlib.suppress(FileNotFoundError):
         put_in_place(path, erased)
-    _write_over(erased)
+    _overwrite(erased)
 
 
-def _write_over(path: Path) -> None:
+def _overwrite(path: Path) -> None:
     """Overwrites and deletes a file: deleting alone leaves the bytes on the disk."""
     with contextlib.suppress(FileNotFoundError):
-        with open(path, "r+b", opener=_no_link) as file:
+        with open(path, "r+b", opener=lambda path, flags: os.open(path, flags | NO_LINK)) as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
             file.flush()
             durability.sync(file.fileno())
         path.unlink()
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | NO_LINK)
 
 
 # --- served runs -------------------------------------------------------------------
@@ -216,7 +208,6 @@ _ID_BYTES = 32
 
 
 def read_served_runs(path: Path) -> frozenset[bytes]:
-    """Reads the run ids in the file, one hex line each; KitError if the file is damaged."""
     try:
         ids = [bytes.fromhex(line) for line in path.read_text("ascii").split()]
     except FileNotFoundError:
@@ -231,7 +222,6 @@ def read_served_runs(path: Path) -> frozenset[bytes]:
 
 
 def run_folder(folder: Path, run: bytes) -> Path:
-    """Names the folder of a run's keys in a holder's private folder."""
     return folder / run.hex()[:16]
 
 

@@ -237,7 +237,6 @@ def create_kit(
 
 
 def issue(directory: Path, role: Role, name: str) -> None:
-    """Makes and certifies a party's keys in this folder, as `issue_all`."""
     issue_all(directory, [(role, name)])
 
 
@@ -318,7 +317,7 @@ def _select_new(
 
 
 def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) -> None:
-    """Raises KitError unless exactly the fingerprints of these requests were told.
+    """Raises KitError unless the told fingerprints are exactly those of these requests.
 
     Args:
         told: fingerprints as in `KeyRequest.fingerprint`, over another channel.
@@ -497,7 +496,7 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
 def _publish(
     directory: Path, ca: Identity, last: Roster, certificates: Iterable[Certificate]
 ) -> None:
-    """Signs and writes the next roster, valid as long as the kit says, or as the last roster."""
+    """Signs and writes the next roster, valid for as long as the kit says or the last one was."""
     end = max(last.expires, _expiry(_read_validity(directory))) if last.expires else 0
     _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
 
@@ -517,7 +516,6 @@ def _read_validity(directory: Path) -> int:
 
 @contextmanager
 def _name_damage(path: Path) -> Iterator[None]:
-    """Turns errors of parsing into a KitError that names the file."""
     try:
         yield
     except (ClientError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -547,7 +545,6 @@ def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
 def _all_digests(
     directory: Path, ca: PublicIdentity, certificate: Certificate
 ) -> tuple[bytes, ...]:
-    """Returns the digests of all public keys of a party, its TLS key included."""
     path = keyring.certificate_file(directory, certificate.name)
     if not path.exists():
         return _digests(certificate)

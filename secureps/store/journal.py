@@ -383,9 +383,8 @@ class SqliteJournal:
             if Path(f"{self._path}{suffix}").is_symlink():
                 raise OperatorError(f"{self._path}{suffix} is a link, which is not followed")
         try:
-            os.close(
-                os.open(self._path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
-            )  # its log is like it
+            # SQLite gives its log the mode of this file.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | BINARY, 0o600))
             return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
             raise self._disk_error("cannot open: ", error) from error
@@ -463,7 +462,6 @@ def read_folded(path: Path) -> tuple[Fold | None, tuple[Row, ...], Mark]:
 
 @contextmanager
 def _open_snapshot(path: Path) -> Iterator[tuple[sqlite3.Connection, Mark]]:
-    """Opens a journal for reading at one moment; yields its last row too."""
     height = read_height(height_path(path))  # first, because the journal may grow meanwhile
     with read_only(path) as base:
         base.execute("BEGIN")  # so that head and rows belong together

@@ -162,7 +162,6 @@ def read_row(
 
 
 def kind_of(record: Record) -> str:
-    """Returns the name of a record's class; InternalError if it is no record."""
     name = type(record).__name__
     if RECORDS.get(name) is not type(record):
         raise InternalError(f"a {name} is no record of a journal")
@@ -176,7 +175,6 @@ def chain_digest(before: bytes, seq: int, at: float, kind: str, body: str) -> by
 
 
 def encode_record(record: Record) -> str:
-    """Encodes a record as JSON; Malformed if a field has no plain form."""
     try:
         return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
     except ValueError as error:
@@ -352,14 +350,12 @@ def compact(
 
 
 def bytes_since(path: Path, base: sqlite3.Connection, since: Mark) -> int:
-    """Counts the bytes of the records after a row."""
     with name_damage(path):
         query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
         return int(base.execute(query, (since.seq,)).fetchone()[0])
 
 
 def last_archived(path: Path, base: sqlite3.Connection) -> Mark:
-    """Returns the last archived row; START if there is none."""
     with name_damage(path):
         rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
         found = base.execute(rows).fetchone() if _has_tables(base) else None
@@ -545,7 +541,6 @@ START = Mark(0, b"")
 
 
 def height_path(journal: Path) -> Path:
-    """Names the file beside a journal with its last row."""
     return journal.with_name(journal.name + ".height")
 
 
@@ -669,7 +664,6 @@ def _slot(mark: Mark) -> bytes:
 
 
 def _slots(content: bytes) -> list[Mark | None]:
-    """Reads each slot's mark; None for a damaged slot."""
     return [_parse_slot(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
 
 

@@ -152,7 +152,6 @@ def roster_file(directory: Path) -> Path:
 
 
 def read_offered_keys(directory: Path) -> tuple[bytes, ...]:
-    """Reads the holders' envelope keys in public/; KitError if a file is no such key."""
     found = []
     for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
         try:
@@ -275,7 +274,6 @@ def load_private(
 
 
 def find_observer(directory: Path, roster: Roster) -> str:
-    """Finds an observer on the roster whose key is in the kit; KitError if there is none."""
     for certificate in roster.certificates:
         private = directory / "private" / certificate.name
         if certificate.role == "observer" and private.is_dir():
@@ -386,7 +384,6 @@ def load_seed(path: Path) -> SecretSeed:
 
 
 def holder_kind(directory: Path, name: str) -> KeyKind:
-    """Finds the kind of a certified holder's key by its file; KitError unless one exists."""
     there = [kind for kind in KINDS.values() if public_file(directory, name, kind).exists()]
     if len(there) == 1:
         return there[0]
@@ -469,7 +466,6 @@ LOOK = 5.0
 
 
 def write_authority(kit: Path, ca: Identity) -> bytes:
-    """Writes and returns the CA's certificate; OSError of the disk."""
     made = make_authority(ca)
     make_folder(_authority(kit).parent, 0o755)
     write(_authority(kit), made, 0o644)
@@ -588,7 +584,6 @@ class TlsFiles:
 
     @property
     def paths(self) -> tuple[Path, Path, Path]:
-        """The files of the CA's certificate, of the party's, and of its key."""
         kit, name = self._kit, self._name
         return _authority(kit), certificate_file(kit, name), _tls_key(kit, name)
 

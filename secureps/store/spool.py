@@ -137,24 +137,24 @@ class DiskSpool:
 
     def put(self, key: str, *payload: bytes | memoryview) -> None:
         path = self.path(key)
-        with self._written(payload) as fresh:
+        with self._fresh_file(payload) as fresh:
             put_in_place(fresh, path)
 
     def cache(self, key: str, payload: bytes | memoryview) -> None:
         path = self.path(key)
-        with self._written((payload,), durable=False) as fresh, count_wait():
+        with self._fresh_file((payload,), durable=False) as fresh, count_wait():
             os.replace(fresh, path)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
         hasher = payload_hasher()
-        with self._written(hash_pieces(pieces, hasher)) as fresh:
+        with self._fresh_file(hash_pieces(pieces, hasher)) as fresh:
             length = fresh.stat().st_size
             put_in_place(fresh, self.path(f"{name}/{hasher.digest().hex()}"))
         return length, hasher.digest()
 
     @contextmanager
-    def _written(
+    def _fresh_file(
         self, pieces: Iterable[bytes | memoryview], durable: bool = True
     ) -> Iterator[Path]:
         # No key begins with "~", so a temporary file never looks like a payload.

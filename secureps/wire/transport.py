@@ -209,7 +209,6 @@ class InProcessNetwork:
             link.finish(result)
 
     def _forget(self, link: _Call | _Stream) -> bool:
-        """Drops a link; returns whether there was one."""
         if link not in self._links:
             return False
         own = self._own[link.sender]
@@ -323,12 +322,10 @@ class _Stream:
 
 
 def closed_error() -> Unreachable:
-    """Makes the error of calls on a closed transport."""
     return Unreachable("this transport is closed", None)
 
 
 def settle(future: Future[Any], result: Any) -> None:
-    """Ends a future with an answer, or with an error."""
     if isinstance(result, Exception):
         future.set_exception(result)
     else:

@@ -50,7 +50,7 @@ def accuses(simulation: Simulation, holder: str) -> None:
     def examined(receipt: Receipt) -> Examined:
         return Examined(holder, receipt.id, "it does not open", receipt.digest)
 
-    worker._examined = examined  # type: ignore[method-assign]
+    worker._examine = examined  # type: ignore[method-assign]
 
 
 def dropped(simulation: Simulation) -> list[Examined]:

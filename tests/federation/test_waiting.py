@@ -13,7 +13,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
 from secureps.run.simulate.simulation import Simulation
 from secureps.run.up.folder import client_names
-from secureps.service.metrics import Metrics, unnamed
+from secureps.service.metrics import Metrics, hide_names
 from tests.kits.cheats import journalled
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
@@ -59,7 +59,7 @@ def test_every_rule_says_what_it_waits_for(rule: dict[str, Any], tmp_path: Path)
     assert {m.state for m in shown.members} <= {"trains", "waits"}
     metrics = Metrics()
     metrics.on_state(machine, now)
-    why = unnamed(group.reason, machine.federation.members)
+    why = hide_names(group.reason, machine.federation.members)
     assert "client-0" not in why
     labels = {"group": "all", "why": why}
     assert metrics.registry.get_sample_value("secureps_group_waits", labels) == 1
@@ -86,7 +86,7 @@ def test_a_stream_without_members_waits_for_members(rule: dict[str, Any], tmp_pa
     ],
 )
 def test_metrics_name_no_client(reason: str, told: str) -> None:
-    assert unnamed(reason, {"ada", "eve", "eve.b"}) == told
+    assert hide_names(reason, {"ada", "eve", "eve.b"}) == told
 
 
 def test_who_went_before_a_restart_is_not_invited_for_its_lease(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The file of version 0 at an object store: fetched once, pinned, bounded, and told apart."""
+"""The file of version 0 at an object store: downloaded once, pinned by its digest, and bounded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = save({"a": np.arange(12, dtype=np.float32).reshape(3, 4)})
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """A place of every kind that has the model."""
+    """The URL of a model in each kind of store."""
     with empty_place(request.param, tmp_path, monkeypatch) as place:
         ObjectStore(place).create("v0.safetensors", MODEL)
         yield f"{place}/v0.safetensors"
@@ -72,7 +72,6 @@ def test_unless_it_may_be_fetched_the_digest_is_unknown(tmp_path: Path, initial:
 
 
 def test_it_is_fetched_once(tmp_path: Path, url: str) -> None:
-    """What a store has in its place later on makes no second model of one process."""
     path = initial_path(url)
     assert path.read_bytes() == MODEL
     replace(url, b"another")

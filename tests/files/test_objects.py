@@ -1,4 +1,4 @@
-"""Object stores, in memory, files and S3: written once, whole or told; no text has a password."""
+"""Object stores in memory, files and S3: no object is overwritten, and no text has a password."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSWORD = "s3cr3t/with+slash"
 def url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """An empty place, of every kind of store."""
+    """An empty URL in each kind of store."""
     with empty_place(request.param, tmp_path, monkeypatch) as place:
         yield place
 
@@ -57,7 +57,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(
 
 
 def test_half_an_object_is_written_whole(url: str) -> None:
-    """A store that shows what is being written shows half of it after a cut."""
+    """Some stores show the half of an object that was cut off."""
     store = ObjectStore(url)
     store.create("a", b"the first ha")
     store.create("a", b"the first half and the second")

@@ -28,7 +28,7 @@ from secureps.errors import InternalError, SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import PutBlock, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.service.metrics import Metrics, exposed
+from secureps.service.metrics import Metrics, serve_metrics
 from secureps.store.keyring import TlsFiles
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.framing import REQUEST_DOMAIN, sign_request
@@ -350,7 +350,7 @@ class Ports(Caller):
         tls = TlsFiles(kit, COORDINATOR, ca)
         self._ports = []
         for listen in ("127.0.0.1:0", "0.0.0.0:0"):
-            metrics = exposed(Metrics(), listen, self.around.folder, tls)
+            metrics = serve_metrics(Metrics(), listen, self.around.folder, tls)
             address = self._stack.enter_context(metrics)
             self._ports.append(int(address.rpartition(":")[2]))
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -296,7 +296,7 @@ def test_metrics_are_shown_with_tls(server: Server, name: str) -> None:
         shown.append((listen, tls))
         yield listen
 
-    server.monkeypatch.setattr(module, "exposed", exposed)
+    server.monkeypatch.setattr(module, "serve_metrics", exposed)
     server.built(name, metrics="10.0.0.1:9")
     server.built(name, metrics="10.0.0.1:9", insecure=True)
     (secured, plain) = shown
@@ -346,7 +346,7 @@ def test_a_holder_looks_at_who_asks_at_its_socket(server: Server, test: bool) ->
         heard.append(test)
         raise BegunError
 
-    server.monkeypatch.setattr(module, "answering", answering)
+    server.monkeypatch.setattr(module, "answer_batches", answering)
     server.monkeypatch.setattr(module, "demand_host", lambda *given: None)  # the kit is no node's
     server.begin(HOLDER, socket="waves", insecure_for_tests=test)
     assert heard == [test]

@@ -1,4 +1,4 @@
-"""A payload goes as soon as nobody needs it, and not when memory happens to be collected."""
+"""A payload's memory is freed at once after its use, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
 
 
 def called(*calls: Call) -> Stage:
-    """Calls begin when "a" speaks, and those to "there" are called off when "b" does."""
+    """A machine that begins these calls for "a", and calls those to "there" off for "b"."""
     effects: dict[str, list[Effect]] = {"a": list(calls), "b": [CallOff("there")]}
     stage = Stage(lambda s, e: Step([], list(effects.get(s, ()))))
     stage.ask()
@@ -97,7 +97,7 @@ def called(*calls: Call) -> Stage:
 
 
 def heard(stage: Stage) -> list[str]:
-    """Of whom the machine heard, but for those who have it say something."""
+    """The senders of all events but ticks and those of "a" and "b"."""
     return [s for s, e in stage.machine.heard if s not in ("a", "b") and not isinstance(e, Tick)]
 
 
@@ -165,7 +165,7 @@ def test_payloads_that_wait_for_who_left_make_room() -> None:
     ],
 )
 def test_small_payloads_of_others_are_passed_on_together(length: int, most: int) -> None:
-    """Large ones are as few as one's own, for all of them are in memory."""
+    """Large ones are limited as the party's own are, because all of them are in memory."""
     passed_on = PutBlock(replace(SEND.header, length=length))
     stage = called(*[Call("there", passed_on, attach="k")] * 100)
     assert len(stage.line.calls) == most

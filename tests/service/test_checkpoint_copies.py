@@ -1,4 +1,4 @@
-"""Copies of checkpoints: made as these are, never in the way of a run, and whole or none."""
+"""Copies of checkpoints equal the originals, never delay a run, and are complete or invisible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 20.0
 
 
 class Store(ObjectStore):
-    """A store in memory that refuses for as long as it is told, or is cut in the middle."""
+    """A store in memory that refuses on demand, or is cut off in the middle."""
 
     def __init__(self, url: str = "") -> None:
         super().__init__(url or f"memory://{uuid.uuid4()}/run/checkpoints")
@@ -44,7 +44,7 @@ class Store(ObjectStore):
 
 
 class Copying:
-    """The copies of one server, until all that is there was copied or something is told."""
+    """The copies of one server; waits until everything is copied or trouble is reported."""
 
     def __init__(self, folder: Path, store: Store, party: str = "coordinator") -> None:
         self.copies = CheckpointCopies(party, folder, store)
@@ -73,7 +73,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copied_model(url: str) -> Model:
-    """The newest model of copied checkpoints."""
     with TemporaryDirectory() as folder:
         return export(url.removesuffix("/checkpoints"), Path(folder) / "model.safetensors")
 
@@ -176,7 +175,7 @@ def test_another_runs_checkpoints_are_left_alone_and_it_is_told(tmp_path: Path) 
 
 
 def test_servers_without_a_shared_folder_copy_their_own_parts(tmp_path: Path) -> None:
-    """The manifest follows the last part, whoever copies that."""
+    """The manifest is copied after the last part of any server."""
     for party in ("coordinator", *SHARDS):
         write(tmp_path / party, 4)
         for path in checkpoint_path(tmp_path / party, 4).iterdir():
@@ -209,7 +208,7 @@ def test_a_part_that_is_damaged_here_is_never_copied(tmp_path: Path) -> None:
 
 
 class Liar(Store):
-    """A store whose objects are longer than it says."""
+    """A store whose objects are longer than announced."""
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         return {name: min(size, 10_000) for name, size in super().sizes(folder).items()}

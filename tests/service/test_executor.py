@@ -1,4 +1,4 @@
-"""The executor: records before effects, one transaction a batch, and what ends a party."""
+"""The executor: records before effects, one transaction per batch, and errors that end a party."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_records_of_waiting_events_go_into_one_transaction_before_any_effect() -
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, InternalError])
 def test_our_own_error_ends_the_party_and_tells_nothing_of_it(error: type[Exception]) -> None:
-    """Its machine may have folded records that are in no journal: a restart begins without."""
+    """The machine may have applied records that no journal has; a restart begins without them."""
 
     def react(sender: str, event: Any) -> Step:
         raise error("secret detail")
@@ -178,7 +178,7 @@ def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFi
 
 
 def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever is new on the roster waits for a day: its operator is told before that."""
+    """A party that is new on the roster waits for a day, and its operator should know at once."""
     stage = spoken(Call("there", Heartbeat("me")))
     for tried in range(NOTICES[0]):
         stage.loop.run(lambda: len(stage.line.calls) > tried)  # noqa: B023
@@ -226,7 +226,7 @@ def test_a_known_block_is_answered_without_being_kept_again() -> None:
     ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
 )
 def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
-    """The worker's own reason is the caller's answer; anything else is the end of this party."""
+    """A PeerError of the worker is the caller's answer; any other error ends this party."""
     stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
 
     def fetch(key: str) -> bytes:
@@ -288,7 +288,7 @@ def test_a_payload_without_its_digest_is_refused() -> None:
 
 
 def test_what_answers_another_request_is_no_answer() -> None:
-    """A role would look in it for what it asked for, and end."""
+    """A role's machine would fail at an answer of another type."""
     stage = spoken(Call("there", ASK))
     stage.play()
     stage.line.calls[0][2].set_result(Noted())
@@ -310,7 +310,7 @@ def test_a_halt_is_the_end() -> None:
 
 
 def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
-    """At every stage of a request: on the loop, and in the worker."""
+    """This holds for requests on the loop and in the worker."""
     stage = Stage(
         lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")] if s == "a" else [])
     )
@@ -349,7 +349,7 @@ def test_a_stop_in_the_middle_of_a_batch_keeps_what_is_journalled() -> None:
 
 
 def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixture) -> None:
-    """A real loop's workers: one is at work, what waits behind it is cancelled."""
+    """In a real loop one work runs and those behind it are cancelled."""
     begun, go = threading.Event(), threading.Event()
     stage = Stage()
     loop = RealLoop()
@@ -483,7 +483,7 @@ FOLD = Fold((Incarnated(1),), {"numbers": [1, 2]})
 
 
 class Compacted(MemoryJournal):
-    """One that is due when a test says so."""
+    """A journal that is due when a test says so."""
 
     def __init__(self, fold: Fold | None = None, full: bool = False) -> None:
         super().__init__()
@@ -512,7 +512,7 @@ class Compacted(MemoryJournal):
 
 
 class Counting(Puppet):
-    """Its state is the numbers that it applied."""
+    """A machine whose state is the applied numbers."""
 
     def make_fold(self) -> Fold:
         return Fold((), {"numbers": [record.number for record in self.applied]})
@@ -563,7 +563,7 @@ def test_what_takes_long_is_done_a_little_at_a_time() -> None:
 def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each compaction would be later than the one before, and longer by the same share."""
+    """Otherwise compactions would come later and take longer each time."""
     monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 2)
     since = list[int]()
     with closing(SqliteJournal(tmp_path / "journal.db", least=0)) as journal:

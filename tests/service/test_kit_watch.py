@@ -1,4 +1,4 @@
-"""A machine hears of another roster and of its data holder's acts, once for each change."""
+"""A machine learns of each new roster and each act of its data holder once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ME = Identity(bytes(range(32)))
 
 
 class Posted(Executor):
-    """An executor that keeps what it is told, and runs what is to be done later on demand."""
+    """An executor that collects posted events, and runs later actions on demand."""
 
     def __init__(self) -> None:
         self.run = b"run"
@@ -41,18 +41,18 @@ class Posted(Executor):
         self.later_on.append((delay, action))
 
     def turn(self) -> None:
-        """Runs what is due next."""
+        """Runs the waiting action."""
         ((_, action),) = self.later_on
         self.later_on.clear()
         action()
 
     def next_roster(self) -> str:
-        """Runs what is due next; what it told of the roster."""
+        """Runs the waiting action; returns the posted roster."""
         self.turn()
         return self.told[-1].roster
 
     def deeds(self) -> list[OwnAct]:
-        """Runs what is due next; the acts that it told."""
+        """Runs the waiting action; returns the posted acts."""
         self.turn()
         told, self.acts = self.acts, []
         return told

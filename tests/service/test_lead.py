@@ -1,4 +1,4 @@
-"""A coordinator acts on nothing that its standby lacks."""
+"""A coordinator acts only on records that its standby has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Folding(Puppet):
 
 
 class Compacting(MemoryJournal):
-    """A journal that is compacted whenever it may be: after how many rows each time."""
+    """A journal that is compacted as often as possible; records after how many rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Compacting(MemoryJournal):
 
 
 class Scene:
-    """A coordinator whose every request is a record and an answer."""
+    """A coordinator whose machine answers every request with a record."""
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.loop = VirtualLoop()
@@ -105,7 +105,7 @@ def error_of(answer: Future[Reply]) -> SecurepsError:
 
 @pytest.fixture(name="scene")
 def caught_up() -> Scene:
-    """A standby has everything, and the coordinator waits for it from now on."""
+    """A standby gets all rows, so that the coordinator waits for it."""
     scene = Scene()
     scene.say()
     first = scene.follow(0)
@@ -186,7 +186,6 @@ def test_a_journal_that_is_no_beginning_of_this_one(seq: int) -> None:
 
 
 def test_nobody_else_reads_the_journal() -> None:
-    """The machine refuses whoever is not the coordinator itself."""
     scene = Scene()
     assert scene.say(Follow(ONE, 0, b""), "c0").result(0) == Noted()
     assert scene.machine.heard[-1] == ("c0", Follow(ONE, 0, b""))
@@ -272,7 +271,7 @@ def begins(scene: Scene) -> CopyPart:
 
 
 def test_who_asks_again_is_sent_the_copy_that_is_there() -> None:
-    """Its answer came too late, say: another copy takes as long, and so on."""
+    """A new copy would take as long again, and the standby might never get one."""
     journal = Gone()
     scene = Scene(journal)
     scene.say()

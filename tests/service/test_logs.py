@@ -1,6 +1,6 @@
-"""Logs: lines for people as ever, and on request one JSON object a line.
+"""Logs: lines for people, or one JSON object a line.
 
-A process whose stdout and stderr take nothing goes on, and ends as it would.
+A process goes on if its stdout and stderr refuse all writes.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_a_traceback_is_a_field(last: str, code: int) -> None:
 
 
 def test_a_limit_that_is_met_is_a_line_that_names_it() -> None:
-    """Also before anything runs that looks out for it."""
+    """This holds also before a party begins to probe its limits."""
     code, found = objects("raise MemoryError")
     assert (code, len(found)) == (1, 3)
     assert (found[2]["error"], found[2]["fault"]) == ("OperatorError", "this side's")
@@ -153,7 +153,7 @@ THEIRS = 'logging.basicConfig(level=logging.ERROR, format="theirs: %(message)s")
 def test_our_lines_are_there_whatever_others_do_to_the_root(
     ours: bool, first: str, last: str, form: str
 ) -> None:
-    """As opacus does when it is imported, and scripts with `logging.config`."""
+    """opacus changes the root logger at its import, and scripts do by `logging.config`."""
     again = f'{last}; tell("shard-0", "Said", "range cut it")'
     code, found = lines(form, again, first, ours)
     told = [line for line in found if "range cut it" in line or "all: version 3" in line]
@@ -164,7 +164,7 @@ def test_our_lines_are_there_whatever_others_do_to_the_root(
 
 @pytest.mark.parametrize(("ours", "shown"), [(True, "mine, as ours"), (False, "theirs: mine")])
 def test_other_lines_are_configured_by_whose_process_it_is(ours: bool, shown: str) -> None:
-    """A command's process is ours; a script that calls `run_client` may configure its own lines."""
+    """A command configures all lines; a script that calls `run_client` keeps its own."""
     said = 'logging.info("mine, as ours"); logging.error("mine")'
     found = [line for line in lines("text", said, THEIRS, ours)[1] if "mine" in line]
     assert len(found) == 1 + ours

@@ -32,8 +32,8 @@ from secureps.service.metrics import (
     ASKING,
     PATIENCE,
     Metrics,
-    exposed,
     host_names,
+    serve_metrics,
 )
 from secureps.store.issuing import approve, create_kit, issue, make_keys, renew
 from secureps.store.keyring import LOOK, TlsFiles, load_public
@@ -157,7 +157,7 @@ def test_gauges_are_the_folds(tmp_path: Path) -> None:
 
 
 def test_whether_a_standby_follows(tmp_path: Path) -> None:
-    """Of a coordinator that never had one nothing is said."""
+    """A coordinator that never had a standby reports nothing."""
     _, alone = coordinator_after(tmp_path / "alone", 1)
     assert value(alone, "secureps_standby_follows") is None
     simulation, metrics = followed(tmp_path), Metrics()
@@ -219,13 +219,13 @@ def test_the_port_answers_while_it_is_open_and_is_free_afterwards(
     metrics: Metrics, tmp_path: Path
 ) -> None:
     metrics.gauge("secureps_test", "A test.", lambda: 7.0)
-    with exposed(metrics, "127.0.0.1:0", tmp_path, None) as address:
+    with serve_metrics(metrics, "127.0.0.1:0", tmp_path, None) as address:
         assert (tmp_path / "metrics-address").read_text() == f"{address}\n"
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
             assert b"secureps_test 7.0" in reply.read()
         with (
             pytest.raises(OperatorError, match="metrics: cannot listen"),
-            exposed(metrics, address, tmp_path, None),
+            serve_metrics(metrics, address, tmp_path, None),
         ):
             raise AssertionError
     host, _, port = address.rpartition(":")
@@ -235,7 +235,7 @@ def test_the_port_answers_while_it_is_open_and_is_free_afterwards(
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of metrics on loopback."""
-    with exposed(Metrics(), "127.0.0.1:0", tmp_path_factory.mktemp("state"), None) as address:
+    with serve_metrics(Metrics(), "127.0.0.1:0", tmp_path_factory.mktemp("state"), None) as address:
         yield int(address.rpartition(":")[2])
 
 
@@ -270,7 +270,7 @@ def kit(tmp_path: Path) -> Path:
 
 
 def trusting(kit: Path, name: str = "") -> ssl.SSLContext:
-    """Trusts the kit's CA alone, and shows a party's certificate, if one is named."""
+    """Makes a context that trusts only the kit's CA, and shows a party's certificate, if named."""
     tls = kit / "public" / "tls"
     context = ssl.create_default_context(cafile=tls / "ca.pem")
     context.verify_flags |= ssl.VERIFY_X509_STRICT
@@ -288,10 +288,10 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path, kit: Pat
     metrics = Metrics()
     with (
         pytest.raises(ConfigError, match="is not on loopback: leave insecure out"),
-        exposed(metrics, "0.0.0.0:0", tmp_path, None),
+        serve_metrics(metrics, "0.0.0.0:0", tmp_path, None),
     ):
         raise AssertionError
-    with exposed(metrics, "0.0.0.0:0", tmp_path, tls) as address:
+    with serve_metrics(metrics, "0.0.0.0:0", tmp_path, tls) as address:
         port = address.rpartition(":")[2]
         half_open = socket.create_connection(("127.0.0.1", int(port)))
         url = f"https://127.0.0.1:{port}/metrics"
@@ -322,7 +322,9 @@ def test_who_says_nothing_or_nonsense_holds_nobody_up(
     threads = threading.active_count()
     with (
         ExitStack() as half,
-        exposed(Metrics(), "0.0.0.0:0" if secured else "127.0.0.1:0", tmp_path, tls) as address,
+        serve_metrics(
+            Metrics(), "0.0.0.0:0" if secured else "127.0.0.1:0", tmp_path, tls
+        ) as address,
     ):
         port = int(address.rpartition(":")[2])
         url = f"{'https' if secured else 'http'}://127.0.0.1:{port}/metrics"
@@ -348,7 +350,7 @@ def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
     give(issuer, own)
     tls = TlsFiles(own, "keys-0", load_public(own).ca, passphrases=phrase("six words"))
     context = trusting(own, "prometheus")
-    with exposed(Metrics(), "0.0.0.0:0", tmp_path, tls) as address:
+    with serve_metrics(Metrics(), "0.0.0.0:0", tmp_path, tls) as address:
         url = f"https://127.0.0.1:{address.rpartition(':')[2]}/metrics"
         with urllib.request.urlopen(url, timeout=10, context=context) as reply:
             assert reply.status == 200
@@ -359,7 +361,7 @@ def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
 def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match="is not HOST:PORT"),
-        exposed(Metrics(), listen, tmp_path, None),
+        serve_metrics(Metrics(), listen, tmp_path, None),
     ):
         raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Loops, and blocks side by side: their order, errors, and the same bits at the end."""
+"""Loops and parallel blocks: order, errors, and the same bits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_made_comes_in_order(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [2, 5])
 def test_as_many_work_at_once_as_there_are_threads(threads: int) -> None:
-    """Each waits for all the others: with fewer at once the barrier would break."""
+    """With fewer threads at once the barrier would break."""
     barrier = threading.Barrier(threads, timeout=30)
     assert list(in_order(threads, lambda n: (barrier.wait(), n)[1], range(3 * threads))) == list(
         range(3 * threads)
@@ -105,7 +105,7 @@ def test_a_client_seals_the_same_bits_with_any_threads(monkeypatch: pytest.Monke
 
 
 def test_no_two_threads_seal_one_block() -> None:
-    """Under one key the same block twice would give both away."""
+    """Sealing the same block twice under one key would reveal both plaintexts."""
     sealing, values = RlweSealing(FEW, place(64)), np.arange(64)
 
     def seal(block: int) -> bytes | None:
@@ -123,7 +123,7 @@ def test_no_two_threads_seal_one_block() -> None:
 def test_a_run_is_the_same_with_any_threads(
     cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients and shards are told 3; every sum, step and sealing goes by as many."""
+    """Clients and shards use 3 threads for every sum, step and sealing."""
     told: set[tuple[str, int]] = set()
 
     def spied(who: str) -> Callable[..., Iterator[Any]]:

@@ -1,4 +1,4 @@
-"""Which NUMA node a process is pinned to, on machines that are made up as folders like /sys."""
+"""The choice of a NUMA node, on machines made up as folders like /sys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = frozenset(range(8))
 
 
 def machine(folder: Path, nodes: Mapping[int, str]) -> Path:
-    """A folder as /sys/devices/system/node is, with its other files."""
+    """Makes a folder like /sys/devices/system/node."""
     for number, cpus in nodes.items():
         (folder / f"node{number}").mkdir(parents=True)
         (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")

@@ -1,4 +1,4 @@
-"""A party's process ends with status 0 and in silence, whenever it is told to, however often."""
+"""A party's process ends silently with status 0 on signals, however many come."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ print(len(codes))
 
 @pytest.mark.slow
 def test_signals_at_any_line(tmp_path: Path) -> None:
-    """SIGTERM and SIGINT at every line of the main thread before the wait, once or ever after."""
+    """SIGTERM and SIGINT come at every line before the wait, once or repeatedly."""
     played = play(EVERYWHERE, str(tmp_path))
     told, complaint = played.communicate(timeout=120)
     assert (played.returncode, complaint) == (0, "")
@@ -163,7 +163,7 @@ print("saved")
 
 
 def test_what_a_script_does_after_a_signal_is_not_cut_off(tmp_path: Path) -> None:
-    """A script that writes its own results after `run_client` has all the time it takes."""
+    """A script may take any time after `run_client` to write its own results."""
     played = play(TIDYING, str(tmp_path))
     assert played.stdout is not None
     assert played.stdout.readline() == "at work\n"
@@ -200,7 +200,7 @@ def test_after_a_halt_signals_mean_what_they_meant_before(tmp_path: Path) -> Non
 
 
 def drawn(address: str) -> bool:
-    """Whether somebody else could be given this port of 127.0.0.1 now."""
+    """Whether another process could be given this port of 127.0.0.1 now."""
     with socket.socket() as other, suppress(OSError):
         other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         return True
@@ -292,7 +292,6 @@ def test_a_disk_that_refuses_is_the_operators_and_no_traceback(
 def test_a_thread_that_met_a_limit_ends_the_process(
     error: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one of gRPC's, which answers nothing from there on."""
     failed, passed = list[BaseException](), list[object]()
     executor: Any = SimpleNamespace(fail=failed.append)
     monkeypatch.setattr(
@@ -312,7 +311,7 @@ def test_a_thread_that_met_a_limit_ends_the_process(
 
 
 class Hung:
-    """Something that hangs, on a thread of its own, until it is let go."""
+    """An action that hangs on its own thread until it is released."""
 
     def __init__(self, within: Callable[[], Any] | None = None) -> None:
         self._begun, self._over = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The doorbell: no signal is missed, whichever thread gets it and however many come."""
+"""No signal is missed, whichever thread receives it and however many come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDLED = (*SIGNALS, signal.SIGUSR1)
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """After a signal the doorbell puts nothing back."""
+    """Resets the signal handlers, which a Shutdown leaves ignored after a signal."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     yield
     signal.set_wakeup_fd(-1)
@@ -27,14 +27,13 @@ def _handlers() -> Iterator[None]:
 
 
 def asleep(thread: int) -> bool:
-    """Does a thread of this process wait in the kernel?"""
+    """Whether a thread of this process waits in the kernel."""
     with open(f"/proc/self/task/{thread}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] == "S"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.Signals) -> None:
-    """Python runs its handlers in the main thread alone, when that one happens to wake up."""
     main = threading.main_thread().native_id
     assert main is not None
 
@@ -107,7 +106,7 @@ def test_in_another_thread_it_is_rung_from_inside_alone() -> None:
 
 
 def test_a_signal_to_a_forked_child_is_the_childs_alone() -> None:
-    """A pool ends its workers by SIGTERM: it rang their parent, and they lived on."""
+    """A pool ends its workers by SIGTERM, which once ended their parent instead."""
     with Shutdown() as bell:
 
         def fork() -> None:

@@ -1,4 +1,4 @@
-"""Traces: one for each version, the same for all parties, whole, and without a client's name."""
+"""Traces: one for each version, the same for all parties, without clients' names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLIENTS = {"pull", "train", "seal", "upload", "submit"}
 
 
 class Kept:
-    """Where spans go in these tests."""
+    """Collects spans."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -52,7 +52,7 @@ class Kept:
 
 
 class Traced:
-    """A federation in virtual time, each party with spans of its own."""
+    """A federation in virtual time, whose parties each collect spans."""
 
     def __init__(self, folder: Path, spans: Callable[[str], Any], cipher: str = "rlwe") -> None:
         plan = small_plan(cipher, versions=3)
@@ -79,7 +79,7 @@ class Traced:
 
 
 def whole(spans: list[Span], run: bytes, version: int) -> None:
-    """One trace has a first span, the six steps in their order, and what was done for each."""
+    """Checks that a trace has its first span, the six steps in order, and their work."""
     trace = trace_of(run, "all", version)
     own = [span for span in spans if span.trace == trace]
     (root,) = [span for span in own if span.name == VERSION]
@@ -147,7 +147,7 @@ def test_who_comes_back_goes_on_in_the_same_trace(party: str, tmp_path: Path) ->
 
 
 class Told:
-    """The coordinator's tracing, told record by record, a second apart."""
+    """The coordinator's tracing, fed with one record a second."""
 
     def __init__(self) -> None:
         self.kept, self.now = Kept(), 0

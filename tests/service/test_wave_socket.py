@@ -1,4 +1,4 @@
-"""The local socket of waves: batches there and back, errors in words, nobody there."""
+"""The local socket of waves."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ two_users = pytest.mark.skipif(not playable(APP), reason="needs root: it plays t
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that other users may pass through, as those of pytest may not be."""
+    """A folder that other users may enter, unlike those of pytest."""
     made = Path(tempfile.mkdtemp(prefix="waves-"))
     made.chmod(0o755)
     yield made
@@ -114,7 +114,7 @@ def folder() -> Iterator[Path]:
 
 
 def as_user(user: int, group: int, action: Callable[[], str]) -> str:
-    """What an action says in a process of another user."""
+    """Returns the output of an action in a process of another user."""
     out, into = os.pipe()
     if (child := os.fork()) == 0:
         said = "it raised"

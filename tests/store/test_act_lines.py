@@ -1,4 +1,4 @@
-"""Acts of a person stand in a file as they were begun, or it is found."""
+"""A file of acts shows every change of an act and of the sequence."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_was_changed_moved_added_or_signed_by_another_is_found(tmp_path: Pa
 
 
 def test_a_line_of_another_history_is_found(tmp_path: Path) -> None:
-    """Signed by the same key, and the second of its own file."""
+    """It has the right key, and is the second line of its own file."""
 
     def line(number: int, what: str, previous: bytes = b"") -> bytes:
         of = {"number": number, "date": "2024-01-01T00:00:00Z", "who": "observer", "what": what}
@@ -81,7 +81,7 @@ def test_a_line_of_another_history_is_found(tmp_path: Path) -> None:
 def test_acts_of_two_pages_at_once_are_both_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has an object of its own, as two processes do; one is held where it has read."""
+    """Two objects stand for two processes; one is stopped after its read."""
     real, begun = write_durably, threading.Event()
     second = threading.Thread(target=lambda: lines(tmp_path).note("leave"))
 

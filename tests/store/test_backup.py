@@ -44,14 +44,14 @@ PINNED = RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES)
 
 
 def ruled(state: Path, *numbers: int) -> None:
-    """A coordinator journals that it began, and ends."""
+    """Journals the beginning and the end of a coordinator."""
     state.mkdir(exist_ok=True)
     with closing(SqliteJournal(state / "journal.db")) as journal:
         journal.append(0.0, [Incarnated(number) for number in numbers])
 
 
 def grow(state: Path, rows: int) -> None:
-    """A party runs, journals, spools, and ends."""
+    """Runs a party that journals and spools, and ends it."""
     state.mkdir(exist_ok=True)
     spool = DiskSpool(state / "spool")
     with closing(SqliteJournal(state / "journal.db")) as journal:
@@ -172,7 +172,7 @@ def test_an_older_copy_is_refused_and_changes_nothing(role: str, tmp_path: Path)
 
 
 def test_a_copy_with_other_rows_than_the_party_wrote_is_refused(tmp_path: Path) -> None:
-    """As long, and of the same party: it went on from an older copy by other means."""
+    """The party went on from an older copy that was not restored by our command."""
     state, other = tmp_path / "state", tmp_path / "other"
     grow(state, 3)
     ruled(other, 7)
@@ -201,7 +201,7 @@ def test_where_nobody_knows_how_far_it_came_nothing_comes_back(role: str, tmp_pa
 
 
 def test_beside_its_key_a_holder_knows_how_far_it_came(tmp_path: Path) -> None:
-    """The whole folder is gone, its height with it."""
+    """The whole folder is gone, with its height."""
     state, private = tmp_path / "state", tmp_path / "private"
     state.mkdir()
     private.mkdir()
@@ -235,7 +235,7 @@ def test_from_a_folder_that_is_half_restored_no_party_starts(tmp_path: Path) -> 
 
 
 def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
-    """The journal's own copies lie there, and a copy would have itself in it."""
+    """Otherwise a copy would contain itself."""
     state = tmp_path / "state"
     grow(state, 2)
     for within in (state, state / "copy", state / ".." / "state" / "a" / "b"):
@@ -320,7 +320,7 @@ ROWS = 30
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A journal that was compacted twice, and goes on."""
+    """A journal that was compacted twice and then went on."""
     path = tmp_path_factory.mktemp("whole") / "journal.db"
     with closing(SqliteJournal(path)) as journal:
         for number in range(1, ROWS + 1):
@@ -344,7 +344,7 @@ def come(state: Path, whole: bytes) -> None:
 
 @pytest.mark.parametrize("rows", [(), (1,)])
 def test_a_folder_begins_from_a_copy(rows: tuple[int, ...], whole: bytes, tmp_path: Path) -> None:
-    """Also one that is behind, and goes on from it."""
+    """A folder whose journal is behind does too."""
     ruled(tmp_path, *rows)
     come(tmp_path, whole)
     assert has_copy(tmp_path)

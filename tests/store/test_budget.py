@@ -64,7 +64,7 @@ def cost(updates: int) -> float:
 
 @pytest.mark.slow
 def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
-    """The same client, the same records, another run with the same version numbers."""
+    """The same client and records, in another run with the same version numbers."""
     ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)
     for version in range(3):
         charge(ledger, ONE, spent(version))
@@ -104,7 +104,7 @@ class Counting(Walker):
 def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     left: int, tmp_path: Path
 ) -> None:
-    """And retires: no round waits for it until its lease or a deadline is over."""
+    """It retires, so that no round waits for its lease or a deadline."""
     rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
     plan = small_plan(
         versions=4,
@@ -166,7 +166,7 @@ def test_units_do_not_add_up(tmp_path: Path) -> None:
 def test_a_charge_reads_what_is_new_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand versions would read ten thousand rows for each; others may have written some."""
+    """Reading ten thousand rows for each charge would take too long."""
     path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows.read_row
     ledger, other = BudgetLedger(path, cost(23) * 1.0001), BudgetLedger(path)
     for version in range(20):
@@ -282,7 +282,7 @@ def test_the_sealer_refuses_what_its_ledger_does_not_afford(tmp_path: Path) -> N
 
 
 def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
-    """A client that lost its state has nothing else that says what the run has spent."""
+    """A client that lost its state still has the ledger."""
     privacy = PRIVATE["privacy"] | {"budget": cost(2)}
     pinned = pinned_by(**PRIVATE | {"privacy": privacy})
     sealer = sealer_of(BudgetLedger(tmp_path / "own.db"))
@@ -303,7 +303,7 @@ def test_the_plans_budget_holds_by_the_ledger_alone(tmp_path: Path) -> None:
 
 
 def test_a_founding_model_costs_nothing_and_leaves_before_any_update_alone(tmp_path: Path) -> None:
-    """Not even a ledger with a budget counts it; later it might be what was trained."""
+    """A later one might be a trained model."""
     pinned = pinned_by(**PRIVATE)
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 100.0)
     sealer = sealer_of(ledger, outbox)
@@ -370,7 +370,7 @@ def exact(path: Path) -> list[tuple[bytes, int, int]]:
 
 
 def test_updates_with_no_privacy_are_on_record_before_they_leave(tmp_path: Path) -> None:
-    """The same again, after a kill, adds none; metrics of held-out records are none of them."""
+    """A repeated update adds none, and metrics of held-out records do not count."""
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
     for version in range(3):
@@ -435,7 +435,7 @@ def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:
 
 
 def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) -> None:
-    """Lowered in another run, it holds in this one too, from the next update on."""
+    """A budget that was lowered in another run holds here from the next update on."""
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
     expose(ledger, ONE, range(18))
@@ -465,7 +465,7 @@ UPDATES = [
 def test_a_place_has_one_update_for_ever(
     one: UpdateReleased, change: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Whatever protects it, for whoever reads the file; another one is neither sent nor charged."""
+    """Another update is neither sent nor charged."""
     path = tmp_path / "own.db"
     other = dataclasses.replace(one, **change)  # type: ignore[arg-type]
     assert BudgetLedger(path).release([one]) == [""]
@@ -483,7 +483,7 @@ def test_a_place_has_one_update_for_ever(
 def test_one_model_is_trained_from_and_judged_under_one_version(
     one: UpdateReleased, tmp_path: Path
 ) -> None:
-    """Steps of a version come of one model; metrics of it are no steps."""
+    """Local steps share a model; metrics have no steps."""
     ledger = BudgetLedger(tmp_path / "own.db")
     assert ledger.release([one]) == [""]
     later = dataclasses.replace(one, version=1, charge=None, release=None)

@@ -272,7 +272,7 @@ def test_file_names_stay_in_the_directory(
 
 
 def test_of_a_manifest_there_is_one_form_alone(tmp_path: Path) -> None:
-    """Its digest is over sorted fields: the same ones in another order have it, too."""
+    """The digest covers sorted fields, so other orders of fields have the same digest."""
     plain = to_plain(write_checkpoint(tmp_path, 1))
     path = tmp_path / "000001" / "manifest.json"
     assert path.read_bytes() == checkpoint._encode_manifest(plain)
@@ -295,7 +295,7 @@ def test_a_manifest_of_another_run_is_damaged(tmp_path: Path) -> None:
 def test_formats_that_are_not_read_are_refused_by_name(
     tmp_path: Path, format: int, why: str
 ) -> None:
-    """Also where its fields are others; and no older checkpoint is taken in its place."""
+    """No older checkpoint is used instead."""
     for number in (1, 2):
         write_checkpoint(tmp_path, number)
     path = tmp_path / "000002" / "manifest.json"
@@ -345,7 +345,7 @@ def test_a_checkpoint_stays_until_it_is_copied(tmp_path: Path) -> None:
 
 
 def test_shards_are_told_what_stays_only_by_a_folder_that_has_the_first(tmp_path: Path) -> None:
-    """A standby's own folder lacks what was written before its takeover; shards have that still."""
+    """A standby's folder lacks the checkpoints before its takeover, which shards still have."""
     for number in (0, 3, 6, 8):
         write_checkpoint(tmp_path, number)
     section = SimpleNamespace(keep=2)
@@ -563,7 +563,7 @@ def test_a_disk_that_fails_is_damage_that_is_found_before_anything_is_mapped(
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is whole, and nobody is to restore it or to wait for its disk."""
+    """The file is whole, so that neither a restore nor waiting would help."""
 
     def used_up(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))

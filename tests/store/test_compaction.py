@@ -1,4 +1,4 @@
-"""A compacted journal is the journal that it was: same rows, same digests, the same answers."""
+"""A compacted journal has the same rows, digests and answers as before."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fold(number: int) -> Fold:
 
 
 class Twins:
-    """A journal that is compacted, and one that is not; both are told the same."""
+    """A compacted journal and one that is not, with the same records."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "compacted" / "journal.db"
@@ -131,7 +131,7 @@ def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
 
 
 class Torn:
-    """A connection of which each statement may be the last: copies of the folder as it is then."""
+    """A connection that copies the folder before each statement, as a kill would leave it."""
 
     def __init__(self, base: sqlite3.Connection, folder: Path, copies: Path) -> None:
         self._base, self._folder, self._copies = base, folder, copies
@@ -234,7 +234,7 @@ def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
 def test_rows_are_packed_between_other_things_and_once(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a compaction then does at once reads none of them, also after a disk that refused it."""
+    """The compaction itself then reads no rows, also after an error of the disk."""
     monkeypatch.setattr(journal_rows, "ROWS_AT_ONCE", 7)
     monkeypatch.setattr(journal_rows, "SEGMENT", 400)
     assert twins.compacted.pack(), "no fold stands for any row yet"
@@ -404,7 +404,7 @@ def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_two_of_which_one_follows_each_compacts_by_itself(seed: int, tmp_path: Path) -> None:
-    """Rows go on over a fold of either: both agree on every number and digest."""
+    """Rows cross folds of both; numbers and digests agree."""
     rng = random.Random(seed)
     one, two = (SqliteJournal(tmp_path / f"{name}.db") for name in ("leads", "follows"))
     with closing(one), closing(two):

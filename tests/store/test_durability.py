@@ -1,4 +1,4 @@
-"""Who waits for the disk: everybody, but where all parties are one simulation's."""
+"""All parties wait for the disk, except in a simulation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(folder: Path, number: int) -> int:
 def test_on_macos_a_file_goes_through_the_drive(
     tmp_path: Path, waits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There fsync(2) leaves it in the drive's own memory, and there is no fdatasync(2)."""
+    """There fsync(2) leaves bytes in the drive's memory, and there is no fdatasync(2)."""
     asked = list[tuple[int, int]]()
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", lambda file, order: asked.append((file, order)))
@@ -93,7 +93,7 @@ def test_on_windows_no_directory_is_opened(
 def test_on_windows_no_file_of_bytes_is_opened_as_a_text(
     tmp_path: Path, waits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There a text that is opened to be read and written loses a last byte of 26."""
+    """Opening a file there as text for reading and writing drops a last byte of 26."""
     binary, before, opened = 1 << 15, os.open, dict[str, int]()
     for module in (atomic_file, atomic_file, journal_module, journal_rows):
         monkeypatch.setattr(module, "BINARY", binary)
@@ -141,7 +141,7 @@ def test_one_that_fails_ends_too() -> None:
 
 
 def test_the_last_of_several_that_overlap_ends_it() -> None:
-    """A server and a node of one process leave in any order, each by a thread of its own."""
+    """A server and a node of one process leave in any order, on different threads."""
     leaves = threading.Event()
 
     def node() -> None:

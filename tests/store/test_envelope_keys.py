@@ -1,4 +1,4 @@
-"""A holder's envelope keys: where they lie, and what is left of one that is erased."""
+"""A holder's envelope keys: their files, and what is left of an erased key."""
 
 from __future__ import annotations
 
@@ -96,7 +96,6 @@ def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:
 
 
 def test_what_a_killed_holder_left_is_taken_up(kit: Path) -> None:
-    """It was killed before it had erased, or between the two names of a new file."""
     keys = keys_of(kit)
     has_served(kit, RUN)
     keys.make(1)
@@ -227,7 +226,7 @@ def test_killed_between_ledger_and_file_it_is_noted_at_the_next_start(tmp_path: 
 
 
 def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: Path) -> None:
-    """A coordinator that founds an old run again would have its submissions summed once more."""
+    """Otherwise a coordinator could found an old run again and have its submissions summed anew."""
     path, bench = tmp_path / "runs", Bench()
     public = bench.kit.public
     order = Configure(1, bench.run, bench.placement, bench.addresses)
@@ -277,7 +276,7 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
 def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
     strict: HolderRules, lenient: HolderRules, reason: str, insists: str
 ) -> None:
-    """Nor is it served after a restart: what is on record binds no holder that insists on more."""
+    """A restart does not change that."""
     bench = Bench()
     name, roster = bench.names[0], bench.kit.public.roster
     order = Configure(1, bench.run, bench.placement, bench.addresses)
@@ -293,7 +292,7 @@ def test_a_plan_that_asks_less_than_a_holder_insists_on_is_refused(
 
 
 def test_cohorts_of_metrics_are_no_smaller_than_its_own_minimum_either() -> None:
-    """An opened mean of few clients' held-out records tells of each of them."""
+    """The mean of few clients' held-out records tells about each of them."""
     metrics: dict[str, Any] = {"every": 1, "metrics": {"accuracy": 1.0}}
     for least in (2, 3):
         rule = {"name": "sync", "quorum": 3, "minimum": least}

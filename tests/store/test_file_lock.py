@@ -1,4 +1,4 @@
-"""One process holds a lock: by flock, and by a made-up `msvcrt` as Windows does."""
+"""One process holds a lock: by flock, and by a made-up `msvcrt` as on Windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSE = os.close
 
 
 class MadeUp(ModuleType):
-    """Locks bytes from where a file is read; the system drops those of a file that is closed."""
+    """Locks bytes at a file's position; the locks of a closed file are dropped."""
 
     LK_UNLCK, LK_LOCK, LK_NBLCK = 0, 1, 2
 

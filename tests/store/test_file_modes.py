@@ -82,7 +82,7 @@ CHARGE = Charge("me", "all", 0, 1.1, 0.01, 100)
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """None: what is private is so by itself."""
+    """Sets umask 0, so that privacy does not depend on it."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -105,7 +105,6 @@ def test_nobody_else_reads_or_writes_it(writer: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_link_in_its_place_is_not_followed(writer: str, tmp_path: Path) -> None:
-    """To a file that is there, and to one that is not; also of what is there for a moment."""
     files = [each for each in written(writer, tmp_path / "a") if (tmp_path / "a" / each).is_file()]
     beside = ("", ".new", ".tmp", "-wal", "-shm", ".restoring")
     places = {each.with_name(each.name + more) for each in files for more in beside}
@@ -139,7 +138,6 @@ def make(folder: Path) -> Path:
 @pytest.mark.parametrize("bits", [0, 0o022, 0o077])
 @pytest.mark.parametrize("writer", PUBLISHED)
 def test_what_is_published_nobody_else_writes(writer: str, bits: int, tmp_path: Path) -> None:
-    """Others read it, if the umask lets them; a folder may be one that a group writes to."""
     folder = tmp_path / "run"
     folder.mkdir(0o755)
     os.umask(bits)

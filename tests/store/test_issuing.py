@@ -286,7 +286,7 @@ def rotated(issuer: Path, own: Path, name: str) -> KeyRequest:
 def test_what_was_replaced_is_not_certified_again(
     issuer: Path, home: Callable[[str], Path], asked: dict[str, KeyRequest]
 ) -> None:
-    """Requests of before are replayed, from the first on."""
+    """All earlier requests are replayed."""
     approve(issuer, list(asked.values()))
     second = rotated(issuer, home("keys-0"), "keys-0")
     third = rotated(issuer, home("keys-0"), "keys-0")
@@ -407,7 +407,7 @@ issuing.approve(kit, [issuing.read_request(request)])
 
 @pytest.mark.parametrize("second", ["approve", "revoke", "renew", "renew_roster"])
 def test_two_at_once_sign_one_line_of_rosters(second: str, issuer: Path, tmp_path: Path) -> None:
-    """Else both sign a next one after the same, and parties that have one refuse the other."""
+    """Otherwise two rosters could have one number, and parties would refuse each other's."""
     issue(issuer, "client", "north")
     own = {name: make_keys(tmp_path / name, "client", name, None) for name in ("east", "west")}
     file = write_request(tmp_path / "east", own["east"])

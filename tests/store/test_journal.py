@@ -1,4 +1,4 @@
-"""Journals: one contract for both, and what only the file can suffer."""
+"""Journals: a contract for both kinds, and damage to the file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import dataclasses
 import itertools
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -74,7 +71,7 @@ IMPOSTOR = dataclasses.make_dataclass("Incarnated", ["number"])(1)
 
 
 class JournalContract:
-    """Inherited by the suite of every journal; each has a fixture `journal` of its own."""
+    """The suite of every journal; a subclass has a fixture `journal`."""
 
     def reopened(self, journal: Journal) -> Journal:
         raise NotImplementedError
@@ -120,7 +117,7 @@ class JournalContract:
         assert [r for _, r in seen] == SOME[1:2]
 
     def test_rows_follow_a_row_of_its_own_alone(self, journal: Journal) -> None:
-        """A standby that has rows of a journal that was lost must not add another's to them."""
+        """A standby must not mix rows of a lost journal with those of another."""
         journal.append(0.0, SOME[:2])
         mark = journal.mark
         journal.append(1.0, SOME[2:])
@@ -183,7 +180,7 @@ def read_all(path: Path) -> list[object]:
 
 
 def damaged(path: Path, *statements: str) -> str:
-    """What the journal complains of, at opening or at replay, after SQL was done to it."""
+    """Runs SQL on a journal; returns the complaint at opening or replay."""
     base = sqlite3.connect(path, isolation_level=None)
     for statement in statements:
         base.execute(statement)
@@ -245,7 +242,7 @@ def test_a_time_that_is_none_is_recognised_before_a_replay(written: Path) -> Non
 def test_a_journal_of_another_format_is_refused_with_what_to_do(
     written: Path, format: int, complaint: str, known: bool
 ) -> None:
-    """Before anything else of it is looked at, its height too: its tables may be others."""
+    """The format is checked first, because other formats may have other tables."""
     set_format(written, format, "ALTER TABLE head RENAME TO other")
     if not known:
         height_path(written).unlink()
@@ -315,44 +312,6 @@ def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
         SqliteJournal(tmp_path / "no" / "journal")
 
 
-WRITER = """
-import sys
-from secureps.messages.coordinator_records import RoundGivenUp
-from secureps.messages.records import Incarnated
-from secureps.store.journal import SqliteJournal
-journal = SqliteJournal(sys.argv[1])
-n = 0
-while True:
-    journal.append(float(n), [Incarnated(n), RoundGivenUp("all", n, "x" * 300)])
-    print(n, flush=True)
-    n += 1
-"""
-
-
-@pytest.mark.parametrize("acks", [1, 50, 400])
-def test_what_append_returned_survives_kill_9(tmp_path: Path, acks: int) -> None:
-    path = tmp_path / "journal"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert writer.stdout is not None
-    try:
-        for _ in range(acks):
-            line = writer.stdout.readline()
-        with pytest.raises(OperatorError, match="in use by another process"):
-            SqliteJournal(path)
-    finally:
-        os.kill(writer.pid, signal.SIGKILL)
-        said, _ = writer.communicate()
-    last = int((said.split() or [line.strip()])[-1])
-    journal = SqliteJournal(path)
-    found = list(journal.replay())
-    journal.close()
-    assert len(found) % 2 == 0  # never half a transaction
-    assert [r.number for _, r in found[::2]] == list(range(len(found) // 2))
-    assert last + 1 <= len(found) // 2 <= last + 2
-
-
 def test_rows_are_read_beside_the_party_that_writes_them(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = SqliteJournal(path)
@@ -383,7 +342,7 @@ def test_head_and_rows_are_read_of_one_moment(
     real = store._read_head
 
     class Meddled:
-        """A row is written after each question."""
+        """Writes a row after each query."""
 
         def __init__(self, base: sqlite3.Connection) -> None:
             self._base = base
@@ -489,7 +448,7 @@ def test_a_host_that_slept_is_dated_anew() -> None:
 
 
 def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
-    """Its clock began with its process; what it says of the calendar is of the later stamp."""
+    """A standby's clock began with its process."""
     led, own = MemoryJournal(), MemoryJournal()
     DatedJournal(led, *OWNER, lambda: 6000.0).append(
         5000.0, [RoundOpened("main", 1, 0, ("c",), "")]
@@ -505,7 +464,7 @@ def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
 
 
 class Server:
-    """What was refused since it was last asked; `note` refuses one more."""
+    """Counts refused requests; `note` refuses one more."""
 
     def __init__(self) -> None:
         self.refused: tuple[RefusedRequests, ...] = ()
@@ -566,7 +525,7 @@ COMMITS = 7
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """A journal whose process was killed: COMMITS rows, all of them still in SQLite's log."""
+    """The journal of a killed process: COMMITS rows, all of them still in SQLite's log."""
     alive = tmp_path / "alive"
     alive.mkdir()
     journal = SqliteJournal(alive / "journal.db")
@@ -601,7 +560,7 @@ def _told(file: Path) -> bool:
 
 
 def test_any_flipped_bit_of_the_log_is_noticed(killed: Path) -> None:
-    """SQLite reads what is before it as if nothing had come after."""
+    """SQLite silently drops the rest of the log."""
     log = killed.with_name("journal.db-wal")
     whole = log.read_bytes()
     frame = 24 + 4096
@@ -661,7 +620,7 @@ def test_a_longer_journal_of_somebody_else_is_refused(killed: Path, tmp_path: Pa
 
 
 def test_a_process_that_died_between_commit_and_height_goes_on(killed: Path) -> None:
-    """Nobody has heard of the last row: it may be there or not."""
+    """No effect of the last row has happened, so it may be there or not."""
     base = sqlite3.connect(killed)
     (chain,) = base.execute("SELECT chain FROM journal WHERE seq = ?", (COMMITS - 1,)).fetchone()
     base.close()

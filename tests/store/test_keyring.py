@@ -1,4 +1,4 @@
-"""Kits on disk: what is issued loads, and every way to spoil one says what to do."""
+"""Kits on disk: an issued kit loads, and every damage is explained."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_another_holders_public_key(committee: Path) -> None:
 
 
 def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path) -> None:
-    """Secret for public, public for secret, and either cipher's for the other's."""
+    """Secret for public, public for secret, and keys of the other cipher."""
     bfv = kit / "public" / "holders" / "keys.bfv.pub"
     secrets = [secret_file(committee).read_bytes(), (kit / "private/keys/bfv.key").read_bytes()]
     publics = [public_file(committee).read_bytes(), bfv.read_bytes()]
@@ -231,7 +231,7 @@ def test_keys_of_one_kind_are_never_taken_for_another(kit: Path, committee: Path
 
 
 def certify_anew(kit: Path, name: str, data: bytes) -> None:
-    """What a careless CA might do: certifies whatever lies in the holder's public file."""
+    """Certifies the holder's public file, as a careless CA might."""
     public_file(kit, name).write_bytes(data)
     ca = Identity((kit / "ca" / "ca.key").read_bytes())
     roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())

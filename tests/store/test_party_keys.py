@@ -1,4 +1,4 @@
-"""A party's own keys: made once, where nothing is, under a passphrase or not, and replaced."""
+"""A party's keys: made once, under a passphrase or not, and replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.kits.party_kits import descriptor, give, phrase
 
 @pytest.fixture(autouse=True)
 def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A careless one: what a file may be is not left to it; and passphrases that take no time."""
+    """Sets umask 0, so that the files' modes do not depend on it; and passphrases that take no time."""
     monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
     before = os.umask(0)
     yield

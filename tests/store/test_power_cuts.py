@@ -1,7 +1,7 @@
-"""What a party told anybody is on the disk, wherever a power cut or a kill falls.
+"""What a party has announced is on the disk after a power cut or a kill at any moment.
 
-Each test plays one writer on a disk that records its steps, and looks at every folder that a cut
-between two steps may have left.
+Each test plays a writer on a disk that records its steps, and checks every folder that a cut
+between two steps may leave.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Check = Callable[[Cut], object]
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """None: what is private is so by itself."""
+    """Sets umask 0, so that privacy does not depend on it."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -79,7 +79,7 @@ def umask() -> Iterator[None]:
 def hold(
     disk: RecordedDisk, write: Writer, check: Check, beside: Path, private: bool = True
 ) -> None:
-    """A promise holds after every cut, and nobody else could open a file at any moment."""
+    """Checks a promise after every possible cut, and that no file was ever open to others."""
     with disk.recording():
         write(disk)
     if private:
@@ -93,7 +93,7 @@ def hold(
 
 
 def hold_twice(write: Writer, check: Check, folder: Path, before: Writer | None = None) -> None:
-    """The same, also where the writer was killed at any moment before, and starts again."""
+    """As `hold`, and also with a writer that was killed at any moment and started again."""
     disk = recorded(folder)
     if before is not None:
         before(disk)

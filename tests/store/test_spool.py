@@ -1,4 +1,4 @@
-"""Spools: one contract for both, and what only the directory can suffer."""
+"""Spools: a contract for both kinds, and damage to the directory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KEYS = st.lists(
 
 
 class SpoolContract:
-    """Inherited by the suite of every spool."""
+    """The suite of every spool."""
 
     @pytest.fixture
     def spool(self, tmp_path: Path) -> Spool:

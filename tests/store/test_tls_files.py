@@ -1,4 +1,4 @@
-"""A party's TLS files on disk: what changes in them while it runs."""
+"""A party's TLS files that change while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire form: exhaustive, exact in both directions, and deaf to garbage."""
+"""The wire form: exhaustive, exact in both directions, and strict."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.kits.nursery import ROOT
 
 
 def values(kind: Any, name: str = "") -> st.SearchStrategy[Any]:
-    """Any value of a field's type, with digests and signatures of their lengths."""
+    """Makes any value of a field's type, with digests and signatures of the right length."""
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
         hints = {n: t for n, t in field_types(kind).items() if n != msgpack.PAYLOAD}
@@ -90,7 +90,7 @@ def test_the_protocols_page_shows_the_bytes_of_messages() -> None:
 
 
 def test_known_bytes() -> None:
-    """A number of two bytes, an empty digest, True, None and a payload that goes beside it."""
+    """A number of two bytes, an empty digest, True, None, and a separate payload."""
     ask = GetBlock(b"", "all", 3, 300, state=True)
     assert msgpack.encode(ask) == (
         b"\x92\xa8GetBlock\x87\xa3run\xc4\x00\xa5group\xa3all\xa7version\x03\xa5block\xcd\x01\x2c"
@@ -120,7 +120,7 @@ def test_what_is_encoded_comes_back(message: Any) -> None:
 
 
 def packed(name: str, *fields: tuple[str, Any]) -> bytes:
-    """A message as somebody else may write it."""
+    """Encodes a message as another program may."""
     made = b"\x92" + msgspec.msgpack.encode(name) + bytes([0x80 + len(fields)])
     return made + b"".join(map(msgspec.msgpack.encode, itertools.chain(*fields)))
 

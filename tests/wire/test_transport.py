@@ -53,7 +53,6 @@ def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "
     ("fault", "performed", "at"), [(Drop(), 0, 7.0), (DropReply(), 1, 7.0), (Cut(), 1, 0.0)]
 )
 def test_lost_requests(fault: Fault, performed: int, at: float) -> None:
-    """Those of the party that the fault names."""
     world, echo, transport = faulty("Heartbeat", fault, nth=2)
     for _ in range(2):
         assert world.result(world.transport("b").call("shard-0", Heartbeat("b"))) == Noted()
@@ -126,7 +125,7 @@ def test_a_detached_party_is_dead_in_both_directions() -> None:
 
 
 class Interrupted(dict[Any, None]):
-    """One link, beside which another thread makes one while it is looked at, if that can."""
+    """A dict that another thread extends while it is iterated."""
 
     def __init__(self, links: dict[Any, None], makes: Callable[[], object]) -> None:
         super().__init__(links)
@@ -142,7 +141,7 @@ class Interrupted(dict[Any, None]):
 
 @pytest.mark.parametrize("ends", ["detach", "close"])
 def test_links_may_come_while_others_are_ended(ends: str) -> None:
-    """Each server of Flower's aggregator has a thread of its own; all have one network."""
+    """Each server of Flower's aggregator has its own thread, and all share one network."""
     world = InProcess()
     world.serve("a", EchoServer())
     transport, network = world.transport("a"), world.network

@@ -121,7 +121,6 @@ def merge(version: int, parts: Iterable[GroupValues]) -> GroupValues:
 
 
 def select(made: GroupValues, own: Iterable[int]) -> GroupValues:
-    """Selects these blocks, in their order."""
     blocks = tuple(own)
     return GroupValues(
         made.version,
@@ -132,7 +131,6 @@ def select(made: GroupValues, own: Iterable[int]) -> GroupValues:
 
 
 def to_tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
-    """Makes the tensors of a state file."""
     tensors: dict[str, NDArray[np.generic]] = {}
     for block, values in made.values.items():
         state = made.optimizer[block]
@@ -206,7 +204,6 @@ class States:
         return digest
 
     def figures(self, made: GroupValues) -> tuple[Figure, ...]:
-        """Returns the memory figures for status, once this version was made."""
         resident = (each for held in self._held.values() for each in held.values())
         here = () if made.mapped else (made,)
         return self.tiers.figures(sum(each.nbytes for each in (*resident, *here)))
@@ -358,7 +355,6 @@ class States:
         )
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
-        """Writes this shard's part of a checkpoint; the metadata name its versions."""
         tensors: dict[str, NDArray[np.generic] | FiledTensor] = {}
         metadata = {"shard": self._name}
         for at in versions:
@@ -378,7 +374,6 @@ class States:
         return find_tensors(path, made.state)
 
     def damaged_coming(self) -> tuple[str, ...]:
-        """Returns the groups whose files for the coming placement are gone or damaged."""
         damaged = list[str]()
         for group in self._state.pinned.plan.all_groups:
             if (made := self._state.group(group).coming) is not None:
@@ -570,7 +565,6 @@ class ShardFolders:
         return self.states / f"{name}.safetensors"
 
     def state_files(self, group: str) -> Iterator[tuple[Path, int, int]]:
-        """Yields the existing files of a group, with version and epoch."""
         for path in self.states.glob(f"{group}-*.safetensors"):
             name, _, number = path.stem.rpartition("-")
             if name == group:
@@ -578,7 +572,7 @@ class ShardFolders:
                 yield path, version, epoch
 
 
-def _disk_reads() -> int:
+def _count_disk_reads() -> int:
     """Counts the disk reads of this thread; 0 where the system does not tell."""
     if resource is None:
         return 0
@@ -625,16 +619,15 @@ class Tiers:
     @contextmanager
     def count_use(self) -> Iterator[None]:
         """Counts a use of a version as a hit, or as a wait for the disk."""
-        reads, began = _disk_reads(), time.perf_counter()
+        reads, began = _count_disk_reads(), time.perf_counter()
         yield
-        if _disk_reads() == reads:
+        if _count_disk_reads() == reads:
             self._hits += 1
         else:
             self._waits += 1
             self._waited += time.perf_counter() - began
 
     def figures(self, held: int) -> tuple[Figure, ...]:
-        """Returns the memory figures for `held` bytes of versions; none without a limit."""
         if self._limit.memory is None:
             return ()
         known = {

@@ -132,7 +132,6 @@ class ShardWorker(Worker):
     # --- payloads -----------------------------------------------------------------
 
     def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
-        """Checks a block's length, digest and values."""
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
@@ -256,33 +255,32 @@ class ShardWorker(Worker):
         except DoesNotOpen:
             raise
         except (DamagedStore, Refused) as error:
-            damaged = self._damage(task)
+            damaged = self._find_damage(task)
             if not damaged:
                 raise
             raise PayloadsDamaged(damaged) from error
 
     def _read_copies(self, copies: Sequence[str]) -> list[bytes]:
-        """Reads the blocks that other shards sent; PayloadsDamaged if one is damaged."""
         given = {key: read_whole(self._spool, key) for key in copies}
         if damaged := frozenset(key for key, part in given.items() if part is None):
             raise PayloadsDamaged(damaged)
         return [bytes(part[:-DIGEST_BYTES]) for part in given.values() if part is not None]
 
-    def _damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
+    def _find_damage(self, task: SumCohort | MakeState | StepState) -> frozenset[str]:
         """Finds the keys of a task's damaged payloads that can be sent again."""
         match task:
             case SumCohort(cohort, keys):
                 for block in self._state.own(cohort.group):  # unfinished sums of no record
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
-                return self._broken(key for member in keys for key in member)
+                return self._find_broken(key for member in keys for key in member)
             case MakeState(_, keys):
-                return self._broken(keys or ())
+                return self._find_broken(keys or ())
             case StepState(cohort, opened):
-                broken = self._broken(opened or ())
+                broken = self._find_broken(opened or ())
                 blocks = self._state.own(cohort.group) if broken or opened is None else ()
-                return broken.union(*(self._unsummable(cohort, block) for block in blocks))
+                return broken.union(*(self._find_unsummable(cohort, block) for block in blocks))
 
-    def _broken(self, keys: Iterable[str]) -> frozenset[str]:
+    def _find_broken(self, keys: Iterable[str]) -> frozenset[str]:
         broken = set()
         for key in keys:
             try:
@@ -354,13 +352,13 @@ class ShardWorker(Worker):
         self._spool.cache(key, again)
         return again
 
-    def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
+    def _find_unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
         """Finds the damaged members' blocks that a lost sum needs; none if the sum is whole."""
         try:
             self._read_sum(cohort.group, cohort.number, block)
         except Refused:
             keys = (self._state.block_key(member.id, block) for member in cohort.members)
-            return self._broken(key for key in keys if key is not None)
+            return self._find_broken(key for key in keys if key is not None)
         return frozenset()
 
     # --- versions -----------------------------------------------------------------
@@ -381,13 +379,13 @@ class ShardWorker(Worker):
             for block, key in zip(own, task.keys, strict=True):
                 values[block][:] = np.frombuffer(self._block(key), dtype="<f4")
         else:
-            flat = self._initial(group)
+            flat = self._read_initial(group)
             for block in own:
                 values[block][:] = flat[slice(*layout.span(block))]
         optimizer = {block: init(each) for block, each in values.items()}
         return GroupValues(0, values, optimizer, mapped=allocate is not in_memory)
 
-    def _initial(self, group: str) -> Values:
+    def _read_initial(self, group: str) -> Values:
         plan = self._state.pinned.plan
         if plan.is_sum(group):
             return np.zeros(self._layout(group).size, dtype=np.float32)
@@ -575,15 +573,14 @@ class Stepping:
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None
     ) -> Iterator[Values]:
-        """Yields the mean change of a block's values, piece by piece."""
-        means = self._sent(opened)
+        means = self._average(opened)
         if code is None:
             yield from means
             return
         mean = code.decode(np.concatenate(tuple(means)))
         yield from (mean[start : start + PIECE] for start in range(0, len(mean), PIECE))
 
-    def _sent(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
+    def _average(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
         """Yields the mean, or in a sum group the total, of the members' values, in pieces."""
         plan, cohort, layout = self._plan, self._cohort, self._layout
         grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
@@ -619,7 +616,6 @@ class ShardNoise:
     holder_keys: Mapping[str, bytes]
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
-        """Draws and stores the missing noise of a cohort."""
         about = cohort_digest(self.state.run, cohort)
 
         def draw(block: int) -> None:
@@ -687,8 +683,7 @@ class ShardNoise:
         return read_whole(self.spool, key)
 
     def take(self, key: str, payload: bytes | memoryview) -> None:
-        """Stores another shard's noise; Malformed if the digest behind it is wrong."""
-        if not _whole(memoryview(payload)):
+        if not _is_whole(memoryview(payload)):
             raise Malformed(f"{self.name}: noise came without its digest, or with another")
         if self.read(key) is None:  # the first one may be in a sum already
             self.spool.put(key, payload)
@@ -712,9 +707,9 @@ def read_whole(spool: Spool, key: str) -> memoryview | None:
         kept = memoryview(spool.get(key))
     except (KeyError, OSError):
         return None
-    return kept if _whole(kept) else None
+    return kept if _is_whole(kept) else None
 
 
-def _whole(kept: memoryview) -> bool:
+def _is_whole(kept: memoryview) -> bool:
     noise, digest = kept[:-DIGEST_BYTES], kept[-DIGEST_BYTES:]
     return payload_digest(noise) == digest

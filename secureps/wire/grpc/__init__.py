@@ -3,6 +3,6 @@
 import os
 
 # gRPC reads these when it is imported. The only suite of TLS 1.2 left needs an RSA certificate,
-# which no party has; so TLS 1.3 alone is spoken. gRPC's own log lines repeat errors of ours.
+# which no party has, so that only TLS 1.3 is spoken. gRPC's own log lines repeat errors of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES128-GCM-SHA256"

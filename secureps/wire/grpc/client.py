@@ -212,7 +212,6 @@ class Tells:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _next(self, turns: _Turns) -> None:
-        """Begins the next call; later messages wait for its end."""
         to, _ = turns
         while sent := self._take_next(turns):
             try:
@@ -223,7 +222,6 @@ class Tells:
                 self._answer(sent, [self._to_error(error, to)] * len(sent))
 
     def _take_next(self, turns: _Turns) -> list[_Tell]:
-        """Takes the messages of the next call from the queue."""
         with self._lock:
             waiting, taken = self._waiting[turns], list[_Tell]()
             while waiting and (not taken or _fit_together([*taken, waiting[0]])):
@@ -642,7 +640,6 @@ class _Watch:
         self.drop()
 
     def drop(self) -> None:
-        """Ends the present stream as if it had broken."""
         with self._lock:
             call = self._call
         if call is not None:

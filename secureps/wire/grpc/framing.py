@@ -464,12 +464,10 @@ SERVER_OPTIONS = (
 
 
 def has_room(envelopes: Sequence[bytes]) -> bool:
-    """Whether another envelope may join these in a bundle."""
     return len(envelopes) < BUNDLED and sum(map(len, envelopes)) < BUNDLE_LENGTH
 
 
 def bundle(envelopes: Sequence[bytes]) -> bytes:
-    """Joins one or several envelopes into one message."""
     if len(envelopes) == 1:
         return envelopes[0]
     return _BUNDLE + b"".join(_LENGTH.pack(len(each)) + each for each in envelopes)
@@ -494,7 +492,6 @@ def unbundle(data: bytes) -> list[bytes]:
 
 
 def frame_head(envelope: bytes, length: int) -> bytes:
-    """Makes the beginning of a frame whose payload has this length."""
     return _PREFIX.pack(len(envelope), length) + envelope
 
 
@@ -581,25 +578,20 @@ def encode_error(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
     return status, type(error).__name__, ((_REFUSAL, encode_refusal(error)),)
 
 
-def _text(error: SecurepsError) -> str:
-    # An error may quote a peer's bytes, which could forge log lines or move a terminal's cursor.
-    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
-
-
 def encode_refusal(error: SecurepsError) -> bytes:
-    """Encodes an error as a Refusal."""
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
+    # An error may quote a peer's bytes, which could forge log lines or move a terminal's cursor.
+    text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         free = error.free if isinstance(error, Conflict) else 0
-        return encode(Refusal(type(error).__name__, _text(error), retry_after, free))
+        return encode(Refusal(type(error).__name__, text, retry_after, free))
     except SecurepsError:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
 
 def is_answered(call: Any) -> bool:
-    """Whether the server itself answered a call, also with a Refusal."""
     refused = any(key == _REFUSAL for key, _ in call.trailing_metadata() or ())
     return refused or call.code() is grpc.StatusCode.OK
 
@@ -653,7 +645,6 @@ def _read_refusal(data: bytes, to: str) -> SecurepsError:
 
 
 def decode_refusal(refusal: Refusal) -> SecurepsError:
-    """Makes the error that a Refusal names."""
     wait = refusal.retry_after
     if wait is not None:  # a malicious server must not make this party wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)

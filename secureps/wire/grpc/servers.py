@@ -474,7 +474,6 @@ async def _answer(future: Future[Any]) -> Any:
 
 
 def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T]]:
-    """Makes a gRPC method of `handle`; its errors are sent to the caller."""
 
     async def handled(_: Any, context: Any) -> T:
         try:

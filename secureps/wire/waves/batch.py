@@ -160,7 +160,6 @@ def request_digest(to: str, envelope: bytes) -> bytes:
 
 
 def seal_batch(batch: Batch, sign: Sign) -> bytes:
-    """Encodes a batch; `sign` signs with the sender's key, under WAVE_DOMAIN."""
     pieces, hasher = tuple(_pieces(batch)), payload_hasher()
     for piece in pieces:
         hasher.update(piece)
@@ -257,7 +256,6 @@ def foresee_answer(message: object) -> Reply | None:
 
 
 def has_work(orders: Iterable[object]) -> bool:
-    """Whether these orders give a client work."""
     return any(isinstance(order, WORK) for order in orders)
 
 
@@ -537,7 +535,7 @@ class Relay:
             if server == COORDINATOR and party.stream is not None:
                 self._order(name, party.stream, error)
 
-    # --- what parties say ---------------------------------------------------------
+    # --- requests of parties ------------------------------------------------------
 
     def perform_batch(self, party: str, entries: Iterable[Entry]) -> None:
         """Performs a party's batch, after its earlier ones; Malformed if it is no party's."""
@@ -624,7 +622,6 @@ class Relay:
         self._heard(party)
 
     def beat(self, party: str) -> None:
-        """Sends a heartbeat for a party that has no process."""
         with self._lock:
             endpoint = self._endpoints.get(COORDINATOR)
         if endpoint is not None:
@@ -696,7 +693,7 @@ class Relay:
         if stream.cancel is not None:
             stream.cancel()
 
-    # --- what parties hear --------------------------------------------------------
+    # --- news for parties ---------------------------------------------------------
 
     def is_answered(self, party: str) -> bool:
         """Whether all requests for whose answers a party waits have ended."""
@@ -755,7 +752,6 @@ def _make_order(order: AnyOrder | SecurepsError) -> Entry:
 
 
 def _is_final(answer: Any) -> bool:
-    """Whether an answer is an error for good."""
     if isinstance(answer, PeerError):
         return answer.retry_after is None
     return isinstance(answer, SecurepsError)

@@ -1,8 +1,7 @@
 """Survival: a shard that lost payloads or state files ends in the same bits.
 
-Each test plays the small federation up to an exact event, damages files of shard-0 there,
-and plays on. Where nothing had to be burnt, the model is that of the unharmed run bit for
-bit, and the journals say how it came about; where something was, the fates say why.
+Each test plays the small federation up to an event, damages files of shard-0 there, and plays on.
+If no cohort had to be burnt, the model equals that of the unharmed run bit for bit.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ harms = pytest.mark.parametrize("harm", HARMS, ids=["flipped", "gone"])
 
 
 class Ward:
-    """A small federation, and what shard-0, whose payloads lie on disk, knows and has."""
+    """A small federation whose shard-0 keeps its payloads on disk."""
 
     def __init__(
         self,
@@ -72,7 +71,6 @@ class Ward:
         self.play = small_federation(plan, folder, conditions, clients=clients)
 
     def spool(self, name: str) -> Spool:
-        """On disk for those that are damaged: it takes its time."""
         return DiskSpool(self.folder / "spool" / name) if name == SHARD else MemorySpool()
 
     # --- moments ------------------------------------------------------------------
@@ -82,7 +80,7 @@ class Ward:
         return self.play.coordinator.federation.groups["all"]
 
     def until(self, phase: Phase, version: int) -> None:
-        """To the event at which the coordinator comes to this step of the next version.
+        """Plays up to the event in which the coordinator enters this step of the next version.
 
         Its orders have not arrived yet.
         """
@@ -125,7 +123,7 @@ class Ward:
         return sorted((self.folder / SHARD / "states").glob("*.safetensors"))
 
     def wipe(self, where: str) -> None:
-        """Everything in a folder is gone; its journal is not."""
+        """Deletes everything in a folder except the journal."""
         path = self.folder / "spool" / SHARD if where == "spool" else self.folder / SHARD / "states"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
@@ -147,7 +145,7 @@ class Ward:
         }
 
     def burnt(self) -> list[Fate]:
-        """The fates of the one cohort that was burnt."""
+        """The fates of the one burnt cohort."""
         assert len(self.journalled("coordinator", coordinator_records.CohortBurnt)) == 1
         fates = self.play.coordinator.federation.fates.values()
         return [fate for fate in fates if fate.outcome == "dropped"]
@@ -176,7 +174,7 @@ def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
 def test_a_block_that_cannot_be_read_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk with a bad sector gives an error, and no bytes."""
+    """A disk with a bad sector raises an error."""
     ward = Ward(tmp_path, "plain")
     ward.until(Phase.HOLDING, 2)
     bad, read = ward.files(UPDATE, "client-04")[1], DiskSpool.read
@@ -238,7 +236,7 @@ def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_pat
 def test_an_opened_sum_that_is_damaged_is_opened_again(
     harm: Callable[[Path], None], away: bool, tmp_path: Path
 ) -> None:
-    """Also where all parties are killed meanwhile, and start again."""
+    """This holds also if all parties are killed and restarted meanwhile."""
     ward = Ward(tmp_path, "bfv")
     ward.until(Phase.PREPARING, 2)
     harm(ward.files(OPENED)[0])
@@ -260,7 +258,7 @@ def test_an_opened_sum_that_is_damaged_is_opened_again(
 def test_when_the_sums_are_lost_too_members_send_again(
     cipher: str, client: str, lost: str, tmp_path: Path
 ) -> None:
-    """Burnt, the cohort could not be replaced: the holder opened it for these clients."""
+    """A burnt cohort could not be replaced, because the holder has opened it for these clients."""
     ward = Ward(tmp_path, cipher)
     ward.until(Phase.PREPARING, 2)
     if lost == "everything":
@@ -307,7 +305,7 @@ def test_a_founding_block_that_is_damaged_is_sent_again(
 
 
 def torn(ward: Ward) -> None:
-    """shard-0 is killed, and not one of its state files is whole."""
+    """Kills shard-0 and damages all of its state files."""
     ward.play.kill(SHARD)
     assert len(ward.state_files()) >= 2
     for path in ward.state_files():

@@ -1,6 +1,6 @@
-"""A shard's own noise follows from its seed and the whole cohort, and is never the same twice.
+"""A shard's noise follows from its seed and the whole cohort, and never repeats.
 
-It is drawn once, and kept as it was sealed until nobody needs it.
+It is drawn once, and kept sealed until it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def drawn(cohort: Cohort = COHORT, block: int = 0, seed: Seed = SEED) -> bytes:
 
 
 def test_a_sum_that_is_made_again_gets_the_same_noise_and_no_other_does() -> None:
-    """Two sums under the same noise tell their difference, exactly."""
+    """The same noise would cancel in the difference of two sums."""
     first, *others = COHORT.members
     cohorts = [
         dataclasses.replace(COHORT, members=tuple(others)),
@@ -111,7 +111,6 @@ def test_it_is_drawn_once_for_a_cohort() -> None:
 
 
 def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> None:
-    """No record has its digest: it stands behind it."""
     noise = kept()
     noise.draw(COHORT, (0,), 1)
     whole = noise.spool.get(key(noise))
@@ -139,7 +138,7 @@ def test_what_another_shard_drew_is_taken_as_it_is() -> None:
 
 
 def test_what_belongs_to_no_cohort_any_more_goes() -> None:
-    """Cohort 1 came to nothing, 2 is on record and another one was before it; 3 may be closed."""
+    """Cohort 1 was dissolved, 2 replaced another cohort of its number, and 3 may be closed."""
     noise = kept()
     cohorts = [make_cohort(number=number, version=2) for number in range(4)]
     another = dataclasses.replace(cohorts[2], members=cohorts[2].members[:1])

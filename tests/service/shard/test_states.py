@@ -1,4 +1,4 @@
-"""State files of a shard: kept, found again after damage, forgotten; never believed."""
+"""State files of a shard: kept, restored after damage, deleted, and never trusted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GROUPS = {"a": (0,), "a-b": (0, 2)}
 
 
 def version(group: str, number: int) -> GroupValues:
-    """What a version of a group is in these tests, whatever it is made from."""
+    """Makes a version of a group."""
     sizes = {block: 5 + block for block in GROUPS[group]}
     values = {b: np.full(n, number + b / 8, np.float32) for b, n in sizes.items()}
     slots = {b: {"m": np.full(n, -number, np.float32)} for b, n in sizes.items()}
@@ -53,7 +53,6 @@ def version(group: str, number: int) -> GroupValues:
 
 
 def codes(group: str, number: int) -> dict[int, NDArray[np.uint8]]:
-    """Clients pull differences of one of the groups."""
     blocks = GROUPS[group] if (group, number > 0) == ("a-b", True) else ()
     return {block: np.full(7, 10 * number + block, np.uint8) for block in blocks}
 
@@ -73,7 +72,7 @@ def same(left: GroupValues, right: GroupValues) -> bool:
 
 
 class Disk:
-    """shard-a's states in a folder; versions are made again by `version`."""
+    """shard-a's states in a folder; `version` makes versions again."""
 
     def __init__(self, folder: Path, plan: Plan = PLAN, limit: Limit = UNLIMITED) -> None:
         self.folder, self.limit = folder, limit
@@ -84,7 +83,7 @@ class Disk:
         self.states = self.restarted()
 
     def restarted(self) -> States:
-        """Nothing is in memory any more."""
+        """Makes new `States` on the same disk, with nothing in memory."""
         self.states = States(SHARDS[0], self.state, self.folders, self.make, self.limit)
         return self.states
 
@@ -121,7 +120,6 @@ def disk(tmp_path: Path) -> Disk:
 
 
 def test_differences_are_there_for_as_long_as_their_versions_are_on_record(disk: Disk) -> None:
-    """Those of versions that are not in memory are read from their files, and nothing else."""
     disk.keep("a-b", *range(6))
     disk.states.forget("a-b", 5, 3)
     for number in (3, 4, 5):
@@ -167,7 +165,7 @@ def test_a_version_comes_from_its_part_and_its_file_is_whole_again(
 
 
 def test_any_flipped_byte_of_the_newest_part_leads_to_an_older_way(disk: Disk) -> None:
-    """Values, optimizer, names and metadata: nothing of a part is taken on trust."""
+    """Values, optimizer, names and metadata are all checked."""
     disk.keep("a", 0, 1)
     disk.checkpoint(0, a=0)
     part = disk.checkpoint(1, a=1)
@@ -221,7 +219,7 @@ def test_what_is_lost_is_named(disk: Disk) -> None:
 
 
 def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(disk: Disk) -> None:
-    """Refused would burn the cohort that is being stepped, again and again."""
+    """A Refused would burn the present cohort again and again."""
     disk.keep("a", 0, 1)
     disk.file("a", 1).unlink()
 
@@ -262,7 +260,7 @@ class Elsewhere:
 
 
 def moved(disk: Disk, *parts: Path) -> Elsewhere:
-    """All that lies in the shard's own folder of checkpoints is at a store instead."""
+    """Moves all checkpoints of the shard's folder to a store."""
     there = disk.folder / "there"
     disk.folders.checkpoints.rename(there)
     own = disk.folders.checkpoints
@@ -334,9 +332,9 @@ def test_a_version_is_made_of_what_another_shard_gives_of_its_blocks(tmp_path: P
 
 
 def test_a_file_for_a_coming_placement_lies_beside_the_one_that_counts(tmp_path: Path) -> None:
-    """Nothing of what is deleted meanwhile takes it along; a part of a checkpoint has both.
+    """Deletions spare it, and a part of a checkpoint has both files.
 
-    Once the placement is in force it takes the place of the other one.
+    Once the placement is in force, it replaces the other file.
     """
     disk, now = Disk(tmp_path), make_placement(PLAN)
     held = now.held | {"a-b": [now.holders("a-b", 0), *[SHARDS[1:]] * (len(now.held["a-b"]) - 1)]}
@@ -374,7 +372,6 @@ def test_what_is_no_state_of_these_blocks_is_not_taken(wrong: Any, tmp_path: Pat
 
 
 def test_a_shard_deletes_its_own_parts_of_checkpoints_that_do_not_stay(disk: Disk) -> None:
-    """Where it has a folder of its own; the coordinator deletes in its own, perhaps the same."""
     disk.keep("a", 0)
     disk.keep("a-b", 0)
     parts = [disk.checkpoint(number, a=0, a_b=0) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Blocks stepped piece by piece, against the same formulas over a whole block at once."""
+"""Blocks stepped piece by piece equal the same formulas over whole blocks."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def before(plan: Plan, size: int) -> GroupValues:
 
 
 def sums_of(plan: Plan, size: int, seed: int) -> NDArray[np.int64]:
-    """What three members of weight 1 may have sent."""
+    """Sums that three members of weight 1 may have sent."""
     levels = plan.grid("all", size).levels
     return np.random.default_rng(seed).integers(0, 3 * levels, size, np.int64, endpoint=True)
 
 
 def counted() -> Cohort:
-    """Three members that count by their examples."""
+    """Three members weighted by their examples."""
     members = zip(make_cohort().members, EXAMPLES, strict=True)
     unlike = tuple(dataclasses.replace(member, examples=n) for member, n in members)
     return dataclasses.replace(make_cohort(), members=unlike)
 
 
 def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int64]]:
-    """Pieces in one memory, as an opener gives them."""
+    """Yields pieces that reuse one buffer, as an opener does."""
     room, at = np.empty(sums.size, np.int64), 0
     for length in [*lengths, sums.size]:
         piece = room[: min(length, sums.size - at)]
@@ -76,7 +76,6 @@ def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int6
 
 
 def test_vectors_lie_one_after_another() -> None:
-    """Of much memory pages are huge."""
     asked: list[int] = []
 
     def vector(count: int) -> NDArray[np.float32]:
@@ -113,7 +112,7 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
 def test_what_is_published_follows_what_the_optimizer_makes(
     codec: tuple[Any, ...], name: str
 ) -> None:
-    """It steps from its own values, with no trace of how they were rounded on their way."""
+    """The optimizer steps from its own unrounded values."""
     group = {"rule": {"quorum": 3, "minimum": 2}, "optimizer": {"name": name}, "codec": codec}
     plan, exact = (
         make_plan(group=[group | {"most_examples": 32, "clip": 4.0, "range": 1.0} | more])
@@ -141,7 +140,7 @@ def test_what_is_published_follows_what_the_optimizer_makes(
 def test_no_kernel_is_compiled_for_a_block_that_lies_in_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whose values are read-only: another type to numba."""
+    """Its values are read-only, which is another type to numba."""
     plan, size, encode = plan_of("sgd", pull_bits=4), 500, delta.encode
     layout, known, writeable = GroupLayout("all", (), 3 * size, size), before(plan, size), []
     known.values[2].flags.writeable = False
@@ -178,7 +177,7 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
 
 
 def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
-    """Another set of key shares may open them; a member is not to be blamed before."""
+    """Another set of key shares may open the sums, so no member is blamed yet."""
     plan, cohort, size = plan_of("sgd", range=1e38), make_cohort(), 5000
     layout = GroupLayout("all", (), 3 * size, size)
     sums, opened = np.zeros(size, np.int64), []

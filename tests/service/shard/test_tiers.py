@@ -1,4 +1,4 @@
-"""Versions in memory and in files alone: the same bytes, and what is held in the process."""
+"""Versions in memory and in files have the same bytes; and what the process holds in memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def test_versions_are_the_same_wherever_they_lie(
 
 
 def test_of_what_is_resident_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
-    """Clients that are behind ask for older ones, for which the limit has no room."""
     disk = limited(tmp_path, ROOMY, tier="resident")
     disk.keep("a-b", 0, 1, 2)
     disk.states.forget("a-b", 2, 0)
@@ -87,7 +86,7 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
     disk, reads = limited(tmp_path, TIGHT), iter([5, 5, 5, 7, 7, 8])
     disk.keep("a", 0)
     disk.keep("a-b", 0, 1)
-    monkeypatch.setattr(states, "_disk_reads", lambda: next(reads))
+    monkeypatch.setattr(states, "_count_disk_reads", lambda: next(reads))
     disk.states.published("a", 0, 0)
     assert counted(disk) == (1, 0)
     disk.states.values("a-b", 0)
@@ -101,9 +100,9 @@ def test_uses_that_waited_for_the_disk_are_told_from_those_that_did_not(
 def test_reads_of_what_is_in_memory_are_none_of_the_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     (tmp_path / "file").read_bytes()
-    before = states._disk_reads()
+    before = states._count_disk_reads()
     (tmp_path / "file").read_bytes()
-    assert states._disk_reads() == before
+    assert states._count_disk_reads() == before
 
 
 def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_what_the_process_holds_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Files that were read as a whole, for their digests."""
+    """The files that were read as a whole for their digests."""
     found = list[Path]()
 
     def reading(path: Path) -> bytes:
@@ -137,7 +136,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
     tmp_path: Path, read: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between them others are stepped; few stay mapped, and what is replaced does not."""
+    """Other groups step in between; few versions stay mapped, and no replaced one."""
     disk = limited(tmp_path, TIGHT, tier="mapped")
     disk.keep("a-b", 0)
     disk.keep("a", 0)
@@ -161,7 +160,7 @@ def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
 def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
     tmp_path: Path,
 ) -> None:
-    """Its optimizer state is damaged, which a pull does not see, and a sum finds and mends."""
+    """Its optimizer state is damaged: a pull does not notice, and a sum finds and repairs it."""
     disk = limited(tmp_path, TIGHT)
     disk.keep("a", 0)
     disk.checkpoint(1, a=0)
@@ -183,7 +182,7 @@ def test_a_block_that_is_alone_in_its_file_is_pulled_without_the_rest_of_it(
 def test_files_of_few_pulled_blocks_stay_mapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a handle of the process; those that are used stay."""
+    """Each map takes a handle; the most recently used ones stay."""
     disk = limited(tmp_path, TIGHT)
     for number in range(4):
         disk.keep("a", number)
@@ -194,7 +193,7 @@ def test_files_of_few_pulled_blocks_stay_mapped(
 
 
 def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
-    """By its whole digest for a step, by the block's own for a pull; both come again."""
+    """A step checks the file's digest, a pull the block's; both are restored."""
     for pull in (False, True):
         disk = limited(tmp_path / str(pull), TIGHT, tier="mapped")
         disk.keep("a-b", 0)
@@ -220,7 +219,6 @@ def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
 def test_differences_in_a_file_are_read_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large file whose blocks many clients follow, each time."""
     disk = limited(tmp_path, TIGHT, tier="mapped")
     disk.keep("a-b", 0, 1)
     read = "secureps.store.checkpoint.digest_of_file"

@@ -1,4 +1,4 @@
-"""What a shard believes of what lies on its disk: what has the digest on record, nothing else."""
+"""A shard trusts only bytes on its disk that have the recorded digest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COHORT = dataclasses.replace(
 
 
 class Shop:
-    """A shard that holds blocks 0 and 2, its worker, and what lies in its spool."""
+    """A shard that holds blocks 0 and 2, its worker, and its spool."""
 
     def __init__(self, folder: Path, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan()
@@ -67,7 +67,7 @@ class Shop:
         self.state.apply(header)
 
     def made(self, total: bytes) -> None:
-        """The sum of block 0 is on record, and this is it."""
+        """Records a sum of block 0."""
         digests = (payload_digest(total), payload_digest(b""))
         self.state.apply(shard_records.SumsMade(COHORT, digests))
 
@@ -94,7 +94,7 @@ def test_a_sum_that_is_lost_is_made_again_from_its_members_blocks(shop: Shop) ->
 
 
 def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop: Shop) -> None:
-    """Holders were shown the first: what is opened with their answers is no other."""
+    """The holders' answers open the recorded sum, and no other."""
     shop.takes(IDS[0], 5)
     shop.takes(IDS[1], 8)
     shop.made(TOTAL)
@@ -113,7 +113,6 @@ def test_without_one_members_block_it_is_lost(shop: Shop) -> None:
 
 
 def test_what_another_shard_gave_is_used_while_it_is_what_came(tmp_path: Path) -> None:
-    """Of an optimizer's state no record has the digest, and a bit of a name may flip."""
     shop, key = Shop(tmp_path), state_key("all", 0, 1)
     values = dict.fromkeys(("all/0001", "all/0001/momentum"), np.ones(16, "<f4"))
     given = save({**values, "all/0001/step": np.ones(1, "<i8")})
@@ -172,7 +171,7 @@ def test_noise_that_is_lost_is_refused_and_ends_nobody(tmp_path: Path) -> None:
 
 
 def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(shop: Shop) -> None:
-    """So does noise that belongs to another cohort of a number that is on record."""
+    """Noise of an earlier cohort with a recorded number goes too."""
     shop.made(TOTAL)
     about = cohort_digest(shop.run.id, COHORT)
     shop.state.apply(Prepared("s", "all", 2, (b"",) * 2, b"", cohort=1))

@@ -1,4 +1,4 @@
-"""The world of gRPC, for its contract and for senders that are not right."""
+"""Fixtures for gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signed claim: for one server, method, run and message, and for no other."""
+"""A signed claim is valid for one server, method, run and message."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def send(address: str, method: str, metadata: Any, envelope: bytes) -> SecurepsE
 
 
 def test_a_recorded_request_serves_nobody_else(world: Grpc) -> None:
-    """Not at another server with the same keys, in another run, or with another message."""
+    """Not at another server, in another run, or with another message."""
     echoes = {name: EchoServer() for name in ("shard-0", "shard-1", "coordinator")}
     for name, echo in echoes.items():
         echo.run = RUN
@@ -128,7 +128,7 @@ def test_a_recorded_request_serves_nobody_else(world: Grpc) -> None:
 
 
 def test_a_server_that_began_anew_takes_the_next_request_at_once(world: Grpc) -> None:
-    """No request depends on what a server said before: none takes a second way."""
+    """No request depends on a server's earlier answers."""
     echo = EchoServer()
     world.serve("shard-0", echo)
     envelope = encode(Heartbeat("a"))

@@ -1,7 +1,4 @@
-"""gRPC on loopback: the contract of all transports, and senders and bytes that are not right.
-
-Which of several addresses is dialled, and that gRPC still ends calls in this process.
-"""
+"""gRPC clients on loopback: the contract of transports, bad input, addresses, and stalled calls."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ from tests.kits.transport_kit import (
 
 
 def test_the_next_one_is_dialled_when_one_is_not_reached(clock: list[float]) -> None:
-    """Calls that fail together are one failure; who is there and refuses is dialled again."""
+    """Calls that fail together count once; a server that refuses stays."""
     known = Addresses({"coordinator": "a:1,b:2", "shard-0": "c:3"}, lambda: clock[0])
     assert not known.note_failure("coordinator", NotReady("later"))
     for party in ("shard-0", "nobody"):
@@ -119,7 +116,7 @@ def test_a_call_that_does_not_end_is_said(
 def test_a_call_that_finds_no_thread_is_a_limit_that_was_met(
     liveness: Liveness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC waits for it where its channel is closed, and closes one that is collected."""
+    """gRPC would wait for this call when its channel is closed or collected."""
 
     def full(*given: Any, **named: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -141,7 +138,7 @@ class TestGrpc(TransportContract):
     def test_a_limit_or_bug_of_the_senders_own_is_no_word_of_the_server(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The executor ends the process; whatever waits for the same server is told as well."""
+        """The executor ends the process; other calls to the server fail too."""
 
         def full(*given: object) -> None:
             raise RuntimeError("can't start new thread")
@@ -169,7 +166,7 @@ class TestGrpc(TransportContract):
     def test_a_call_that_grpc_never_ends_is_seen(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As where gRPC could not start a thread of its own: no answer, and no end at its time."""
+        """If gRPC could not start a thread, calls get no answer and have no deadline."""
         transport, now = world.transport("a"), [0.0]
         monkeypatch.setattr(transport._tells, "_clock", lambda: now[0])
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
@@ -194,7 +191,7 @@ class TestGrpc(TransportContract):
     def test_a_shard_that_waits_for_blocks_is_told_other_things_meanwhile(
         self, world: Grpc, server: EchoServer
     ) -> None:
-        """It asks how much of a block is here before it sends what it was asked for."""
+        """The sender of the awaited block first asks how much of it is there."""
         transport, block = world.transport("a"), put(b"x")
         waits = transport.call("shard-0", Missing("a", "all", 3, ()))
         assert world.next(server.asked) == Missing("a", "all", 3, ())
@@ -339,7 +336,7 @@ class TestGrpc(TransportContract):
     def test_a_coordinator_that_hangs_while_its_connections_live_is_watched_no_more(
         self, world: Grpc, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its loop stands still, and gRPC's own threads answer every ping."""
+        """Its loop is stuck, but gRPC's threads answer every ping."""
         monkeypatch.setattr(client, "BEAT", 0.05)
         hung, other = Hung(), EchoServer()
         places = []

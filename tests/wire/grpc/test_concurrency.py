@@ -1,6 +1,6 @@
-"""Places of one party go to those of its connections whose calls come to their end.
+"""A party's places go to those of its connections whose calls end well.
 
-What is refused is counted by party and error, and no more counts are kept however often who asks.
+Refused requests are counted by party and error, in bounded memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from secureps.wire.grpc.admission import (
 
 
 def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Plays a test on a loop of its own, in bounded time."""
+    """Runs a test on its own loop, in bounded time."""
 
     @functools.wraps(test)
     def play(**given: Any) -> None:
@@ -48,7 +48,7 @@ def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
 
 
 class Hall:
-    """Two places of each party, four in all; calls that never end by themselves."""
+    """Two places of each party, four in all; calls that do not end by themselves."""
 
     def __init__(self, silent: float = admission.TURN) -> None:
         self.connections = Connections()
@@ -64,7 +64,7 @@ class Hall:
             self.connections.note("a", peer, True)
 
     async def begin(self, *names: str, peer: str, party: str = "a") -> None:
-        """Calls, each up to where it waits for something."""
+        """Begins calls, each up to its first wait."""
         for name in names:
             self.tasks.append(asyncio.create_task(self._call(name, peer, party)))
             for _ in range(20):
@@ -132,7 +132,7 @@ async def test_of_equals_the_one_with_fewer_goes_first_once_nothing_moves(
 async def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two parties that hold all there is, a byte now and then, do not shut the third out."""
+    """Two parties that hold all places and send a byte now and then do not shut out a third."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
     monkeypatch.setattr(admission, "TURN", 0.2)
     hall = Hall()
@@ -157,7 +157,7 @@ async def test_a_call_has_its_turn_and_then_gives_way_to_another_party_s(
 
 @played
 async def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that waits for the server is not silent, nor is one that moves."""
+    """A call that waits for the server, or moves, is not silent."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
     hall = Hall(silent=0.1)
     await hall.begin("a1", "a2", peer="own")
@@ -176,7 +176,7 @@ async def test_a_silent_call_gives_way_to_another_party_s(monkeypatch: pytest.Mo
 
 @played
 async def test_a_turn_ends_for_an_equal_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has a copy of a key may be trusted as much as its owner, and move a little at a time."""
+    """A thief of a key may gain its owner's trust and then move a little at a time."""
     monkeypatch.setattr(admission, "QUIET", 0.02)
     monkeypatch.setattr(admission, "TURN", 0.2)
     hall = Hall()

@@ -1,4 +1,4 @@
-"""Errors go into statuses and come back in words, and what is no bundle is refused."""
+"""Errors travel as statuses and texts, and malformed bundles are refused."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordina
 
 @pytest.fixture
 def ask(server: CoordinatorServer, tmp_path: Path) -> Callable[[], float]:
-    """Seconds of a request over a connection of its own."""
+    """Returns the seconds of a request over a new connection."""
 
     def asked() -> float:
         began, addresses = time.monotonic(), {COORDINATOR: f"127.0.0.1:{server.port}"}

@@ -1,4 +1,4 @@
-"""Health: what a stub of grpc.health.v1 hears from the real servers, with no name and no key."""
+"""The real servers answer a stub of grpc.health.v1 without a name and a key."""
 
 from __future__ import annotations
 

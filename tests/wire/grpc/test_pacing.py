@@ -1,4 +1,4 @@
-"""How long pieces are, how many payloads go at once, and when one stalls."""
+"""The length of pieces, the number of payloads at once, and stalls."""
 
 from __future__ import annotations
 

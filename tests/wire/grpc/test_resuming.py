@@ -1,7 +1,4 @@
-"""Payloads over links that are cut, fall silent or are slow go on where they were.
-
-They are gathered piece by piece, in memory that is theirs as it is filled.
-"""
+"""Payloads over broken, silent or slow links continue where they were."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ def link(world: Grpc, server: EchoServer) -> Iterator[Link]:
 
 
 def until_answered(transport: GrpcTransport, message: Any) -> Any:
-    """As a party asks: again after every break, as often as it takes."""
+    """Repeats a call after every break, as a party does."""
     for _ in range(100):
         try:
             return transport.call("shard-0", message).result(PATIENCE)
@@ -90,7 +87,7 @@ def until_answered(transport: GrpcTransport, message: Any) -> Any:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes that the server took in, piece by piece."""
+    """Lengths of the pieces that the server took."""
     taken: list[int] = []
     add = Upload.add
 
@@ -136,7 +133,7 @@ def test_pieces_are_short_again_after_a_break(link: Link) -> None:
 
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes that a client took in of what it pulls, piece by piece."""
+    """Lengths of the pieces that a client took."""
     collected: list[int] = []
     add = PartialPayload.add
 
@@ -207,7 +204,7 @@ def test_a_block_that_is_held_or_refused_is_not_sent(link: Link, server: EchoSer
 
 
 def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServer) -> None:
-    """As when it is asked for again while it is on its way."""
+    """The block was requested again during its upload."""
     _, transport = link()
     message = put(os.urandom(SIZE))
     under_way = [transport.call("shard-0", message) for _ in range(2)]
@@ -221,7 +218,7 @@ def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServ
 def test_more_blocks_than_there_is_memory_for_come_one_after_another(
     world: Grpc, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Side by side none would be whole: what came of one would go for the next, and come again."""
+    """Side by side they would drop each other's bytes, and none would be complete."""
     monkeypatch.setattr(admission, "SILENT", PATIENCE)
     relay = Relay(world.address("shard-0"), rate=8 << 20)
     world.ports["shard-0"] = int(relay.address.rpartition(":")[2])
@@ -317,7 +314,7 @@ def broken(intake: Uploads, message: PutBlock, count: int, sender: str = "a") ->
 
 
 def sent(intake: Uploads, message: PutBlock, *pieces: bytes) -> None:
-    """An upload of these pieces, to its end."""
+    """Makes a complete upload of these pieces."""
     with begun(intake, message) as upload:
         for piece in pieces:
             give(upload, piece)
@@ -342,7 +339,7 @@ def test_memory_is_taken_as_bytes_come_and_not_as_they_are_announced(intake: Upl
 
 
 def test_blocks_that_nobody_ends_are_few_of_each_sender() -> None:
-    """Their headers take memory too, whatever came of their bytes."""
+    """Their headers take memory too."""
     intake = Uploads(1 << 20, 1 << 20)
     for sequence in range(3 * UNFINISHED):
         for sender in "ab":
@@ -389,7 +386,7 @@ def test_what_an_endpoint_fails_to_take_takes_no_room(monkeypatch: pytest.Monkey
 def test_a_pull_that_has_to_wait_goes_on_where_it_was(
     link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others had their turn meanwhile: what came is kept."""
+    """Other pulls had their turn meanwhile."""
     relay, transport = link()
     add, busy = PartialPayload.add, [True]
 
@@ -506,7 +503,7 @@ def test_what_came_is_whole_and_read_only(size: int, piece: int) -> None:
 
 
 def test_a_payload_of_which_little_has_come_takes_little() -> None:
-    """Else whoever begins many uploads of large blocks takes a huge page for a byte of each."""
+    """Otherwise one byte of each of many large blocks would take a huge page each."""
     gathering = PayloadBuffer(1 << 50, Buffers(0))  # more than there is
     gathering.add(memoryview(bytes(HUGE - 1)))
     assert gathering.have == HUGE - 1
@@ -528,7 +525,7 @@ def test_a_large_payload_comes_into_the_buffer_of_one_before() -> None:
 
 
 def test_a_large_payload_is_gathered_in_one_place() -> None:
-    """No copy is made of what is there, beyond the first page, and none in the end."""
+    """Only the bytes of the first page are copied."""
     size = 4 * HUGE
     gathering = PayloadBuffer(size, Buffers(0))
     gathering.add(memoryview(bytes(HUGE)))
@@ -539,9 +536,3 @@ def test_a_large_payload_is_gathered_in_one_place() -> None:
     assert isinstance(whole, memoryview)
     assert first.obj is whole.obj
     assert first[-1] == whole[-1] == ord("x")
-
-
-def test_a_payload_that_lies_in_the_heap_is_copied_nowhere() -> None:
-    gathering = PayloadBuffer(LARGE - 1, Buffers(0))
-    gathering.add(memoryview(bytes(LARGE - 1)))
-    assert isinstance(gathering.whole(), bytes)

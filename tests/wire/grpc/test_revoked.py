@@ -38,7 +38,7 @@ IDLE, AGE = 0.8, 1.6
 
 
 class Watched(EchoServer):
-    """A server that ends the streams of whoever is on the roster no more, as executors do."""
+    """A server that ends the streams of revoked parties, as executors do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def test_its_connection_ends_soon_if_it_is_quiet(world: World) -> None:
 
 
 def test_its_connection_ends_whatever_it_says(world: World) -> None:
-    """It asks and asks: every call is refused, and none keeps the connection."""
+    """It calls all the time; every call is refused, and none keeps the connection open."""
     method = framing.COORDINATOR_TELL
     metadata = sign_request("eve", COORDINATOR, world.sign("eve"), method, b"", b"")
     with closing(world.line()) as line:
@@ -125,7 +125,7 @@ def test_its_connection_ends_whatever_it_says(world: World) -> None:
 
 
 def test_who_is_honest_goes_on_over_another_connection(world: World) -> None:
-    """Its stream of orders stays where it is, and calls are answered at any time."""
+    """Its stream of orders stays, and calls are answered at any time."""
     lost: queue.Queue[SecurepsError] = queue.Queue()
     with closing(world.transport("honest")) as honest:
         honest.watch(Subscribe("honest", ()), lambda _: None, lost.put)

@@ -1,7 +1,4 @@
-"""Servers stop in bounded time, whatever their handlers are waiting for, and without a fuss.
-
-What comes in bundles is answered one by one.
-"""
+"""Servers stop in bounded time, and answer each message of a bundle."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ CLOSED = 5.0
 
 
 class Door:
-    """Calls at a server, on one channel; `outcomes` are the SecurepsErrors they end in."""
+    """Calls at a server, on one channel; `outcomes` are their SecurepsErrors."""
 
     def __init__(self, port: int, name: str) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -69,7 +66,6 @@ class Door:
         self._calls.append(call.future(*self._signed(method, message)))
 
     def upload(self, length: int, go: threading.Event) -> None:
-        """Sends one byte of a payload, and no more before `go`."""
         envelope = encode(put(b"", length=length))
 
         def pieces() -> Iterator[bytes]:
@@ -110,7 +106,7 @@ class Door:
 
 
 class Big(EchoServer):
-    """Answers GetBlock with more than any buffer on the way holds."""
+    """Answers GetBlock with more bytes than all buffers on the way hold."""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
         if isinstance(message, GetBlock):
@@ -119,7 +115,7 @@ class Big(EchoServer):
 
 
 def stop(server: CoordinatorServer | ShardServer, grace: float = GRACE) -> float:
-    """Stops it on a thread of its own; seconds that it took."""
+    """Stops a server on another thread; returns the seconds."""
     began = time.monotonic()
     thread = threading.Thread(target=server.stop, args=(grace,), daemon=True)
     thread.start()
@@ -173,7 +169,6 @@ def hang(shard: Shard, count: int = 1) -> None:
 
 
 def upload(shard: Shard, go: threading.Event) -> None:
-    """A handler waits for the rest of a payload."""
     server, _, door = shard
     held = server.bytes_in_flight
     door.upload(1000, go)
@@ -298,7 +293,7 @@ def test_watches_alone_do_not_take_the_grace(coordinator: Coordinator) -> None:
 
 
 def test_a_watch_that_comes_during_the_stop_is_not_left_open(coordinator: Coordinator) -> None:
-    """Its call was let in before the stop, its request comes after all watches were ended."""
+    """Its call was admitted before the stop, and its request arrives after all watches ended."""
     server, echo, door = coordinator
     assert server._stop is not None
     door.stream(Subscribe("a", ()), framing.WATCH, server._stop.is_set)
@@ -382,7 +377,6 @@ def test_who_came_since_is_not_sent_away_by_a_standby(
 
 
 def test_an_order_is_encoded_once_for_all_who_are_given_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One watcher after another takes what waits for it, of which little is long."""
     made: list[Any] = []
 
     def counted(order: Any) -> bytes:
@@ -419,7 +413,7 @@ def test_orders_that_wait_together_come_in_their_order(world: Grpc) -> None:
 
 
 def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
-    """Else two shards, full of blocks that wait for each other's answer, would wait for ever."""
+    """Otherwise two shards full of blocks for each other would wait for ever."""
     server = ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 10, 10)
 
     def begun(sender: str, message: PutBlock) -> Upload:

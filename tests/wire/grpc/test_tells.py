@@ -1,4 +1,4 @@
-"""Small messages wait for one call at a time, go on together, and each has an answer of its own."""
+"""Small messages wait for one call at a time, go together, and get separate answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW = Missing("shard-1", "all", 3, ())
 
 
 class Line:
-    """What is begun: (server, names of the heartbeats), and the calls, to be ended by hand."""
+    """Begun calls as (server, names of the heartbeats), and the calls, to be ended by hand."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, list[str]]] = []
@@ -43,7 +43,7 @@ class Line:
         assert len(self.begun) == count
 
     def end(self, number: int, *answers: Any) -> None:
-        """Ends a call; SecurepsErrors are refusals of one message, of a call without answers."""
+        """Ends a call; a SecurepsError among the answers refuses one message."""
         told = [
             framing.encode_refusal(each) if isinstance(each, SecurepsError) else encode(each)
             for each in answers
@@ -65,7 +65,7 @@ class Line:
 
 
 def busy() -> Line:
-    """A call with one message is under way, and three more wait."""
+    """A call with one message is open, and three more messages wait."""
     line = Line()
     line.say("a")
     line.await_calls(1)

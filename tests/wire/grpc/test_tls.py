@@ -76,7 +76,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Makes a server that calls itself the coordinator; returns its address."""
+    """Makes a server that claims to be the coordinator; returns its address."""
     made: list[CoordinatorServer] = []
 
     def start(link: Link, endpoint: EchoServer | None = None) -> str:
@@ -141,13 +141,13 @@ def test_a_clients_certificate_serves_nothing(kit: Path, serve: Serve) -> None:
 
 
 def test_another_ca_is_refused_at_both_ends(kit: Path, serve: Serve, tmp_path: Path) -> None:
-    """A man in the middle, who can make any certificate but those of the kit's CA."""
+    """A man in the middle can make any certificates except those of the kit's CA."""
     other = make_kit(tmp_path / "other")
     with pytest.raises(Unreachable, match="certified by another CA; check kit"):
         ask(tls_of(kit, "a_b.c-d"), serve(tls_of(other, COORDINATOR)))
 
     def mixed() -> Credentials:
-        """Trusts the right CA, and has another's certificate."""
+        """Credentials with the right CA and another CA's certificate."""
         right, wrong = (load_credentials(k, "eve", load_public(k).ca) for k in (kit, other))
         return Credentials(right.authority, wrong.certificate, wrong.key)
 
@@ -334,7 +334,7 @@ def test_plaintext_does_not_leave_the_machine() -> None:
 def test_what_grpc_let_in_is_judged_once_more(
     kit: Path, known: dict[str, list[bytes]], said: str
 ) -> None:
-    """A process that imported gRPC before secureps takes TLS 1.2 too."""
+    """A process that imported gRPC before secureps also speaks TLS 1.2."""
 
     class Context:
         def auth_context(self) -> dict[str, list[bytes]]:
@@ -360,7 +360,7 @@ def pem_of(key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.
 
 
 def bring(folder: Path, pem: bytes) -> Path:
-    """A party's kit to be, with a TLS key that its organisation has made."""
+    """Prepares a kit with a TLS key that the party's organisation has made."""
     own = folder / "private" / "north"
     own.mkdir(0o700, parents=True)
     own.parent.chmod(0o700)
@@ -373,7 +373,7 @@ def bring(folder: Path, pem: bytes) -> Path:
 def test_a_key_of_ones_own_is_certified_as_it_is(
     form: PrivateFormat, kit: Path, serve: Serve, tmp_path: Path
 ) -> None:
-    """Made by whatever an organisation has for it; it stays the same when it is certified anew."""
+    """It stays the same when it is certified anew."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     own = bring(tmp_path / "own", pem_of(key, form))

@@ -1,4 +1,4 @@
-"""Batches as bytes: what is read is what was signed, and nothing else is read."""
+"""A batch is read exactly as it was signed."""
 
 from __future__ import annotations
 

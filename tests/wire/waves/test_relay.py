@@ -1,4 +1,4 @@
-"""The relay: receipts behind their blocks, streams that outlive processes, and errors."""
+"""The relay: receipts after their blocks, streams that outlive processes, and errors."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
 
 
 class Slow(EchoServer):
-    """Is ready at the third time."""
+    """Is ready at the third request."""
 
     asks = 0
 

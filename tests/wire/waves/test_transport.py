@@ -1,4 +1,4 @@
-"""The transport over messages in waves: the contract of all transports, and what is foreseen."""
+"""The transport in waves: the contract of transports, and assumed answers."""
 
 from __future__ import annotations
 
