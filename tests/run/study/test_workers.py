@@ -13,7 +13,6 @@ import pytest
 
 from tests.kits.nursery import ROOT
 from tests.kits.polling import until
-from tests.run.study.test_study import SCRIPT as SCRIPT_OF_OTHERS
 from tests.run.study.test_study import scenario
 
 SCRIPT = """
@@ -42,9 +41,9 @@ make_evaluator = make
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    path, temporary = scenario(tmp_path, str(SCRIPT_OF_OTHERS), "script.py"), tmp_path / "temporary"
+    path, temporary = scenario(tmp_path), tmp_path / "temporary"
     path.write_text(path.read_text().replace("seconds = 200.0", "seconds = 1e9"))
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "holder.py").write_text(SCRIPT)
     temporary.mkdir()
     options = ("--out", tmp_path / "out", "--workers", "1")
     played = subprocess.Popen(
