@@ -56,16 +56,13 @@ class Line:
     def parameters(self, seed):
         return {"coef": np.zeros(30, np.float32)}
 
-    def chances(self, coef):
-        return 1 / (1 + np.exp(-self.x @ coef))
-
     def fit(self, parameters, config):
-        slope = self.x.T @ (self.y - self.chances(parameters["coef"]))
-        coef = parameters["coef"] + config.settings["lr"] * slope.astype(np.float32)
-        return FitResult({"coef": coef}, len(self.y))
+        chances = 1 / (1 + np.exp(-self.x @ parameters["coef"]))
+        step = config.settings["lr"] * (self.x.T @ (self.y - chances)).astype(np.float32)
+        return FitResult({"coef": parameters["coef"] + step}, len(self.y))
 
     def evaluate(self, parameters):
-        right = (self.chances(parameters["coef"]) > 0.5) == self.y
+        right = (self.x @ parameters["coef"] > 0) == self.y
         return EvaluateResult(None, len(self.y), {"accuracy": float(right.mean())})
 
 def make(settings):
