@@ -12,6 +12,7 @@ from benchmarks.peers.apps import vectors
 from secureps.messages.submission import UPDATE, BlockHeader
 from secureps.service.loop import WRITERS
 from secureps.store.checkpoint import tensor_name
+from tests.kits.nursery import Child, spawn
 from tests.kits.relay import Relay, free_port
 
 VALUES = 36 << 20
@@ -27,10 +28,17 @@ TWICE = 16 << 20
 """The most that a sender has given to connections that break, and that never arrived."""
 
 
+class Forked(Large):
+    """A federation of whose times nobody asks: its parties are forks."""
+
+    def _begin(self, command: list[str], log: Path) -> Child:
+        return spawn(command, self.folder, log, self.environment)
+
+
 def test_an_upload_goes_on_over_breaks_and_after_a_kill_of_the_shard(tmp_path: Path) -> None:
     port = free_port()
     relay = Relay(f"127.0.0.1:{port}", cut=BREAKS, rate=RATE)
-    with Large(tmp_path, "plain", VALUES, clients=1, versions=1, shards=1) as parties:
+    with Forked(tmp_path, "plain", VALUES, clients=1, versions=1, shards=1) as parties:
         spool = tmp_path / "shard-0" / "spool"
         parties.settings["shard-0"] = f'listen = "127.0.0.1:{port}"\nadvertise = "{relay.address}"'
         parties.hold.touch()

@@ -107,22 +107,6 @@ def blocks() -> Iterator[tuple[list[str], str]]:
         yield where.group(1).split(" and "), block
 
 
-def test_every_block_of_the_page_says_where_it_runs() -> None:
-    assert [where for where, _ in blocks()] == [
-        ["north"],
-        ["ps"],
-        ["north", "south"],
-        ["north"],
-        ["ps"],
-        ["north", "south"],
-        ["ps"],
-        ["ps"],
-        ["north", "south"],
-        ["north", "south"],
-        ["ps"],
-    ]
-
-
 @pytest.mark.timeout(600)
 def test_three_machines_from_empty_hosts_to_a_model_and_on_from_it(tmp_path: Path) -> None:
     if reason := possible():

@@ -13,28 +13,7 @@ import pytest
 
 from tests.kits.nursery import ROOT
 from tests.kits.polling import until
-from tests.run.study.test_study import SCRIPT as SCRIPT_OF_OTHERS
 from tests.run.study.test_study import scenario
-
-SCRIPT = """
-import numpy as np
-from secureps import EvaluateResult, FitResult
-
-class Still:
-    def parameters(self, seed):
-        return {"w": np.zeros(3, np.float32)}
-
-    def fit(self, parameters, config):
-        return FitResult(parameters, 10)
-
-    def evaluate(self, parameters):
-        return EvaluateResult(None, 10, {"accuracy": 0.5})
-
-def make(settings):
-    return Still()
-
-make_evaluator = make
-"""
 
 
 @pytest.mark.timeout(60)
@@ -42,9 +21,8 @@ make_evaluator = make
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    path, temporary = scenario(tmp_path, str(SCRIPT_OF_OTHERS), "script.py"), tmp_path / "temporary"
+    path, temporary = scenario(tmp_path, "target = 0.6", "target = 2.0"), tmp_path / "temporary"
     path.write_text(path.read_text().replace("seconds = 200.0", "seconds = 1e9"))
-    (tmp_path / "script.py").write_text(SCRIPT)
     temporary.mkdir()
     options = ("--out", tmp_path / "out", "--workers", "1")
     played = subprocess.Popen(
