@@ -14,7 +14,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.scenario.datasets import digits
 from tests.kits.federations import averaged
 
-VERSIONS = 8
+VERSIONS = 4
 
 
 def perceptron() -> nn.Module:
