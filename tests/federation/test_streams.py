@@ -80,12 +80,6 @@ def plan(cipher: str, rule: dict[str, Any] = FEW, versions: int = 9, **own: Any)
     return stream_plan(cipher, rule, versions=versions, group=[group | own])
 
 
-def nearly_alike(name: str, task: object) -> float:
-    """Many updates wait at a border; who comes first no cipher is to decide."""
-    trains = name.startswith("client") and getattr(task, "aims", None)
-    return 1.0 + int(name[-2:]) / 100 if trains else 0.0
-
-
 def dropped(simulation: Simulation) -> int:
     return sum(
         record.outcome == Outcome.DROPPED
@@ -132,15 +126,3 @@ def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
     assert simulation.versions() == {"all": 20}
     assert [len(c.cohort.members) for c in journalled(simulation, CohortClosed)] == [1] * 20
     assert dropped(simulation) <= 6  # those that were being made when the run ended
-
-
-def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
-    """No version says which support its cohort had, so that a client would not know theirs."""
-    models = []
-    for cipher in ("plain", "rlwe"):
-        own = plan(cipher, pull_bits=6)
-        simulation = stream(own, tmp_path / cipher, 9, cost=nearly_alike)
-        simulation.run()
-        assert simulation.versions() == {"all": 9}
-        models.append(simulation.model())
-    assert same(*models)
