@@ -34,7 +34,7 @@ def packed(words: list[int]) -> U64:
 
 @pytest.mark.slow
 @of_both
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(words=words_of_runs)
 def test_packing_is_one_long_integer(words: list[int]) -> None:
     whole = sum(word << (53 * i) for i, word in enumerate(words))
@@ -44,7 +44,7 @@ def test_packing_is_one_long_integer(words: list[int]) -> None:
 
 @pytest.mark.slow
 @of_both
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(words=words_of_runs, weight=st.sampled_from(WEIGHTS), before=st.integers(0, 2**60))
 def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, before: int) -> None:
     sums = np.full(len(words), before, np.uint64)

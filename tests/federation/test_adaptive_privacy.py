@@ -44,6 +44,7 @@ from tests.kits.privacy_kit import (
     Still,
     adaptive_plan,
     group,
+    least_cipher,
     private_plan,
     scales,
 )
@@ -95,7 +96,7 @@ def test_every_cipher_gives_the_same_model_and_clip(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_lost_version_is_made_again_at_its_scale(tmp_path: Path) -> None:
     """Also by the shard that was only told the scale."""
-    plan = adaptive_plan("distributed", "plain", checkpoint_every=4)
+    plan = adaptive_plan("distributed", checkpoint_every=4)
     unharmed = small_federation(plan, tmp_path / "unharmed")
     unharmed.run()
     play = small_federation(plan, tmp_path / "harmed")
@@ -199,7 +200,8 @@ def test_the_count_is_published_under_noise_and_never_without(
     placement: str, tmp_path: Path
 ) -> None:
     """Everybody stands still, so all pass: what is seen of the count is the noise on it."""
-    plan = adaptive_plan(placement, "plain", group=[group(adaptive={"rate": 1.0})], versions=12)
+    own, cipher = group(adaptive={"rate": 1.0}), least_cipher(placement)
+    plan = adaptive_plan(placement, cipher, group=[own], versions=12)
     simulation = small_federation(plan, tmp_path, kind=Still)
     simulation.run()
     found, clip = scales(simulation), plan.adaptive("all")

@@ -30,6 +30,7 @@ from tests.kits.privacy_kit import (
     Restless,
     Still,
     facts_of,
+    least_cipher,
     private_plan,
 )
 from tests.kits.roles_kit import SCHEMA
@@ -44,7 +45,7 @@ def noisy(cipher: str = "plain", **changes: Any) -> Plan:
 @pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
 def test_the_published_mean_has_the_promised_noise(placement: str, tmp_path: Path) -> None:
     """Forgotten, doubled or at the wrong scale, it would not pass."""
-    plan = private_plan(placement, "plain", versions=1)
+    plan = private_plan(placement, least_cipher(placement), versions=1)
     simulation = small_federation(plan, tmp_path, kind=lambda i: Still(i, (120, 120)))
     simulation.run(lambda: simulation.versions() == {"all": 0})
     before = simulation.model()

@@ -16,7 +16,7 @@ from secureps.policy.spending import plan_epsilon
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import layout_of, small_federation
-from tests.kits.privacy_kit import facts_of, private_plan
+from tests.kits.privacy_kit import facts_of, least_cipher, private_plan
 from tests.kits.thin_group import THIN
 
 PRIVATE = {"codec": THIN[:2], "feedback": True, "weighting": "uniform"}
@@ -33,7 +33,7 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
     placement: str, tmp_path: Path
 ) -> None:
     """The ledger's numbers are those of fewer values."""
-    plan = private(placement, "plain", **PRIVATE)
+    plan = private(placement, least_cipher(placement), **PRIVATE)
     simulation = small_federation(plan, tmp_path)
     simulation.run()
     layout = layout_of(simulation).group("all")

@@ -59,7 +59,7 @@ def test_what_is_kept_is_in_the_models_units_where_the_range_moves(tmp_path: Pat
 def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None:
     """Rounds close without a client that was killed, which comes back and goes on."""
     plan, dropped = plan_for(quorum=5, deadline=0.5, start=6), 0
-    for moment in range(60, 700, 80):
+    for moment in range(60, 700, 160):
         simulation = federation(tmp_path / str(moment), plan)
         killed_at(simulation, "client-02", moment)
         fates = [outcome for _, outcome in outcomes(simulation, "client-02")]

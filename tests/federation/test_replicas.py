@@ -33,7 +33,7 @@ PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2, 
 def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
     """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
     events = events_of(small_federation(PLAN, tmp_path / "whole"))
-    for number, moment in enumerate(range(events // 3, events, events // 8)):
+    for number, moment in enumerate(range(events // 3, events, events // 5)):
         simulation = small_federation(PLAN, tmp_path / str(moment))
         party = f"shard-{number % 3}"
 

@@ -127,7 +127,7 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     shard = NEW if what is ShardDeed.ADD else "shard-1"
     first, events = moments(sharded)
     moved = 0
-    for moment in range(first, events - 1, (events - first) // 5):
+    for moment in range(first, events - 1, (events - first) // 3):
         play = federation(sharded(), tmp_path / str(moment))
         acted(play, what, shard, moment)
         ends(play)
@@ -173,7 +173,7 @@ def alone(folder: Path) -> Simulation:
 
 
 def clipped(folder: Path) -> Simulation:
-    return small_federation(adaptive_plan("local"), folder, Conditions(spares=1))
+    return small_federation(adaptive_plan("local", "plain"), folder, Conditions(spares=1))
 
 
 def evaluated(folder: Path) -> Simulation:

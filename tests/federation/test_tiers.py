@@ -81,7 +81,7 @@ def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
 def test_killed_at_any_time_it_is_the_same_model(tmp_path: Path) -> None:
     conditions = Conditions(memory=LITTLE)
     events = events_of(small_federation(plan_of("plain"), tmp_path / "whole", conditions))
-    for moment in range(events // 5, events, events // 5):
+    for moment in range(events // 3, events, events // 3):
         play = small_federation(plan_of("plain"), tmp_path / str(moment), conditions)
         killed_at(play, "shard-0", moment)
         assert same(play.model(), with_enough("plain")), moment

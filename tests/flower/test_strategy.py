@@ -177,8 +177,18 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("wave", [0, 1])
-@pytest.mark.parametrize("name", FAULTS)
+LOSSES = tuple(FAULTS)[:5]
+
+
+@pytest.mark.parametrize(
+    ("name", "wave"),
+    [
+        (name, wave)
+        for wave in (0, 1)
+        for number, name in enumerate(FAULTS)
+        if name in LOSSES or number % 2 == wave  # other bytes are refused alike in each wave
+    ],
+)
 def test_the_same_bits_after(
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch, name: str, wave: int
 ) -> None:
@@ -410,25 +420,20 @@ def losing(message: Message, context: Any) -> Message:
 def test_metrics_of_training_come_as_means_of_what_nobody_reads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    most, models = {"loss": 4.0, "far": 2.0}, []
-    for cipher in ("plain", "rlwe"):
-        app = ClientApp(mods=[secureps_mod])
-        app.train()(losing)
-        grid = simulated(app)
-        plan = write_plan(tmp_path / cipher, cipher)
-        result = play(tmp_path / cipher, grid, plan=plan, train_metrics=most)
-        for number in (1, 2):
-            assert result.train_metrics_clientapp[number] == {
-                "loss": pytest.approx((10 * 0 + 11 * 1 + 12 * 2) / 33 / number, abs=1e-3),
-                "far": pytest.approx(2.0, abs=1e-3),
-            }
-        assert [len(node.seen) for node in grid.nodes.values()] == [1 + 2] * CLIENTS
-        for node in grid.nodes.values():
-            assert not any(reply.content.metric_records for reply in node.replies)
-        models.append(tensors(result))
-        export(tmp_path / cipher / "run", tmp_path / f"{cipher}.safetensors")
-        assert load_file(tmp_path / f"{cipher}.safetensors").keys() == initial().keys()
-    same(*models)
+    most, app = {"loss": 4.0, "far": 2.0}, ClientApp(mods=[secureps_mod])
+    app.train()(losing)
+    grid, plan = simulated(app), write_plan(tmp_path, "plain")
+    result = play(tmp_path, grid, plan=plan, train_metrics=most)
+    for number in (1, 2):
+        assert result.train_metrics_clientapp[number] == {
+            "loss": pytest.approx((10 * 0 + 11 * 1 + 12 * 2) / 33 / number, abs=1e-3),
+            "far": pytest.approx(2.0, abs=1e-3),
+        }
+    assert [len(node.seen) for node in grid.nodes.values()] == [1 + 2] * CLIENTS
+    for node in grid.nodes.values():
+        assert not any(reply.content.metric_records for reply in node.replies)
+    export(tmp_path / "run", tmp_path / "model.safetensors")
+    assert load_file(tmp_path / "model.safetensors").keys() == initial().keys()
     assert "far is 9.0, more than the largest magnitude of 2.0" in caplog.text
     with pytest.raises(ConfigError, match="largest magnitude of loss is a number > 0"):
         SecureFedAvg(plan, train_metrics={"loss": 0.0})

@@ -42,6 +42,11 @@ class Restless(Walker):
         return replace(result, parameters=result.parameters | {"head.bias": moved})
 
 
+def least_cipher(placement: str) -> str:
+    """Shares of noise are no protection in the clear."""
+    return "bfv" if placement == "distributed" else "plain"
+
+
 def private_plan(placement: str, cipher: str = "bfv", **changes: Any) -> Plan:
     group = {
         "clip": 1.0,

@@ -110,7 +110,7 @@ def test_a_signal_to_a_forked_child_is_the_childs_alone() -> None:
     with Shutdown() as bell:
 
         def fork() -> None:
-            for _ in range(50):
+            for _ in range(15):
                 if not (child := os.fork()):
                     signal.pause()
                 os.kill(child, signal.SIGTERM)  # it may not have run a line of Python yet

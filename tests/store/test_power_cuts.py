@@ -240,13 +240,12 @@ def test_a_checkpoint_with_a_manifest_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["client", "holder"])
-def test_a_key_that_was_announced_is_on_the_disk(role: Role, tmp_path: Path) -> None:
+def test_a_key_that_was_announced_is_on_the_disk(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        disk.say(make_keys(disk.root / "kit", role, "me", ENVELOPE))
+        disk.say(make_keys(disk.root / "kit", "holder", "me", ENVELOPE))
 
     def check(cut: Cut) -> None:
-        request = make_keys(cut.folder / "kit", role, "me", ENVELOPE)
+        request = make_keys(cut.folder / "kit", "holder", "me", ENVELOPE)
         assert not cut.said or cut.said[0].to_bytes() == request.to_bytes()
 
     hold_twice(write, check, tmp_path, lambda disk: (disk.root / "kit").mkdir(0o700))
