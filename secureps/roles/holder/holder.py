@@ -46,15 +46,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import (
-    TO_GO_ON,
-    Configure,
-    Finish,
-    GroupVersion,
-    Open,
-    RosterChanged,
-    Task,
-)
+from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, other_run
@@ -102,7 +94,7 @@ OVER = "the run is over"
 """How the line begins by which a key holder says that the run has finished."""
 
 FAILED = "the run failed"
-"""How the line begins by which it says that the run cannot go on by itself."""
+"""How the line begins by which it says that the run has failed: it may go on, with these keys."""
 
 LAST_WORD = 5.0
 """Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
@@ -184,8 +176,7 @@ class Holder(ABC):
             case WatchLost():
                 return self.resume(now)
             case Finish(_, reason, failure) if sender == COORDINATOR:
-                said = f"{FAILED}: {reason}{TO_GO_ON}" if failure else f"{OVER}: {reason}"
-                return Step(effects=[Say(said)])
+                return Step(effects=[Say(f"{FAILED if failure else OVER}: {reason}")])
             case Finish() | Tick():
                 return Step()
             case KitRead() if sender == WORKER:
