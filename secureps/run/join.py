@@ -29,6 +29,7 @@ from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.config.sections import toml_tables
 from secureps.errors import KitError, OperatorError, RuleFailed, TooFew, split_fault
+from secureps.messages.orders import TO_GO_ON
 from secureps.roles.holder.holder import FAILED, OVER
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.processes.spawning import SECUREPS, Program
@@ -155,7 +156,7 @@ def _watch(
             text = str(both.failed[name]).removeprefix(f"{name} ")
             tell(name, "Failed", f"{text}; {then[name]}", logging.ERROR)
     if shown.failure and not both.failed:
-        raise TooFew(shown.failure)
+        raise TooFew(shown.failure + TO_GO_ON)
     return ended
 
 

@@ -42,15 +42,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import (
-    TO_GO_ON,
-    Configure,
-    Finish,
-    GroupVersion,
-    Open,
-    RosterChanged,
-    Task,
-)
+from secureps.messages.orders import Configure, Finish, GroupVersion, Open, RosterChanged, Task
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register, Request, Subscribe, Trouble
 from secureps.messages.run import COORDINATOR, wrong_run
@@ -103,7 +95,7 @@ OVER = "the run is over"
 """Begins the line with which a key holder reports that the run has finished."""
 
 FAILED = "the run failed"
-"""How the line begins by which it says that the run cannot go on by itself."""
+"""How the line begins by which it says that the run has failed: it may go on, with these keys."""
 
 LAST_WORD = 5.0
 """Seconds that a holder which takes no part waits for the coordinator to hear of it."""
@@ -185,8 +177,7 @@ class Holder(ABC):
             case WatchLost():
                 return self.resume(now)
             case Finish(_, reason, failure) if sender == COORDINATOR:
-                end = f"{FAILED}: {reason}{TO_GO_ON}" if failure else f"{OVER}: {reason}"
-                return Step(effects=[Say(end)])
+                return Step(effects=[Say(f"{FAILED if failure else OVER}: {reason}")])
             case Finish() | Tick():
                 return Step()
             case KitRead() if sender == WORKER:

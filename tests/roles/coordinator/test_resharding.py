@@ -291,6 +291,17 @@ def test_nothing_moves_while_a_version_is_in_the_making() -> None:
     assert (at.group().making, at.group().version) == (None, 1)
 
 
+def test_nothing_moves_while_a_checkpoint_is_in_the_making() -> None:
+    """A shard that has written its part would not have the blocks that it gains in it."""
+    at = world()
+    while at.federation.checkpoint_in_making is None:
+        at.pump(1)
+    assert at.act(ADD) == [ADD]
+    while at.federation.coming is None:
+        at.pump(1)
+    assert at.federation.checkpoints[-1].complete
+
+
 @pytest.mark.parametrize(("coming", "ends"), [(True, False), (False, True)])
 def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
     coming: bool, ends: bool

@@ -183,12 +183,18 @@ def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_agai
     assert works(step) == [Prune((), "all", 0, 0)]
 
 
-def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
-    desk = Desk().founded()
+def test_what_was_asked_for_by_a_placement_that_is_past_counts_no_more() -> None:
+    """What another shard took in since its late answer would be lost, once it holds it no more."""
+    desk, before = Desk().founded(), dataclasses.replace(make_placement(Desk().plan), epoch=3)
     told(desk, coming(desk))
-    _, (_, ask) = called(desk.order(commit()))
-    told(desk, None, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    (_, late), (_, ask) = called(desk.order(commit()))
+    told(desk, None, before)
     assert desk.give(PEER, Failed(ask, WrongVersion("gone"))).effects == []
+    told(desk, coming(desk, epoch=4), before)
+    (_, missing), (_, ask) = called(desk.order(commit()))
+    desk.give(PEER, Answered(ask, Payload(b"")))
+    assert works(desk.give(PEER, Answered(late, Noted()))) == []
+    assert len(works(desk.give(PEER, Answered(missing, Noted())))) == 1
 
 
 def test_no_part_of_a_checkpoint_is_written_before_and_it_is_ordered_again() -> None:

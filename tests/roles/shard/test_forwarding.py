@@ -166,6 +166,7 @@ def test_a_shard_that_asks_again_is_given_what_it_had_before_its_disk_was_lost()
     again = made.give(PEER, lost).effects
     assert again == [deferred, Call(PEER, requests.PutBlock(first), attach=first.key)]
     answered(made, second)
+    assert isinstance(deferred, Defer)
     assert answered(made, first).effects == [Answer(requests.Noted(), ticket=deferred.ticket)]
 
 

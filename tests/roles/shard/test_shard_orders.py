@@ -379,20 +379,10 @@ def test_damaged_updates_are_forgotten_and_missing() -> None:
     assert desk.restarted().shard.state.lacking(cohort) == (ids[0], ids[2])
     desk.put_all((ids[0], ids[2]))
     assert works(desk.order(desk.hold(cohort))) == [task]
-
-
-def test_a_disk_that_damages_what_came_again_is_given_it_once_more_after_a_pause() -> None:
-    desk = Desk("bfv").founded()
-    cohort = make_cohort()
-    ids = tuple(m.id for m in cohort.members)
-    for _ in range(2):
-        desk.put_all(ids)
-        (task,) = works(desk.order(desk.hold(cohort)))
-        step = desk.give(WORKER, damaged(task, task.keys[0]))
-    assert step == desk.order(desk.hold(cohort)) == desk.give("shard-a", Tick()) == Step()
+    assert desk.give(WORKER, damaged(task, broken)) == Step(), "its disk damages what comes again"
+    assert desk.order(desk.hold(cohort)) == Step()
     assert desk.shard.wake() == AGAIN
-    later = desk.shard.handle(AGAIN, "shard-a", Tick())
-    assert calls(later) == [requests.Missing("shard-a", "all", 0, ids[:1])]
+    assert calls(desk.shard.handle(AGAIN, "", Tick())) == calls(step)
     assert desk.shard.wake() is None
 
 
