@@ -473,9 +473,7 @@ def test_an_override_has_the_model_of_each_version_and_cannot_change_it(
     same({name: each.numpy() for name, each in seen[-1][1].items()}, unharmed)
     changes = True
     for rounds in (1, 2):
-        with pytest.raises(
-            ConfigError, match="continues from another model than"
-        ):
+        with pytest.raises(ConfigError, match="continues from another model than"):
             play(tmp_path / f"changed-{rounds}", simulated(), rounds, kind=Saving)
 
 
