@@ -198,7 +198,7 @@ def test_settings_of_a_loop_are_the_plans_versions(tmp_path: Path) -> None:
     trainer = Script(path).make({"initial": str(initial)})
     assert isinstance(trainer, FlowerTrainer)
     trainer.parameters(1)
-    assert trainer._context(trainer._states.newest()).run_config["num-server-rounds"] == 9
+    assert trainer._context(trainer._states.load_newest()).run_config["num-server-rounds"] == 9
 
 
 def test_the_server_runs_once_and_in_no_holders_process(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tests.kits.party_kits import descriptor, give, phrase
 
 @pytest.fixture(autouse=True)
 def umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sets umask 0, so that the files' modes do not depend on it; and passphrases that take no time."""
+    """Sets umask 0, and gives passphrases that take no time."""
     monkeypatch.setattr("secureps.store.kit_files._N", 1 << 7)
     before = os.umask(0)
     yield
