@@ -105,7 +105,7 @@ class Evidence:
             plain: Any = pinned.plan.mechanism(cohort.group, layout.sent)
             bound = canonical(replace(cohort, committee=None))
             stream = noise.seed.derive("aggregator-noise", bound, block)
-            values = np.asarray(plain.noise(layout.slots(block), stream.words), np.int64)
+            values = np.asarray(plain.draw_noise(layout.slots(block), stream.words), np.int64)
             known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
             if not any(np.array_equal(values, each) for each in known):
                 known.append(values)
