@@ -81,7 +81,7 @@ def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
         counted[party] += 1
         return epsilon_after(plan, ledger, party, ahead)
 
-    monkeypatch.setattr(termination, "after", counting)
+    monkeypatch.setattr(termination, "epsilon_after", counting)
     rule = {"name": "buffered", "buffer": 3, "minimum": 3, "max_staleness": 4}
     plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
     world = StreamWorld(plan)
