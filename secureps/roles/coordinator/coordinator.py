@@ -7,7 +7,9 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from secureps.errors import ConfigError, Malformed, NotReady, PlanRefused, Refused, UnknownParty
 from secureps.messages import requests
@@ -294,10 +296,6 @@ class Coordinator(Seat):
             case requests.Retire(party):
                 self._sessions.leave(party)
                 membership.retire(tx, event)
-            case requests.Decline():
-                membership.decline(tx, event)
-            case requests.Withdraw():
-                membership.withdraw(tx, event)
             case Evaluated():
                 membership.take_evaluation(tx, self._settings.roster, event)
             case requests.Missing(party, ids=ids):
@@ -306,20 +304,6 @@ class Coordinator(Seat):
                     membership.take_lost(tx, party, ids)
                 else:
                     answers.take_missing(tx, event)
-            case Held():
-                answers.take_held(tx, event)
-            case requests.Spoilt():
-                answers.take_spoilt(tx, event)
-            case requests.Prepared():
-                answers.take_prepared(tx, event)
-            case requests.Checkpointed():
-                answers.take_checkpointed(tx, event)
-            case requests.Opened():
-                answers.take_opened(tx, event)
-            case requests.OpenRefused():
-                answers.take_refusal(tx, event)
-            case requests.KeyShare():
-                answers.take_key_share(tx, event)
             case requests.Examined():
                 envelopes.take_examination(tx, tx.group(event.group), event)
             case EnvelopeKeyAnnounced():
@@ -336,6 +320,8 @@ class Coordinator(Seat):
                 return self._welcome(tx)
             case requests.AskStatus():
                 return status(tx, self._telemetry.newest, self.servers)
+            case _ if (take := TAKEN_BY.get(type(event))) is not None:
+                take(tx, event)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
@@ -442,6 +428,20 @@ class Coordinator(Seat):
         if self.plan.section.scaling is not None:
             self._load.measure(tx)
         return tx.step
+
+
+TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
+    requests.Decline: membership.decline,
+    requests.Withdraw: membership.withdraw,
+    requests.Spoilt: answers.take_spoilt,
+    requests.Prepared: answers.take_prepared,
+    requests.Checkpointed: answers.take_checkpointed,
+    requests.Opened: answers.take_opened,
+    requests.OpenRefused: answers.take_refusal,
+    requests.KeyShare: answers.take_key_share,
+    Held: answers.take_held,
+}
+"""Requests that need nothing but the transaction."""
 
 
 # --- acts --------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
         tx.write(Incarnated(event.seen + 1))  # its record was lost with our journal's end
-    reign.note_obedience(tx, party, event.seen)
+    tx.sessions.obeyed[party] = max(event.seen, tx.sessions.obeyed.get(party, 0))
     if moved and tx.is_spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.effects.append(Say(text))

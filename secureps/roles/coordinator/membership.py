@@ -402,7 +402,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
         raise Malformed(
             f"{id}: update {receipt.step} of one version, by the plan's rule the last is {ahead}"
         )
-    # Shards would wait for blocks that nobody can send, and the cohort with them.
+    # Shards, and the whole cohort, would wait for blocks that do not exist.
     blocks = range(layout.blocks)
     if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
         raise Malformed(f"{id}: the group has {len(blocks)} blocks, each one digest")

@@ -241,10 +241,6 @@ def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
     return NotReady("it is not decided yet which coordinator rules", LATER)
 
 
-def note_obedience(tx: Transaction, party: str, seen: int) -> None:
-    tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
-
-
 # --- standby -----------------------------------------------------------------------
 
 

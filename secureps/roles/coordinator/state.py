@@ -369,7 +369,7 @@ class CoordinatorState:
         paused: why an operator's pause stops rounds and cohorts; empty while there is none.
         paused_since: when the pause began.
         wants_checkpoint: whether an operator asked for a checkpoint that has not begun.
-        unsafe: parties whose noise everybody may know.
+        unsafe: parties whose noise others may know.
         answered: the newest cohort that a key holder answered for, by (holder, group).
         liars: holders that gave false shares, and how they were found.
         accused: clients in whose envelopes holders found flaws, and which holders.
@@ -510,7 +510,7 @@ class CoordinatorState:
         return fate is None or fate.outcome != Outcome.DROPPED
 
     def is_past(self, id: SubmissionId) -> bool:
-        """Whether nobody will ever need a submission's blocks again."""
+        """Whether a submission's blocks are never needed again."""
         fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 

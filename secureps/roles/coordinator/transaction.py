@@ -69,7 +69,7 @@ _QUIET = (
     Release,
     VersionEvaluated,
 )
-"""Records that change neither who takes part nor who trains."""
+"""Records that do not change which clients take part or train."""
 
 
 class Changes:

@@ -356,7 +356,7 @@ class Standing:
 
 @dataclass(slots=True)
 class HolderFold:
-    """The state of a holder, but for the run and its rosters.
+    """The state of a holder, without the run and its rosters.
 
     Args:
         standings: by client and group.
@@ -677,7 +677,7 @@ class HolderLedger:
 
         Raises:
             Refused: another run or purpose, or the author is no client.
-            Unsigned, UnknownParty: nobody on the roster signed it.
+            Unsigned, UnknownParty: no party on the roster signed it.
             NotReady: its author is too new on the roster.
         """
         # First, because a client may have been revoked since its receipt was verified.

@@ -345,9 +345,10 @@ class Member:
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # if it leaves by now, it ends after the answer to that
                     return Step()
-                for settled in self._departure.final_records:
-                    self._write(step, settled)
-                return Step(step.records, self._departure.end)
+                if self._departure.wants is OwnDeed.LEAVE:  # on record, so that a restart joins
+                    self._write(step, OwnAct(self._departure.acted, OwnDeed.LEFT))
+                halt = self._departure.halt
+                return Step(step.records, [] if halt is None else [halt])
             case Answered(request, reply, length):
                 self._take_answer(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.is_pulling:
@@ -775,11 +776,6 @@ class Departure:
     acted: int = 0
     wants: OwnDeed | None = None
 
-    @property
-    def end(self) -> list[Effect]:
-        """The effects once the coordinator knows that the client leaves; none if it rests."""
-        return [] if self.halt is None else [self.halt]
-
     def begin(self, halt: Halt | None = None, reason: str = "", until: float | None = None) -> None:
         """Begins to leave (with a halt) or to rest; the coordinator is told later."""
         self.away, self.halt, self.reason, self.until = True, halt, reason, until
@@ -817,11 +813,6 @@ class Departure:
         if self.wants is OwnDeed.PAUSE:
             self.told = False
         return not self.told
-
-    @property
-    def final_records(self) -> tuple[OwnAct, ...]:
-        """The record that the client left, so that a later start joins anew."""
-        return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
         """Refuses a plan, and tells the coordinator at once, because it counts this client."""

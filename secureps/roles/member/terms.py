@@ -222,10 +222,7 @@ class Terms:
         values = f"updates_per_hour: {self.updates_per_hour} have begun within an hour"
         return self.revealed(["updates_per_hour"], values)
 
-    def verdicts(self, plan: Plan, client: str = "") -> tuple[Verdict, ...]:
-        return tuple(self._verdicts(plan, client))
-
-    def _verdicts(self, plan: Plan, client: str) -> Iterator[Verdict]:
+    def verdicts(self, plan: Plan, client: str = "") -> Iterator[Verdict]:
         if self.minimum is not None:
             yield self._of_minimum(plan, self.minimum)
         if self.threshold is not None:

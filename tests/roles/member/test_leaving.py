@@ -44,7 +44,7 @@ def test_a_pause_is_a_rest_without_an_end_and_is_said_once() -> None:
     assert not departure.follow()
     departure.tell(step)
     assert step.effects == [Call("coordinator", Retire("c0", PAUSED, True))]
-    assert (departure.until, departure.end, departure.end_rest_if_due(1e9)) == (None, [], False)
+    assert (departure.until, departure.halt, departure.end_rest_if_due(1e9)) == (None, None, False)
     assert not departure.follow()
     assert departure.told, "it is not said again"
     departure.apply(OwnAct(2, "go-on"))
