@@ -302,7 +302,7 @@ def _earliest(*times: float | None) -> float | None:
 
 
 def _patience(tx: Transaction, group: GroupState) -> float | None:
-    """Returns until when other clients, and no sets, may follow a burnt cohort; None: not now."""
+    """Returns until when only other clients may follow a burnt cohort; None if sets may, too."""
     if group.phase is not Phase.COLLECTING or not recovery.has_burnt(tx, group):
         return None
     until = (group.opened_at or 0.0) + _deadline(tx, group)

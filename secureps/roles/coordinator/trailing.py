@@ -76,7 +76,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str, may_
 
 
 def hold_back(tx: Transaction) -> Wait | None:
-    """Returns what the model's next round must wait for; None if nothing, and skips what is due."""
+    """Returns what the model's next round must wait for; if nothing, skips a due evaluation."""
     at, keep, own = due_version(tx), unkept_version(tx), tx.trailing
     if keep:
         return Wait(None, f"version {keep} is evaluated, and first comes into a checkpoint")

@@ -470,7 +470,7 @@ class Transaction:
 
     @property
     def layout(self) -> Layout:
-        """The run's, once it is founded."""
+        """The layout of the run, which must be founded."""
         return self.plan.layout(self.federation.run.schema)
 
     @property

@@ -526,7 +526,7 @@ class Member:
         return True
 
     def _decline_worn_out(self, step: Step, desk: Desk) -> bool:
-        """Declines rounds that ask for an update that was sealed too often; whether it did."""
+        """Declines rounds that ask for an update that was sealed too often; returns if any did."""
         declined = False
         for due in desk.asked():
             base = Base(due.version, due.step)
