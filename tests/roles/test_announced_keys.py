@@ -1,4 +1,4 @@
-"""Whose word counts for a holder's envelope key, and that nobody goes back to an older one."""
+"""Which announcements of a holder's envelope key count, and that no older key comes back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = [EnvelopeKey.from_os().public.key for _ in range(3)]
 
 
 def told(number: int, by: str = "keys-0", **changes: Any) -> EnvelopeKeyAnnounced:
-    """What a holder announces; `by` signs whatever is changed."""
+    """A holder's announcement with these changes; `by` signs it."""
     bare = EnvelopeKeyAnnounced(RUN, "keys-0", number, KEYS[number % 3], 0)
     bare = dataclasses.replace(bare, **changes)
     signature = PARTIES[by].sign(*announcement_bytes(bare))

@@ -1,4 +1,4 @@
-"""A server whose own disk refuses says so, makes senders wait, drops nothing, and goes on."""
+"""A server whose disk is full reports it, has senders wait, drops nothing, and goes on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Disk:
-    """A disk that is full for as long as it is told."""
+    """A disk that is full for as long as a test says."""
 
     def __init__(self) -> None:
         self.full = False
@@ -74,7 +74,7 @@ def state_of(simulation: Simulation, client: str) -> str:
 
 
 def troubled(simulation: Simulation) -> dict[str, str]:
-    """What status says of servers' disks."""
+    """What the status says of servers' disks."""
     return {each.name: each.trouble for each in status_of(simulation).servers if each.trouble}
 
 
@@ -108,7 +108,7 @@ class GuardedJournal(MemoryJournal):
 
 
 def play(simulation: Simulation, disk: Disk, version: int, shown: Callable[[], bool]) -> None:
-    """The disk is full from a version on, until it was met and is `shown`; then to the end."""
+    """Plays a run with a disk that is full from a version on until that was `shown`."""
     simulation.run(lambda: simulation.versions()["all"] >= version)
     disk.full = True
     simulation.run(lambda: disk.refusals > 2 and shown())
@@ -365,7 +365,7 @@ def test_everybody_speaks_for_their_own_disk() -> None:
 
 
 def test_a_server_s_trouble_is_told_until_it_comes_anew() -> None:
-    """One that ended for it, as a key holder that takes no part, is away, and it says why."""
+    """A server that ended for its trouble is shown as away, with the reason."""
     world = World(make_plan())
     world.servers()
     world.enter("c0")
@@ -436,7 +436,7 @@ def test_a_journal_whose_disk_is_full_goes_on_when_there_is_space(tmp_path: Path
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, that is filled and emptied by a file."""
+    """A small disk that a file fills and empties."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]

@@ -66,7 +66,7 @@ LATER = 4
 
 
 class Played:
-    """A run of two versions that are evaluated, and what all its machines heard."""
+    """A run of two versions that are evaluated, with all that its machines heard."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ class Played:
         self.taken: Counter[tuple[type, type]] = Counter()
 
     def senders(self, machine: type, kind: type) -> list[str]:
-        """One of each role that may say this; orders come from the coordinator."""
+        """One party of each role that may send this; the coordinator for orders."""
         if machine not in (Coordinator, Shard):
             return [COORDINATOR]
         table = permissions.TO_COORDINATOR if machine is Coordinator else permissions.TO_SHARD
@@ -113,7 +113,7 @@ def tries(run: Played, moment: Moment, sender: str, events: Iterator[Any]) -> No
 
 
 def goes_on(moment: Moment, machine: Any, sender: str, said: Any, since: list[Any]) -> None:
-    """What it hears next, and once more what it took; then all of that after a restart."""
+    """Has a machine hear the next events, and the same message again; then all after a restart."""
     events = [*moment.later(LATER), (moment.now, sender, said), (moment.now + 100.0, "", Tick())]
     for now, who, event in events:
         with suppress(SecurepsError):
@@ -132,7 +132,7 @@ def goes_on(moment: Moment, machine: Any, sender: str, said: Any, since: list[An
 
 
 def ways(run: Played, event: Any) -> Iterator[Any]:
-    """A message's extremes; signed anew by whoever it names where that is a difference."""
+    """A message's extremes; also signed anew by the party that each names."""
     for other in sendable(event):
         yield other
         if (signed := signed_anew(other, run.identities)) != other:
@@ -197,7 +197,7 @@ def test_what_nobody_said_in_a_run(plan: str) -> None:
 
 
 def test_nothing_is_left_out() -> None:
-    """A new message is tried by whoever may hear it, and a new answer by who asks."""
+    """Every message is tried by each role that may send it, and every answer by each that asks."""
     assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(msgpack.SENT)
     kinds = frozenset().union(*map(_dataclasses, (orders, requests)))
     assert kinds - MESSAGES - ANSWERS == PARTS

@@ -48,7 +48,7 @@ def _floats(value: Any) -> list[float]:
 @pytest.mark.parametrize("party", ["shard-a", HOLDER])
 @pytest.mark.parametrize("seen", [-1, MOST_AHEAD + 2, 2**63 - 2, 2**63 - 1])
 def test_an_incarnation_that_cannot_have_been_is_not_believed(party: str, seen: int) -> None:
-    """One holder's word was journalled, and no order could be encoded from then on."""
+    """One holder's number was journalled, and then no order could be encoded any more."""
     world = collecting("bfv")
     event = requests.Register(party, "a:1", 1.0, seen)
     refused(world, party, event, Malformed, f"obeyed incarnation {seen}")
@@ -72,7 +72,7 @@ def test_a_part_of_a_checkpoint_lies_in_its_folder(file: str) -> None:
 
 
 def test_a_model_of_billions_is_refused_before_it_is_laid_out() -> None:
-    """2^33 values in blocks of 16 took the coordinator a minute, of each such Join."""
+    """Each such Join, with 2^33 values in blocks of 16, took the coordinator a minute."""
     world = World(make_plan())
     world.servers()
     schema = Schema((TensorSpec("w", (2**33,), "float32"),))

@@ -111,7 +111,7 @@ def test_what_has_no_place_is_our_own_fault() -> None:
 
 @pytest.mark.parametrize("kind", FOLDS)
 def test_every_role_can_be_folded(kind: Any) -> None:
-    """Whatever a field of a state is made of has a plain form: no run need meet it first."""
+    """Every type of a state's field has a plain form, also types that a run rarely has."""
     with pytest.raises(Malformed):
         from_plain(kind, [])
 

@@ -1,4 +1,4 @@
-"""Parties that were away are told of a shard before they hear of the roster that it is on."""
+"""Parties that were away hear of a shard before they hear of the roster that it is on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PLANS = {"holder": make_plan("bfv"), "shard": make_plan("plain"), "client": CLIE
 
 
 def party(role: str) -> Any:
-    """One that takes part in the run, by a roster without the shard that came late."""
+    """A party of the run, with a roster that lacks the late shard."""
     if role == "client":
         client = Client(kit=MemberSettings("c0", BEFORE, SCHEMA))
         client.welcome(roster=BEFORE.digest)
@@ -64,7 +64,7 @@ def pinned(party: Any) -> Pinned:
 
 
 def grown(role: str, incarnation: int = 1) -> orders.Configure:
-    """By the second placement the late shard holds the last block of the model."""
+    """By the second placement, the late shard holds the last block of the model."""
     order = configure(PLANS[role], incarnation, roster=BEFORE.digest)
     owners = (*SHARDS, SHARDS[0], LATE)
     groups = tuple(
@@ -82,7 +82,7 @@ def grown(role: str, incarnation: int = 1) -> orders.Configure:
 def test_a_server_keeps_to_its_placement_until_it_is_told_again_by_that_roster(
     role: str, by: str
 ) -> None:
-    """It ended, for good."""
+    """Such a server once ended for good."""
     server = party(role)
     step = server.order(grown(role))
     assert (halts(step), pinned(server).placement.epoch) == ([], 1)
@@ -121,7 +121,7 @@ def test_a_client_goes_by_it_as_soon_as_it_has_that_roster(told: str, by: str) -
 
 @pytest.mark.parametrize("role", ["holder", "shard"])
 def test_a_server_says_that_it_obeys_whichever_order_came_first(role: str) -> None:
-    """A roster comes first to whoever goes by an older one, and the coordinator waits for this."""
+    """A party with an older roster gets the newer one first, and the coordinator waits."""
     server = party(role)
     step = server.order(orders.RosterChanged(7, TEXT))
     assert step.records == [Incarnated(7), RosterFollowed(TEXT)]

@@ -1,4 +1,4 @@
-"""Who says what to whom is one table, and both servers ask it before anything else."""
+"""One table says which role may send what to which server, and servers check it first."""
 
 from __future__ import annotations
 

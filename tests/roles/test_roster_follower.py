@@ -1,4 +1,4 @@
-"""Following rosters: what is journalled and said, and what the calendar has to do with it."""
+"""Following rosters: what is journalled and logged, and what the calendar changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_older_journal_takes_no_kit_back_and_what_the_kit_brought_is_journall
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_key_holders_are_there_until_the_last_roster_with_them_expires(backwards: bool) -> None:
-    """Whichever of them was heard of first: the kit's, or the journal's after a restart."""
+    """In either order: the kit's roster first, or the journal's after a restart."""
     keys = certify(CA, "keys", "holder", CA.public.key, b"k" * 32)
     first = next_roster(CA, FIRST, [keys], 50, 100)
     second = next_roster(CA, first, [keys, BOB], 50, 200)

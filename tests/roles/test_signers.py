@@ -1,4 +1,4 @@
-"""Whatever is signed counts by the signature of a party that may say it, and by no other one."""
+"""Every signed record counts only by the signature of a party that may send it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FORGED = (UnknownParty, Unsigned, Refused, Malformed, DamagedStore)
 
 
 class HeardError(Exception):
-    """The receiver goes on with what it was told."""
+    """The receiver accepted the record."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def sign(signer: str, record: Any, own: tuple[bytes, bytes]) -> Any:
 
 
 def desk() -> Desk:
-    """A shard with both blocks of everything; another one passes blocks on to it."""
+    """A shard with both blocks of everything; another shard passes blocks on to it."""
     made = Desk("doubled bfv")
     made.order(configure(made.plan))
     made.shard._follower.roster = ROSTER
@@ -112,7 +112,7 @@ def desk() -> Desk:
 
 
 def bring(shard: Desk, header: Any, author: str, signer: str) -> None:
-    """The author brings a block, and another shard passes it on."""
+    """The author sends a block, and another shard passes it on."""
     header = dataclasses.replace(header, author=author)
     put = PutBlock(sign(signer, header, signing_bytes(header)))
     for sender in (author, SHARD):
@@ -187,7 +187,7 @@ def envelope_key(folder: Path) -> Signed:
 
 
 def request(folder: Path) -> Signed:
-    """Anybody on the roster may ask; which role may ask for what is in `test_permissions`."""
+    """Every party on the roster may ask; `test_permissions` has which role may ask for what."""
 
     def hear(author: str, signer: str) -> None:
         signature = SIGNERS[signer].sign(REQUEST_DOMAIN, b"request")
@@ -197,7 +197,7 @@ def request(folder: Path) -> Signed:
 
 
 def wave(folder: Path) -> Signed:
-    """What a node, or a key holder behind one, is told inside Flower's engine."""
+    """A message to a node, or to a key holder behind one, inside Flower's engine."""
     node = Party(CLIENT, SIGNERS[CLIENT], PLAINTEXT, ROSTER, folder / "state", folder)
 
     def make(*given: Any) -> NoReturn:
@@ -218,7 +218,7 @@ FIRST = first_roster(CA, 0)
 
 
 def issued(author: str, signer: str) -> Roster:
-    """The roster after the first, in the CA's name whoever signed it."""
+    """The roster after the first, in the CA's name, signed by anybody."""
     if author != ISSUER:
         raise UnknownParty("a roster says of no party that it signed it")
     made = next_roster(CA, FIRST, ROSTER.certificates, 1, 0)
@@ -226,17 +226,17 @@ def issued(author: str, signer: str) -> Roster:
 
 
 def followed_roster(folder: Path) -> Signed:
-    """It comes from the coordinator while a run is played."""
+    """The roster that the coordinator sends during a run."""
     return Signed(frozenset({ISSUER}), lambda *by: FIRST.of_line(issued(*by).text))
 
 
 def kits_roster(folder: Path) -> Signed:
-    """It lies in public/ of a kit."""
+    """The roster in public/ of a kit."""
     return Signed(frozenset({ISSUER}), lambda *by: _verified(CA.public, issued(*by).to_bytes()))
 
 
 def certificate(folder: Path) -> Signed:
-    """Of a party, with the CA's signature around it."""
+    """A party's certificate with the CA's signature around it."""
 
     def hear(author: str, signer: str) -> None:
         if author != ISSUER:
@@ -260,7 +260,7 @@ def tls_certificate(folder: Path) -> Signed:
 
 
 def key_request(folder: Path) -> Signed:
-    """A party that is on the roster replaces its keys, and proves it by the old ones."""
+    """A party on the roster replaces its keys, and proves it with the old ones."""
     tls, new = TlsKey.generate(), Identity.generate()
 
     def hear(author: str, signer: str) -> None:
@@ -327,7 +327,7 @@ KINDS = sorted({kind for kinds in SITES.values() for kind in kinds}, key=lambda 
 
 
 def sites() -> set[str]:
-    """The functions of the code that look at a signature."""
+    """The functions of the code that check a signature."""
     found = set()
     for path in (ROOT / "secureps").rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):
@@ -346,13 +346,13 @@ def test_the_table_has_every_place_that_looks_at_a_signature() -> None:
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role != "coordinator"])
 def test_no_roster_has_the_coordinators_name_in_another_role(role: Role) -> None:
-    """Whoever had it would be obeyed, although the CA made it a party of another role."""
+    """A party with that name would be obeyed as the coordinator."""
     with pytest.raises(Malformed, match="is the coordinator's name"):
         certify(CA, COORDINATOR, role, SIGNERS[STRANGER].public.key)
 
 
 def refused(signed: Signed, author: str, signer: str) -> bool:
-    """Whether a record is refused for who signed it, which is looked at before all else of it."""
+    """Whether a record is refused because of its signer, which is checked first."""
     try:
         signed.hear(author, signer)
     except FORGED:

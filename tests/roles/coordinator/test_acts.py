@@ -1,4 +1,4 @@
-"""What an operator may have the coordinator do, and who may not; each act is done once."""
+"""An operator's acts: which are refused, and that each is done once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_no_act_changes_nothing(act: Act, error: type[SecurepsError], te
 
 
 def test_an_act_that_is_said_again_is_on_record_once() -> None:
-    """So that one whose answer was lost may be."""
+    """An operator whose answer was lost may repeat an act."""
     world = collecting()
     for act in (PAUSE, OUT, BACK, GO_ON, CHECKPOINT):
         first = world.act(act)
@@ -99,7 +99,7 @@ def test_a_run_that_is_over_takes_no_act() -> None:
 
 
 def test_no_cohort_is_ever_smaller_for_an_act() -> None:
-    """It is refused where the clients that are left could make no version."""
+    """An act is refused if the clients that are left could make no version."""
     world = collecting(rule={"minimum": 3, "quorum": 3})
     world.act(OUT)  # c3 is on the roster, and may come
     with pytest.raises(Refused, match="without c2 2 clients are left, and a cohort needs 3"):

@@ -1,4 +1,4 @@
-"""Two shards that come to different bytes of one block are named, and nothing is made of it."""
+"""Two shards that report different bytes of one block are named, and no version is made of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0}
 
 
 def doubled() -> World:
-    """All updates are in; the first shard holds, and the other one has not said so."""
+    """All updates are in, and the first shard holds; the other one has not reported."""
     world = collecting("plain", replicas=2)
     world.until(Phase.HOLDING)
     return world
@@ -33,7 +33,7 @@ def told(step: Step, kind: type) -> list[str]:
 
 
 def test_different_sums_are_not_opened_and_the_faulty_one_may_say_others() -> None:
-    """As the text advises, it comes back with an empty disk on another machine."""
+    """The faulty shard comes back with an empty disk, as the text advises."""
     world = doubled()
     number = world.group().number
     sums = world.sums(FIRST, "all", number)
@@ -82,7 +82,7 @@ def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> N
 
 
 class Scaled(World):
-    """Of a range that follows the mean norm; it stays as it begins, unless a test differs."""
+    """A range that follows the mean norm, and stays as it begins unless a test changes it."""
 
     def reply(self, to: str, order: Any) -> Any:
         said = super().reply(to, order)
@@ -90,7 +90,7 @@ class Scaled(World):
 
 
 def test_different_scales_are_not_committed_and_the_faulty_one_may_say_another() -> None:
-    """Of the same bytes: what a shard says of them is what goes wrong."""
+    """The shards report the same bytes, and different scales."""
     codec = ("rotate", {"name": "round", "length": "mean_norm"})
     group = {"codec": codec, "clip": 64.0, "weighting": "uniform", "bits": 8, "rule": RULE}
     world = Scaled(make_plan("plain", replicas=2, group=[group]))

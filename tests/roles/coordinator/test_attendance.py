@@ -1,4 +1,4 @@
-"""Who takes part is followed change by change, and is what looking at everybody would give."""
+"""Attendance follows changes, and agrees with a look at all clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEEDS = ("comes", "goes", "asked", "sends", "refused", "passed", "spent", "sits"
 
 
 class Followed:
-    """A group without rounds, of which only some clients change at a time."""
+    """A group without rounds in which only some clients change at a time."""
 
     def __init__(self) -> None:
         self.group = GroupState("all", version=0, phase=Phase.COLLECTING, rounds=False)
@@ -144,7 +144,7 @@ def test_a_reader_that_was_away_for_too_long_looks_at_everybody(
 
 
 def played(clients: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
-    """Of a run of so many clients: looks at one of them, events, and updates in versions."""
+    """Plays such a run; returns looks at one client, events, and updates in versions."""
     looks = 0
     look = Attendance._look
 
@@ -170,7 +170,7 @@ def played(clients: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 def test_a_client_more_costs_as_much_as_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a run looks at and does grows by the same for each client, however many there are."""
+    """The work of a run grows by the same for each further client."""
     few, more, many = (played(n, tmp_path / str(n), monkeypatch) for n in (20, 60, 140))
     assert few[2] == more[2] == many[2] == 20, "the work is the same"
     for count in (0, 1):
@@ -187,7 +187,7 @@ def update(sequence: int, client: str = "c0") -> SubmissionId:
 
 
 def sent(*updates: tuple[int, Base, float]) -> Members:
-    """Members of a group in which c0 takes part, and has sent these."""
+    """Members of a group in which c0 takes part, and has sent these submissions."""
     clocks = Members()
     clocks.enter("c0", 0, 0.0)
     for sequence, base, at in updates:

@@ -259,7 +259,7 @@ def test_a_sum_that_a_shard_cannot_use_is_burnt() -> None:
 
 
 def test_what_a_client_has_no_more_is_given_up_with_its_cohort() -> None:
-    """It must say so itself when it is asked: to come without it is no word, nor one said early."""
+    """The client must say so when it is asked: to subscribe without the update does not count."""
     world = preparing()
     world.give("c1", requests.Subscribe("c1", ()))
     id = SubmissionId("c1", "all", 1)

@@ -1,4 +1,4 @@
-"""Whom updates are sealed for, from which versions on."""
+"""Which key holders updates are sealed for, from which versions on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def roster(last: Roster, names: tuple[str, ...]) -> Roster:
 
 
 class Change:
-    """A run at version 2, whose roster changes."""
+    """A run at version 2 whose roster changes."""
 
     def __init__(self) -> None:
         self.roster = first_roster(CA, 0)
@@ -55,7 +55,7 @@ class Change:
         self.state.groups["all"].version = 2
 
     def to(self, *names: str, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
-        """The roster has these holders."""
+        """Changes the roster's holders to these."""
         self.roster = roster(self.roster, names)
         return self.formed(keys)
 
@@ -155,7 +155,7 @@ def test_who_comes_back_hears_of_all_that_its_updates_may_be_for() -> None:
 
 
 def test_who_goes_by_an_older_roster_hears_of_the_newest_and_of_a_later_end() -> None:
-    """One that is signed anew has the same number: without its end it would expire here alone."""
+    """A roster that is signed anew has the same number and a later end."""
     change = Change()
     tx = change.formed()
     own = next_roster(CA, change.roster, change.roster.certificates, 1, 200)
@@ -169,7 +169,7 @@ def test_who_goes_by_an_older_roster_hears_of_the_newest_and_of_a_later_end() ->
 
 
 def test_nobody_looks_through_receipts_while_enough_of_each_committee_are_left() -> None:
-    """It is asked at every event, and receipts are as many as clients."""
+    """Every event asks, and there are as many receipts as clients."""
 
     class Unread(dict[SubmissionId, Receipt]):
         def values(self) -> NoReturn:

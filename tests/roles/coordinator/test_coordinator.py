@@ -1,4 +1,4 @@
-"""The coordinator decides on receipts alone: whom it hears, what it asks, what it refuses."""
+"""The coordinator decides on receipts alone: which parties it answers, asks and refuses."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_shard_that_obeyed_this_incarnation_may_come_back_under_it() -> None:
 
 
 def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
-    """Before it opened anything there is nothing to lose."""
+    """A holder that has opened nothing has nothing to lose."""
     world = holding()
     empty = requests.Register(HOLDER, "", 1.0, 0)
     assert answers(world.give(HOLDER, empty)) == [requests.Noted()]
@@ -323,7 +323,7 @@ RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, byte
 def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
     sender: str, event: Any
 ) -> None:
-    """A coordinator whose folder is not mounted: of what is on its way to it nothing is lost."""
+    """If the coordinator's folder is not mounted, messages in transit are not lost."""
     refused(World(make_plan()), sender, event, NotReady, "none is founded here yet")
 
 

@@ -1,4 +1,4 @@
-"""A shard leaves if it stays away and others have all that it had; else it is waited for."""
+"""An absent shard leaves if other shards have all its blocks; otherwise it is waited for."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
 
 
 def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
-    """Its disk is an older copy: only the one that is away has the newest version."""
+    """The other shard's disk is an older copy: only the absent one has the newest version."""
     world = doubled()
     world.until(2)
 

@@ -1,4 +1,4 @@
-"""Fates are kept for as long as anybody may ask."""
+"""Fates are kept for as long as clients may ask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name(sequence: int) -> SubmissionId:
 
 
 def settled(count: int) -> Fates:
-    """So many, each settled while the version of its number was the newest."""
+    """Settles so many submissions, each at the version of its number."""
     fates = Fates()
     for sequence in range(count):
         fates.receipts[name(sequence)] = b"receipt"
@@ -44,7 +44,7 @@ def test_what_a_client_knows_of_is_kept_no_more() -> None:
 
 
 def test_what_was_settled_at_the_version_or_later_may_be_asked_for() -> None:
-    """The order of that fate may follow the one of the version on the client's stream."""
+    """The client may hear of the version before it hears of that fate."""
     fates = Fates()
     for sequence in range(3 * KEPT_FATES):
         fates.settle(name(sequence), DURABLE, 7)
@@ -72,7 +72,7 @@ def test_another_clients_and_groups_are_their_own() -> None:
 
 
 def test_a_sequence_that_never_came_is_not_over() -> None:
-    """It may be on its way still, behind later ones."""
+    """The submission may still be in transit, behind later ones."""
     fates = settled(20)
     fates.known.pop(name(1))
     del fates.final["a", "all"][1]

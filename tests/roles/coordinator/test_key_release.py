@@ -1,4 +1,4 @@
-"""Which announcements of envelope keys are taken, and which receipts are sealed for keys there."""
+"""Which announcements of envelope keys, and which receipts sealed for keys, are accepted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def receipt(*keys: int) -> Receipt:
 
 
 def test_a_holder_fills_no_journal_with_keys_that_served_nobody() -> None:
-    """Each of them would be on record here and at every client."""
+    """Each announcement is journalled here and at every client."""
     run = Begun()
     told = [run.hear("h0", number) for number in range(1, AT_ONCE + 1)]
     assert all(isinstance(tx.step.effects[0], Order) for tx in told)
@@ -106,7 +106,7 @@ def test_a_new_key_is_told_to_clients_and_what_is_erased_to_nobody() -> None:
 
 
 def test_a_receipt_is_sealed_for_keys_that_enough_holders_announced() -> None:
-    """One holder may have announced none of its number: it finds the flaw."""
+    """One holder may not have announced its key: it reports the flaw."""
     run = Begun()
     run.hear("h2", 3)
     for numbers in ((0, 0, 0, 0), (0, 0, 3, 0), (0, 0, 4, 0), (1, 0, 2, 0)):
@@ -120,7 +120,7 @@ def test_a_receipt_is_sealed_for_keys_that_enough_holders_announced() -> None:
 
 @pytest.mark.parametrize("released", [False, True])
 def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
-    """Dropped and asked for again, a client would send the same for ever, all on record."""
+    """If it were dropped and asked for again, the client would send the same for ever."""
     run = Begun()
     for holder, refused in (("h0", False), ("h3", True)):
         run.hear(holder, 1, 0 if released else 1)
@@ -146,7 +146,7 @@ def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -
 
 
 def test_a_key_is_kept_for_updates_that_were_asked_for_before_it_was_replaced() -> None:
-    """Whoever is asked later knows the newer key: another round does not keep the older one."""
+    """Clients that are asked later know the newer key: later rounds do not keep the older one."""
     run = Begun()
     run.at(0.0).write(RoundOpened("all", 1, 0, ("c0",), "opens"))
     envelopes.release(tx := run.hear("h0", 1))

@@ -1,4 +1,4 @@
-"""What clients say beside their submissions, and what comes of it."""
+"""Messages of clients beside their submissions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_who_says_it_of_something_else_is_asked_for_nothing(said: tuple[Submissi
 
 
 def test_what_came_again_is_asked_for_no_more() -> None:
-    """Else a shard that loses more of the same cohort later would wait for it again."""
+    """Otherwise a shard that later loses other blocks of the cohort would wait for these again."""
     world = reopened()
     assert world.coordinator._sessions.asked == {LOST}
     world.give("c1", requests.Submit(world.receipts[LOST]))
@@ -55,7 +55,7 @@ def test_what_came_again_is_asked_for_no_more() -> None:
 
 
 def test_a_founding_model_that_nobody_has_whole_is_asked_for_anew() -> None:
-    """What a shard made of the first one counts for nothing, also if it says so late."""
+    """A shard's version 0 of the first model does not count, even if it is reported late."""
     world = World(make_plan())
     world.start()
     world.pump(1)
@@ -88,7 +88,7 @@ def test_a_founding_model_that_nobody_has_whole_is_asked_for_anew() -> None:
 
 
 def lacking() -> tuple[World, SubmissionId]:
-    """The founder's model is here, and a shard lacks its blocks; the founder has been asked."""
+    """A shard lacks blocks of the founder's model, and the founder has been asked for them."""
     world = World(make_plan())
     world.start()
     world.pump(1)
@@ -125,7 +125,7 @@ def test_who_is_away_and_cannot_send_its_founding_model_again_is_not_waited_for(
 
 
 def test_nobody_else_founds_while_nobody_else_is_here() -> None:
-    """What its client has is as good as anybody's: it may come back with it."""
+    """The absent client may come back with its model."""
     world, first = lacking()
     assert world.at(30.0).records == []
     assert orders_of(world.enter("c0")) == [orders.Found(1, "all", world.receipts[first])] * 2
@@ -148,7 +148,7 @@ def test_a_founder_that_is_away_is_not_missed_where_no_block_is() -> None:
 
 
 def test_each_group_that_lacks_a_model_of_somebody_who_is_away_gets_the_founders() -> None:
-    """c0 gave the one, and went; c1 founds the other when a shard lacks blocks of the first."""
+    """c0 gave one model and left; c1 gives the other when a shard lacks blocks of the first."""
     world = World(make_plan(group=two_groups()))
     world.start()
     world.pump(1)

@@ -1,4 +1,4 @@
-"""What holders looked into: the same as looking through all receipts, and without doing so."""
+"""Examined submissions: the kept figures agree with a look through all receipts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def receipt(id: SubmissionId) -> Receipt:
 
 
 def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
-    """By the definition, over all that is here: what the rule sees, and what is waited for."""
+    """By looking through all receipts: what the rule sees, and what is waited for."""
     open_receipts = group.open_receipts
     seen = {id: open_receipts.examined.get(id, frozenset()) for id in open_receipts.receipts}
     looked = {id: by | open_receipts.doubted.get(id, frozenset()) for id, by in seen.items()}
@@ -63,7 +63,7 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
 
 
 def anew(tx: Transaction, group: GroupState) -> Decision:
-    """What the rule, or suspicion, decides if it is asked now."""
+    """The decision of the rule, or of suspicion, if it is asked now."""
     arrivals = tuple(Arrival(id, 0) for id in sorted(plain(tx, group)[0]))
     if recovery.is_choosing(tx, group):
         return recovery.decide(tx, group, arrivals)
@@ -71,7 +71,7 @@ def anew(tx: Transaction, group: GroupState) -> Decision:
 
 
 class Round:
-    """An open round of six clients, and a coordinator's memory of it."""
+    """An open round of six clients, with the coordinator's cache of it."""
 
     def __init__(self) -> None:
         self.group = GroupState("all", open_receipts=OpenReceipts(PLAN.threshold))
@@ -101,7 +101,7 @@ class Round:
         assert scheduler.decide_by_cache(self.tx, self.group, shown) == anew(self.tx, self.group)
 
     def happens(self, chance: random.Random) -> None:
-        """Anything that may happen to a round, in any order."""
+        """Any event of a round, in any order."""
         group, tx = self.group, self.tx
         ids = [*group.receipts] or [SubmissionId("c0", "all", 99)]
         match chance.choice(EVENTS):
@@ -181,7 +181,7 @@ BUFFER = {"name": "buffered", "buffer": 200, "minimum": 3, "max_staleness": 4, "
 
 
 class Stream(Round):
-    """A group without rounds, of a cohort so large that a rule is not asked at every update."""
+    """A group without rounds whose cohort is so large that not every update asks the rule."""
 
     def __init__(self) -> None:
         plan = make_plan("plain", capacity=1000, group=[{"rule": BUFFER}])
@@ -228,7 +228,7 @@ def test_a_deadline_counts_from_an_update_whose_client_sits_out_no_more() -> Non
 
 
 def test_an_update_that_was_sealed_for_other_holders_is_dropped_as_soon_as_it_comes() -> None:
-    """Too few have sent one from before the change: none comes any more."""
+    """Too few clients have sent an update from before the change, and no more will come."""
     world = Stream()
     since = (GroupVersion("all", 1),)
     world.tx.federation.committees[:] = [COMMITTEE, KeyCommittee(b"next", HOLDERS, (), since)]
@@ -282,7 +282,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
 def test_clients_are_to_blame_only_where_one_answer_more_than_needed_fits(
     answers: int, spoilt: bool, bench: Bench
 ) -> None:
-    """Any three fit together, whatever they are: one of them may have lied."""
+    """Any three answers fit together, so one of three holders may have lied."""
     tx, group = opened(bench, answers)
     commit.try_answers(tx, group)
     (found,) = tx.step.records
@@ -305,7 +305,7 @@ def test_a_sum_of_keys_is_no_larger_than_its_members_weigh(sign: int, bench: Ben
 
 
 def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_looks_before() -> None:
-    """It is kept back until all that are here have looked; nobody else would ask them to."""
+    """The update is held back until all holders that are here have examined it."""
     round = Round()
     tx, group = round.tx, round.group
     group.open_receipts.enough = 0

@@ -53,7 +53,7 @@ def test_a_server_that_does_not_answer_in_time_is_named_until_it_does(
 
 
 def test_the_log_says_which_server_went_away_and_came_back() -> None:
-    """Else it says of the round alone that no update has arrived, as if clients were at fault."""
+    """Otherwise the log would only say that no update arrived, as if clients were at fault."""
     world = holding()
     for party, said in (("shard-a", ["shard-a"]), (HOLDER, [HOLDER]), ("c1", [])):
         step = world.give(party, WatchLost())

@@ -1,4 +1,4 @@
-"""Whole runs with members that spoil cohorts: they are found and left out, and the others go on."""
+"""Whole runs with members that spoil cohorts: these are found and left out, and others go on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def federation(folder: Path, versions: int = 8) -> Simulation:
 
 
 def spoilt(folder: Path) -> Simulation:
-    """Version 1 is made, and from now on client-05 spoils whatever it is in."""
+    """Version 1 is made, and from now on client-05 spoils every cohort that it is in."""
     simulation = federation(folder)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     spoils(simulation, "client-05", times=99)
@@ -82,7 +82,7 @@ def test_it_is_named_and_told_why(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_holders_that_lie_have_nobody_left_out(tmp_path: Path) -> None:
-    """With three answers of four holders nothing shows that they are right."""
+    """Three answers of four holders do not prove that they are right."""
     simulation = federation(tmp_path, versions=3)
     until(simulation, Phase.COLLECTING)
     simulation.kill("holder-3")
@@ -174,7 +174,7 @@ def test_too_few_that_are_left_end_the_run(tmp_path: Path) -> None:
 def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
     tmp_path: Path,
 ) -> None:
-    """Enough others are there, who have nothing to send for it: nobody waits for them."""
+    """Enough other clients are here, but they have nothing to send for it."""
     plan = sparse_plan("rlwe", {"quorum": 3, "minimum": 3, "deadline": 20.0})
     simulation, _ = shopping(plan, tmp_path)
     spoils(simulation, "client-03", times=99, group="table.1")
@@ -201,7 +201,7 @@ def test_a_row_block_that_nobody_else_touches_is_given_up_and_the_others_go_on(
 
 @pytest.mark.parametrize("late", ["client", "holders"])
 def test_a_set_is_given_up_for_a_client_that_is_late_and_waits_for_holders(late: str) -> None:
-    """What all of a set have sent in time counts, however late key holders look into it."""
+    """Updates that came in time count, even if key holders examine them late."""
     rule = {"name": "buffered", "buffer": 5, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
     world = CommitteeWorld(stream_plan(rule, "rlwe"), offenders={"c0"})
     world.found()

@@ -1,4 +1,4 @@
-"""Who comes with more, or with less, than others remember: nobody goes on from an older journal."""
+"""Parties that remember more, or less, than others: no party goes on from an older journal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def register(party: str, run: bytes = b"", **reached: int) -> requests.Register:
 
 
 def refusal(step: Step) -> str:
-    """What the one that asked hears: to ask again."""
+    """The refusal of the registering party, which must ask again."""
     (answer,) = answers(step)
     assert isinstance(answer, NotReady)
     assert answer.retry_after is not None
@@ -49,7 +49,7 @@ def refusal(step: Step) -> str:
 
 
 def why(world: World) -> str:
-    """What the first group waits for, as anybody who looks is told."""
+    """The reason of the first group, as a status shows it."""
     return world.status().groups[0].reason
 
 
@@ -58,7 +58,7 @@ def why(world: World) -> str:
 
 @pytest.mark.parametrize("party", [*SHARDS, HOLDER])
 def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
-    """An unmounted volume looks like a new folder, and everybody else has what cannot be remade."""
+    """An unmounted volume looks like a new folder, and the servers' state cannot be made again."""
     world = World(make_plan("bfv"))
     step = world.give(party, register(party, OTHER))
     assert "is a volume missing?" in refusal(step)
@@ -95,7 +95,7 @@ def test_a_run_from_a_file_waits_too() -> None:
 
 
 def test_clients_that_hold_a_run_found_none() -> None:
-    """The shards may have lost their folders with the coordinator, and `plain` has no holders."""
+    """The shards may have lost their folders with the coordinator's, and `plain` has no holders."""
     world = World(make_plan("plain"))
     for shard in SHARDS:
         world.give(shard, register(shard))
@@ -146,7 +146,7 @@ def test_a_coordinator_behind_its_shards_ends() -> None:
 
 
 def summed(older: World, cohort: Cohort) -> Step:
-    """What comes of a shard that has sums of a cohort."""
+    """The answer to a shard that registers with sums of a cohort."""
     name = CohortName("all", cohort.number, cohort_digest(older.run, cohort))
     held = dataclasses.replace(register("shard-a", older.run), held=(name,))
     return older.give("shard-a", held)
@@ -170,7 +170,7 @@ def test_a_coordinator_that_forgot_a_cohort_of_its_shards_ends() -> None:
 
 
 def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
-    """It is in the making, or is burnt by now."""
+    """The cohort may be in the making, or burnt."""
     world = holding()
     cohort = world.group().cohort
     assert cohort is not None
@@ -185,7 +185,7 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
 
 
 def test_a_shard_names_one_cohort_of_a_group() -> None:
-    """A digest of each of some thousand was a coordinator's hour."""
+    """The digests of some thousand cohorts took a coordinator an hour."""
     world = holding()
     cohort = world.group().cohort
     assert cohort is not None
@@ -209,7 +209,7 @@ def test_a_coordinator_that_forgot_where_blocks_lie_ends() -> None:
 
 
 def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
-    """It is right, or it lies: alone it ends nobody."""
+    """A single holder may lie, so it cannot end the coordinator."""
     world = collecting()
     step = world.give(HOLDER, register(HOLDER, world.run, all=0))
     text = refusal(step)
@@ -277,7 +277,7 @@ def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
 
 
 def with_a_spare() -> World:
-    """A run of one shard, and another one that has come since."""
+    """A run of one shard, and another shard that has come since."""
     world = World(make_plan(shards=1))
     world.give("shard-a", register("shard-a"))
     world.give("c0", JOIN)
@@ -308,7 +308,7 @@ def test_a_spare_shard_moves_and_nobody_need_know() -> None:
 
 
 def test_a_spare_shard_of_another_run_ends_itself_alone() -> None:
-    """It obeyed another coordinator there, which says nothing of who rules here."""
+    """It obeyed another run's coordinator, which does not matter here."""
     world = with_a_spare()
     foreign = dataclasses.replace(register("shard-b", OTHER), seen=REIGN * 3 + 1)
     with pytest.raises(WrongRun, match="has another run's state folder"):

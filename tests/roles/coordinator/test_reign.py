@@ -1,4 +1,4 @@
-"""Who is asked to obey, who rules, and who ends, by what parties say that they obey."""
+"""Which servers are asked to obey, which coordinator rules, and which one ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BOTH = pytest.mark.parametrize("records", [FOLLOWED, TAKEN], ids=["followed", "t
 
 
 def begun(*records: Any) -> World:
-    """A coordinator that is started with these records at the end of its journal."""
+    """A coordinator that starts with these records at the end of its journal."""
     before = collecting("bfv")
     return World(before.plan, journal=(*before.journal, records))
 
@@ -51,19 +51,19 @@ def register(world: World, party: str, seen: int) -> Step:
 
 
 def comes(world: World, party: str, seen: int = 1) -> None:
-    """A server is here, and watches."""
+    """A server registers and subscribes."""
     register(world, party, seen)
     world.give(party, requests.Subscribe(party, ()))
 
 
 def obeys(world: World, party: str) -> Step:
-    """It says that it obeys the incarnation that it was told."""
+    """A server says that it obeys the incarnation that it was told."""
     assert party in asked(world), "nobody told it"
     return register(world, party, world.federation.incarnation)
 
 
 def asked(world: World) -> list[str]:
-    """Who was told of the newest incarnation, in that order."""
+    """The servers that were told of the newest incarnation, in that order."""
     own = world.federation.incarnation
     told = [(to, each) for to, each in world.told if isinstance(each, orders.Configure)]
     return [to for to, each in told if each.incarnation == own]
@@ -136,7 +136,7 @@ def test_a_standby_follows_and_nobody_is_waited_for() -> None:
 
 
 def test_another_standby_is_written_down_once_this_one_rules() -> None:
-    """The one on record may have taken over."""
+    """The standby on record may have taken over."""
     world = begun(*FOLLOWED)
     assert StandbyFollows(TWO) not in world.give(WORKER, StandbyFollows(TWO)).records
     for party in (*SHARDS, HOLDER):
@@ -166,7 +166,7 @@ def test_a_shard_that_has_left_is_asked_too_while_the_standby_may_not_know_it() 
 
 
 def test_a_shard_that_obeyed_nobody_is_asked_last() -> None:
-    """Its disk is new, perhaps, and the others know whom it obeyed."""
+    """Its disk may be new, and the other shards know which coordinator they obeyed."""
     world = begun(*FOLLOWED)
     comes(world, FIRST, 0)
     assert asked(world) == []
@@ -196,7 +196,7 @@ def test_a_party_that_watches_anew_is_told_again() -> None:
 
 @pytest.mark.parametrize("party", [FIRST, HOLDER])
 def test_who_goes_by_an_older_roster_hears_of_it_in_its_turn(party: str) -> None:
-    """By the placement that it is told while nobody rules, blocks may lie on a new shard."""
+    """The placement that it is told before a coordinator rules may have a new shard."""
     world = begun(*FOLLOWED)
     for shard in SHARDS if party == HOLDER else ():
         comes(world, shard)
@@ -214,7 +214,7 @@ def test_who_goes_by_an_older_roster_hears_of_it_in_its_turn(party: str) -> None
 @BOTH
 @pytest.mark.parametrize("reach", ["first", "second"])
 def test_it_ends_when_a_shard_obeys_another_one(records: tuple[Any, ...], reach: str) -> None:
-    """It has taken over, and the coordinator went on alone; or the standby has taken over."""
+    """Either this one took over and the coordinator went on alone, or its standby took over."""
     world, foreign = begun(*records), 2 if records == TAKEN else REIGN
     if reach == "second":
         comes(world, FIRST)
@@ -260,7 +260,7 @@ def test_a_start_whose_record_was_lost_is_begun_again_and_all_are_asked_anew() -
 
 
 def test_a_party_that_is_refused_has_nothing_begun() -> None:
-    """What a refused step decided is in no journal: a later start would know nothing of it."""
+    """The decisions of a refused step are in no journal, so a later start would not know them."""
     world = ruling(*TAKEN)
     lies = requests.Register(FIRST, "x" * 9000, 1.0, REIGN + 9, world.run)
     with pytest.raises(Malformed):
@@ -281,7 +281,7 @@ def test_the_standby_that_followed_and_took_over_ends_this_one() -> None:
 
 
 def test_it_does_not_end_if_a_shard_may_have_obeyed_it_which_ends_the_other_one() -> None:
-    """Else both would end."""
+    """Otherwise both would end."""
     world = begun(*FOLLOWED)
     comes(world, FIRST)
     world.give(FIRST, WatchLost())
@@ -333,7 +333,7 @@ def test_a_standby_that_does_not_have_everything_is_ended_by_the_one_that_rules(
 
 @pytest.mark.parametrize("followed", [True, False])
 def test_one_of_an_older_reign_that_is_started_again_ends_nobody(followed: bool) -> None:
-    """Its starts since are in no other journal, and look like those of another one that rules."""
+    """Its later starts are in no other journal, and look like those of a ruling coordinator."""
     world = ruling(*TAKEN)
     if followed:
         world.give(WORKER, StandbyFollows(TWO))
@@ -362,7 +362,7 @@ def test_a_start_asks_the_other_coordinator_only_if_that_may_rule() -> None:
 
 
 def test_before_a_run_is_founded_no_standby_is_waited_for() -> None:
-    """It does not take over then."""
+    """A standby does not take over before there is a run."""
     plan = collecting("bfv").plan
     world = World(plan, journal=((StandbyFollows(ONE),),))
     assert StandbyFollows(b"") in world.journal[0]

@@ -1,4 +1,4 @@
-"""Which coordinators a journal knows of, and who may take over from this one."""
+"""Which coordinators a journal knows of, and which standby may take over from this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may say of shards, what moves then, and that nothing does for anybody else."""
+"""An operator's acts on shards, and the moves of blocks that follow."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ PATIENT: dict[str, Any] = {"lease": 1e4, "rule": {"deadline": 1e4}}
 
 
 class OneShard(World):
-    """Four blocks on one shard; the other one comes when the run is there."""
+    """Four blocks on one shard; the other shard comes when the run is founded."""
 
     def servers(self, seen: int = 0) -> None:
         for shard in self.federation.shards or (FIRST,):
             self.come(shard, seen)
 
     def come(self, shard: str = SPARE, seen: int = 0) -> list[str]:
-        """A shard is there; what it is ordered."""
+        """A shard comes; returns its orders."""
         self.give(shard, Register(shard, f"{shard}:1", 1.0, seen))
         return ordered(self.give(shard, Subscribe(shard, ())), shard)
 
     def has(self) -> list[Any]:
-        """Shards have all that will be their own, and the checkpoint is made: the records."""
+        """Has shards report all their blocks, and a checkpoint made; returns the records."""
         coming = self.federation.coming
         assert coming is not None
         said = [record for shard in coming.shards for record in self.says(shard)]
@@ -61,20 +61,20 @@ class OneShard(World):
         return said
 
     def says(self, shard: str = SPARE) -> list[Any]:
-        """A shard says that it has all that will be its own; the records that follow."""
+        """A shard reports all its coming blocks; returns the records that follow."""
         own = (shard, "all", self.group().version, blocks_of(self, shard), digest("s"))
         return self.give(shard, Prepared(*own, epoch=placement(self).epoch)).records
 
 
 def placement(at: World) -> Placement:
-    """The newest one, coming or in force."""
+    """The newest placement, coming or in force."""
     pinned = at.federation.pinned
     assert pinned is not None
     return pinned.coming or pinned.placement
 
 
 def blocks_of(at: World, shard: str) -> tuple[bytes, ...]:
-    """The digests of its blocks by the newest placement."""
+    """The digests of a shard's blocks by the newest placement."""
     return tuple(at.group().blocks[block] for block in placement(at).blocks_of("all", shard))
 
 
@@ -177,7 +177,7 @@ def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
 
 
 def test_what_waits_for_a_move_has_waited_no_longer_for_it() -> None:
-    """All streams wait, also those of which no block moves."""
+    """All streams wait, also those whose blocks do not move."""
     own = {"rule": ASYNC, "most_examples": 32}
     groups = [{"name": "moves", "pattern": "body.*"} | own, {"name": "stays"} | own]
     plan, pinned = make_plan("plain", group=groups), configure(make_plan("plain"))
@@ -232,7 +232,7 @@ def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
 
 
 def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent_away() -> None:
-    """All parts are there; whoever has the manifest written for the move makes nothing complete."""
+    """All parts are there; a manifest for the move does not complete the checkpoint."""
     at = world()
     at.act(ADD)
     for shard in SHARDS:
@@ -295,7 +295,7 @@ def test_nothing_moves_while_a_version_is_in_the_making() -> None:
 def test_a_journal_that_does_not_know_that_a_move_is_over_is_refused(
     coming: bool, ends: bool
 ) -> None:
-    """The shards that gave blocks have deleted them: this copy of the journal is an older one."""
+    """The shards that gave blocks away have deleted them, so this journal is an older copy."""
     at = world()
     at.act(ADD)
     told = Register(FIRST, f"{FIRST}:1", 1.0, 0, at.run, epoch=2, coming=coming)
@@ -319,7 +319,7 @@ def test_what_another_shard_says_ends_no_move() -> None:
 
 
 def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
-    """Shards write their parts, or the manifest is written."""
+    """Has the shards write their parts, or the manifest written."""
     for due in [each for each in at.due if isinstance(each.order, kind)]:
         at.due.remove(due)
         step = at.give(due.sender, due.reply)
@@ -328,7 +328,7 @@ def kept(at: World, kind: type[WriteCheckpoint | WriteManifest]) -> Step:
 
 @pytest.mark.parametrize("back", [False, True], ids=["away", "here again"])
 def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back: bool) -> None:
-    """It said that it has them, and wrote its part: since then its disk may be another one."""
+    """The shard reported its blocks and wrote its part, but may have a new disk since."""
     at = world()
     at.act(ADD)
     for shard in SHARDS:
@@ -347,7 +347,7 @@ def test_no_placement_is_in_force_while_who_gains_blocks_may_have_lost_them(back
 
 
 def test_who_has_its_blocks_again_is_told_again_to_write_its_part() -> None:
-    """It was told when it came, and wrote none while blocks were on their way to it."""
+    """The order came while blocks were in transit to the shard, so it wrote none."""
     at = world()
     at.act(ADD)
     for shard in SHARDS:

@@ -1,4 +1,4 @@
-"""When a policy decides, by whose deadline, and in what words; runs are in `tests.federation`."""
+"""When a policy decides, with which deadline and words; whole runs are in `tests.federation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No shard gets more blocks than its memory is for, whatever the load says."""
+"""No shard gets more blocks than fit its memory, whatever its load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resident_plan() -> Plan:
 
 
 class Desk:
-    """Two shards, of which each holds half of a group that is resident."""
+    """Two shards, each with half of a group that is resident."""
 
     def __init__(self, folder: Path) -> None:
         self.at = Loaded(resident_plan(), folder, bandwidth=1e9)

@@ -1,4 +1,4 @@
-"""What a standby does about rows, silence, and the command: events, and what they lead to."""
+"""A standby's answers to rows, silence and the command, as events and effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TAKEN = Incarnated(REIGN, NUMBER)
 
 
 def standby(*records: Any, **changes: Any) -> Standby:
-    """One whose journal has a run and these records; at 10 s of its clock it is started."""
+    """A standby whose journal has a run and these records; it starts at 10 s."""
     pinned = collecting("bfv", **changes).federation.pinned
     made = Standby(make_plan("bfv", **changes), ROSTER, NUMBER, 2, b"")
     for record in (Incarnated(1), pinned, *records):
@@ -145,7 +145,7 @@ def test_one_that_would_refuse_the_command_does_not_give_it_to_itself() -> None:
     "error", [Conflict("the journal is shorter"), DamagedStore("its disk is damaged")]
 )
 def test_a_coordinator_that_gives_no_rows_is_silent(error: Any) -> None:
-    """Its journal may have come back as it was earlier: what is here is all that there is."""
+    """Its journal may be an older copy, so that only the standby has all rows."""
     machine = following(take_over_after=20.0)
     step = machine.handle(11.0, COORDINATOR, Failed(ASK, error))
     assert step.effects == [Say(f"does not follow: {error}")]
@@ -158,6 +158,6 @@ def test_a_coordinator_that_gives_no_rows_is_silent(error: Any) -> None:
 
 
 def test_one_that_never_had_everything_ends_at_a_refusal() -> None:
-    """Its folder is of another run, say."""
+    """For example, its folder is of another run."""
     step = standby().handle(11.0, COORDINATOR, Failed(ASK, Conflict("of another run")))
     assert step.effects == [Halt("of another run", Conflict)]

@@ -1,4 +1,4 @@
-"""What the coordinator knows is the fold of its journal: restarts, repeats and disorder."""
+"""The coordinator's state is the fold of its journal: restarts, repeats and disorder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def finished(name: str) -> World:
 
 
 def said_anew(world: World, due: Due) -> bool:
-    """What parties are asked after a restart besides: what they have. Steps follow answers."""
+    """Questions and orders that come again after a restart: parties are asked what they have."""
     if isinstance(due.order, orders.Hold):
         group = world.group(due.order.cohort.group)
         return group.phase is not Phase.HOLDING or due.to in group.closed_cohort.held
@@ -112,7 +112,7 @@ def test_a_restart_after_any_transaction_ends_in_the_same_records(name: str) -> 
 
 
 def lost_ledger(world: World, event: Any) -> bool:
-    """A holder's first greeting, once it has opened: who says that now has lost its ledger."""
+    """A holder's first registration; after it has opened, that means a lost ledger."""
     first = isinstance(event, requests.Register) and (event.party, event.seen) == (HOLDER, 0)
     return first and bool(world.federation.answered)
 
@@ -189,7 +189,7 @@ def test_a_restart_renews_every_lease_once() -> None:
 
 
 def test_a_restart_in_the_middle_of_resending() -> None:
-    """The reopened cohort's missing member is asked again when it subscribes."""
+    """The missing member of the reopened cohort is asked again when it subscribes."""
     world = collecting()
     world.pump(3)
     lost = SubmissionId("c1", "all", 1)
@@ -213,7 +213,7 @@ def test_a_charge_counts_once() -> None:
 
 
 def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None:
-    """A later receipt without the mark does not take it back, and neither does a restart."""
+    """Neither a later receipt without the mark nor a restart takes it back."""
     world = World(private_plan())
     world.found()
     assert world.federation.unsafe == set()
@@ -281,7 +281,7 @@ def test_records_that_are_not_the_coordinators(record: Any) -> None:
 def test_what_cannot_happen_to_a_group_ends_the_coordinator(
     phase: Phase, rounds: bool, record: Any
 ) -> None:
-    """Its journal, or the coordinator itself, is wrong: nothing may be built on it."""
+    """The journal, or the coordinator itself, is wrong."""
     making = CohortInProgress(make_cohort())
     group = GroupState("all", 0, phase=phase, rounds=rounds, making=making)
     group.members.training["c0"] = Base(0, 0)
@@ -292,7 +292,7 @@ def test_what_cannot_happen_to_a_group_ends_the_coordinator(
 
 @pytest.mark.parametrize("rounds", [True, False])
 def test_a_round_that_is_closed_leaves_nothing_of_its_members(rounds: bool) -> None:
-    """One for a set of a burnt cohort is none of the cohorts that clocks are compared with."""
+    """The round of a burnt cohort's set does not count for members' clocks."""
     cohort = make_cohort(("c0", "c1"))
     phase = Phase.WAITING if rounds else Phase.COLLECTING
     group = GroupState("all", 0, phase=phase, rounds=rounds, spoilt=(cohort,))
@@ -306,7 +306,7 @@ def test_a_round_that_is_closed_leaves_nothing_of_its_members(rounds: bool) -> N
 
 
 def test_what_is_sent_for_a_later_cohort_stays_whatever_becomes_of_this_one() -> None:
-    """Without rounds: a flaw in it still leaves it out, and a set that is given up does not."""
+    """Without rounds, a flaw still drops such an update, and giving up a set does not."""
     cohort = make_cohort(("c0", "c1"))
     group = GroupState("all", 0, phase=Phase.COLLECTING, rounds=False, spoilt=(cohort,))
     group.open_round(1.0, 1, frozenset({"c0", "c1"}), "why")
@@ -337,7 +337,7 @@ def test_a_client_that_joins_for_other_groups_keeps_no_round_waiting() -> None:
 
 
 def test_a_run_that_failed_and_goes_on_forgets_why_clients_declined() -> None:
-    """But for members of a burnt cohort, of whom a sum may have been opened."""
+    """Members of a burnt cohort are an exception: a sum of their updates may have been opened."""
     federation = open_round("c0", "c1", "c2")
     group = federation.groups["all"]
     federation.apply(1.0, coordinator_records.MemberDeclined("all", 1, "c0", "no data", True))
@@ -356,7 +356,7 @@ def test_a_run_that_failed_and_goes_on_forgets_why_clients_declined() -> None:
 
 
 def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
-    """Whatever came last: under a sequence that was used it would seal another update."""
+    """Under a used sequence it would seal another update."""
     known = CoordinatorState({"all": GroupState("all", 0, phase=Phase.COLLECTING, rounds=False)})
     for sequence in (5, 3):
         id = SubmissionId("c0", "all", sequence)
@@ -365,7 +365,7 @@ def test_a_client_begins_after_the_newest_of_what_it_sent() -> None:
 
 
 def test_the_version_before_the_newest_is_kept_whatever_checkpoints_hold() -> None:
-    """A shard that lost its newest steps again from the one before."""
+    """A shard that lost its newest version steps again from the one before."""
     for kept, keep in (((), 4), ((5,), 4), ((5, 2), 2), ((0, 3), 0)):
         versions = [(orders.GroupVersion("all", version),) for version in kept]
         known = CoordinatorState({"all": GroupState("all", version=5)})

@@ -1,4 +1,4 @@
-"""A receipt comes in when it is signed, of this run, of the right size and charged as planned."""
+"""A receipt is accepted if it is signed, of this run, of the right size and charged as planned."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _unsigned(receipt: Receipt) -> Receipt:
 
 
 def _rearranged(receipt: Receipt) -> Receipt:
-    """Other digests under the same signature, which is over their root."""
+    """Other digests under the same signature, which covers only their root."""
     changed = dataclasses.replace(receipt, blocks=receipt.blocks[::-1])
     assert signing_bytes(changed) == signing_bytes(receipt)
     return changed
@@ -137,7 +137,7 @@ def test_a_charge_must_be_the_plans(charge: Charge | None, text: str) -> None:
 
 
 def test_a_charge_is_of_one_unit() -> None:
-    """Of two, one would be on no ledger."""
+    """With two, one would be on no ledger."""
     world = World(private_plan())
     world.found()
     release = Release("c0", "all", 0, 1.0, 1.0, 50.0, 1, 0.0)
@@ -213,7 +213,7 @@ def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None
 
 
 def test_what_was_lost_does_not_count_beside_what_its_client_sent_instead() -> None:
-    """A client that counts twice would have the cohort refused, and the round never end."""
+    """Holders would refuse a cohort in which a client counts twice: no round would end."""
     world = holding()
     lost = tuple(SubmissionId(client, "all", 1) for client in ("c1", "c2"))
     world.give("shard-b", requests.Missing("shard-b", "all", 0, lost))
@@ -239,7 +239,7 @@ def test_what_was_to_come_again_is_dropped_with_its_round() -> None:
 
 
 def test_metrics_are_of_the_version_that_is_evaluated() -> None:
-    """What came of a base has one name for ever, also where the metrics before it were lost."""
+    """The update from a base has one name for ever, even if earlier metrics were lost."""
     plan = make_plan("plain", versions=4, evaluation={"every": 2, "metrics": {"accuracy": 1.0}})
     world = World(plan)
     world.start()
@@ -255,7 +255,7 @@ def test_metrics_are_of_the_version_that_is_evaluated() -> None:
 
 
 def test_an_update_before_there_is_a_version_is_its_sender_s_fault() -> None:
-    """Also of a client that knows more than a coordinator whose journal is an older copy."""
+    """Even if the client is right, and the coordinator's journal is an older copy."""
     world = World(make_plan())
     world.start()
     early = requests.Submit(world.receipt("c1", 0, 0))

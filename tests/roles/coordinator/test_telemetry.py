@@ -1,4 +1,4 @@
-"""The coordinator measures how long it waits for whom, and keeps a window of reports."""
+"""The coordinator measures how long it waits for each client, and keeps the newest reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kits.roles_kit import (
 
 
 def waits(world: World, version: int = 1) -> list[tuple[str, float, float]]:
-    """(client, seconds, whether it arrived) in the order in which it was noted."""
+    """(client, seconds, whether it arrived), in the order of the reports."""
     found = []
     for report in world.coordinator.telemetry:
         if report.version == version and report.party != "coordinator":

@@ -1,4 +1,4 @@
-"""Runs that end before their last version: at the budget, in order, with everything kept."""
+"""Runs that end before their last version end in good order, and keep what was made."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "ext
 
 
 def budgeted(plan: Plan, versions: int, groups: tuple[str, ...] = ("all",)) -> Plan:
-    """The same with a budget that lasts for so many versions, and a bit."""
+    """The same with a budget for slightly more than so many versions."""
     layout = plan.layout(SCHEMA)
     facts = [
         fact(plan, "c0", group, layout.group(group).size, version)
@@ -73,7 +73,7 @@ def ended(plan: Plan, clients: tuple[str, ...] = CLIENTS) -> World:
 def test_what_a_client_may_spend_is_worked_out_once_for_what_it_has_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also while nobody trains, when every event asks whether anybody ever will."""
+    """Also while no client trains, when every event asks whether one ever will."""
     counted: Counter[str] = Counter()
 
     def counting(plan: Plan, ledger: Ledger, party: str, ahead: Any) -> float:
@@ -218,7 +218,7 @@ def test_a_round_does_not_wait_for_who_has_retired() -> None:
     "plan", [make_plan("bfv", versions=3), private()], ids=["in the clear", "private"]
 )
 def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
-    """Under a budget too nobody says that it is spent: who leaves has not said why."""
+    """The text does not say that a budget is spent, as clients need not say why they left."""
     world = World(plan)  # a round waits for 3 of the 4 on the roster
     world.found()
     world.give("c2", requests.Retire("c2"))
@@ -302,7 +302,7 @@ def test_an_evaluation_under_way_is_paid_for_before_the_next_version(tmp_path: P
 
 
 def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> None:
-    """What they sent is summed once they have waited for a deadline, counted from when it came."""
+    """Their updates are summed after a deadline's time from their arrival."""
     rule = {"name": "ssp", "slack": 1, "minimum": 3, "deadline": 50.0}
     plan = stream_plan(rule, privacy=PRIVACY, training={"local_steps": STEPS})
     world = StreamWorld(budgeted(plan, 1))

@@ -1,4 +1,4 @@
-"""When steps were done: the newest cohorts, in few bytes, whatever a run comes to."""
+"""The steps of the newest cohorts, in few bytes, however a run goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a version is evaluated, what waits for that, and when it never will be."""
+"""When a version is evaluated, what waits for that, and when it is skipped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVALUATOR = "client-05"
 def at(
     version: int, subject: int = 0, phase: Phase = Phase.WAITING, best: bool = False
 ) -> Transaction:
-    """A run whose model is at a version, and whose metrics' group is in this phase."""
+    """A run whose model is at a version, and whose trailing group is in this phase."""
     groups = {
         "all": GroupState("all", version=version, phase=Phase.WAITING),
         EVALUATION: GroupState(EVALUATION, version=0, phase=phase, trails=True),
@@ -39,7 +39,7 @@ def test_the_versions_of_the_plan_are_due_once_each() -> None:
 
 
 def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
-    """Before it has, nobody trains from the version; an older one that lasts is waited for."""
+    """No client trains from the version before its evaluation begins."""
     begun = at(4, subject=4, phase=Phase.COLLECTING)
     assert trailing.due_version(begun) == 0
     assert trailing.hold_back(begun) is None

@@ -1,4 +1,4 @@
-"""A key holder trusts nobody's word: what it opens, what it refuses, and what it remembers."""
+"""A bfv key holder trusts no other party: what it opens, refuses and remembers."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_a_group_that_there_is_not() -> None:
 
 
 def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
-    """Else one grant would open whatever is put under its name, one update after another."""
+    """Otherwise one grant would open any sums under its name, one update after another."""
     keys = Keys().founded()
     order = opening()
     keys.order(order)

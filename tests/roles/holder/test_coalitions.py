@@ -57,7 +57,7 @@ def sent(n: int, t: int, client: str, sequence: int, version: int) -> Sent:
 
 @dataclass
 class Streams:
-    """The generator's double: a unit vector for every stream that is ever asked for."""
+    """A double of the generator: every stream is a unit vector of its own."""
 
     known: dict[tuple[bytes, Subset], int] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class Aggregator:
         return replace(order, cohort=cohort)
 
     def ask(self, holder: int, order: orders.Open) -> bool:
-        """Whether an honest holder answers."""
+        """Returns whether an honest holder answers."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sharing, "_pseudorandom", self.streams.of)
             found = self._share(self.honest[holder], order)
@@ -120,7 +120,7 @@ class Aggregator:
         return sorted({(client, version) for client, _, version in self.sent})
 
     def learnt(self) -> list[list[int]]:
-        """What is left of all that was heard when streams are eliminated: updates alone."""
+        """The combinations of updates that are left when all streams are eliminated."""
         unknown = [
             at for (_, subset), at in self.streams.known.items() if self.corrupt <= set(subset)
         ]
@@ -142,7 +142,7 @@ class Aggregator:
         return [row[width:] for row in echelon(rows) if not any(row[:width])]
 
     def leaks(self) -> bool:
-        """Whether updates of fewer than `minimum` clients can be told."""
+        """Whether a combination has updates of fewer than `minimum` clients."""
         found = self.learnt()
         if not found:
             return False
@@ -157,7 +157,7 @@ class Aggregator:
 
 @pytest.fixture(scope="module", autouse=True)
 def stale() -> Iterable[None]:
-    """The plan's rule takes updates that are behind, and of less weight, as without rounds."""
+    """A rule that takes older updates with smaller weights, as without rounds."""
     own = bounds(BufferedSection(name="buffered", buffer=5, minimum=2, max_staleness=STALE), 8)
     with pytest.MonkeyPatch.context() as patch:
         real = Plan.bounds
@@ -175,7 +175,7 @@ SIZES = [(1, 1), (2, 2), (3, 2), (3, 3), (4, 3), (4, 4), (5, 3), (5, 4), (5, 5)]
 
 
 def bound(n: int, t: int) -> int:
-    """Corrupt holders that a committee withstands."""
+    """How many corrupt holders a committee withstands."""
     return 2 * t - n - 1
 
 
@@ -201,7 +201,7 @@ def test_a_whole_opening_tells_its_sum_and_nothing_else() -> None:
 
 
 def mixed(party: Aggregator, threshold: int, bases: Sequence[Sequence[int]] = ()) -> int:
-    """One victim in another cohort for each of q holders; how many of its answers were given."""
+    """Puts one victim into another cohort for each of q holders; returns how many answers came."""
     q, least = threshold - len(party.corrupt), party.minimum
     victim, others = CLIENTS[0], CLIENTS[1:]
     groups = [others[least * j : least * (j + 1)] for j in range(q)]
@@ -225,7 +225,7 @@ MIXED = [(3, 2, 0), (4, 3, 0), (5, 3, 0), (5, 4, 0), (5, 4, 1), (5, 4, 2)]
 
 @pytest.mark.parametrize(("n", "t", "f"), MIXED)
 def test_answers_to_different_cohorts_add_up_to_nothing(n: int, t: int, f: int) -> None:
-    """The attack by which one update was opened while every ledger saw large, disjoint cohorts."""
+    """This attack once opened one update while every ledger saw large, disjoint cohorts."""
     party = Aggregator(n, t, f)
     assert mixed(party, t) >= (t - f) * (n - f - 1)
     assert not party.leaks()
@@ -235,7 +235,7 @@ def test_answers_to_different_cohorts_add_up_to_nothing(n: int, t: int, f: int) 
 def test_without_shares_of_zero_the_same_answers_leak(
     n: int, t: int, f: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the matrix would say if answers were bare linear shares."""
+    """The matrix does find the leak of bare linear shares."""
     bare = lambda shares, weights, about, length: sharing.weighted_sum(  # noqa: E731
         (share.share(length) for share in shares), weights
     )
@@ -247,7 +247,7 @@ def test_without_shares_of_zero_the_same_answers_leak(
 
 @pytest.mark.parametrize(("n", "t", "f"), cases(beyond=1))
 def test_one_corrupt_holder_beyond_the_bound_splits_the_ledgers(n: int, t: int, f: int) -> None:
-    """W at one half of the honest, W without one client at the other: so the bound is the bound."""
+    """Half of the honest holders see W and the others W without one client: the bound is tight."""
     party = Aggregator(n, t, f)
     honest, q = sorted(party.honest), t - f
     assert 2 * q <= len(honest)
@@ -262,7 +262,7 @@ def test_one_corrupt_holder_beyond_the_bound_splits_the_ledgers(n: int, t: int, 
 
 
 def families(party: Aggregator, clients: Sequence[str]) -> list[list[tuple[tuple[str, ...], int]]]:
-    """What one ledger may be asked for of four clients, most first: cohorts and sequences."""
+    """What one ledger may be asked for of four clients (cohorts and sequences), largest first."""
     whole = tuple(clients)
     cut = halves(party.site.run.id, "all", 1, frozenset(whole), 2)
     found = [[(whole, 1), *((tuple(sorted(each)), 2) for each in cut)]]
@@ -331,7 +331,7 @@ def test_nothing_that_honest_ledgers_answer_leaks(n: int, t: int, f: int, seed: 
 
 
 def test_six_clients_and_three_bases_are_not_enough_either() -> None:
-    """Without rounds the same five clients served for the attack, at three bases."""
+    """Without rounds, the attack asked for the same five clients at three bases."""
     party = Aggregator(4, 3)
     mixed(party, 3, bases=[(0, 0), (1, 1), (2, 2)])
     assert not party.leaks()
@@ -366,6 +366,6 @@ def test_a_digest_fixes_receipts_weights_bases_and_committee() -> None:
 
 
 def otherwise(receipt: Receipt) -> list[Receipt]:
-    """Receipts that differ from this one in one field each, but for those that the root covers."""
+    """Receipts that differ from this one in one field each, without fields that the root covers."""
     names = [each.name for each in fields(receipt) if each.name not in ("blocks", "correction")]
     return [replace(receipt, **{name: b"other"}) for name in names]  # type: ignore[arg-type]

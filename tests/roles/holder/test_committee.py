@@ -1,4 +1,4 @@
-"""A committee's key holder: what it examines, what it gives a share of, what it remembers."""
+"""A committee's key holder: what it examines, which shares it gives, what it remembers."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_old_orders_and_other_runs_are_refused() -> None:
 
 
 def found(receipt: Receipt, flaw: str = "") -> Done:
-    """Holder 1 has looked into its envelope."""
+    """Holder 1 has examined its envelope."""
     made = requests.Examined("holder-1", receipt.id, flaw, receipt.digest)
     return Done(orders.Examine(1, receipt), made)
 
@@ -152,7 +152,7 @@ def test_what_is_found_in_envelopes_that_came_together_is_told_together(
 
 
 def test_a_refusal_waits_for_its_own_envelopes_and_for_no_others() -> None:
-    """Others are looked into all the time; of its own, only flaws are told."""
+    """Other envelopes are always being examined; of the cohort's own, only flaws are reported."""
     holder, cohort, other = bench().holder(1), bench().opening(crowd()[:3], 1), crowd()[5].receipt
     holder.begin(orders.Examine(1, other))
     (work,) = (e for e in holder.begin(cohort).effects if isinstance(e, Work))
@@ -210,7 +210,7 @@ FORGERIES: dict[str, tuple[Callable[[Receipt], dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("forgery", FORGERIES, ids=str)
 def test_envelopes_that_do_not_fit_are_flaws(forgery: str) -> None:
-    """Also of the member itself, which signs what it likes."""
+    """Also if the member itself signed a wrong receipt."""
     change, text = FORGERIES[forgery]
     receipt = crowd()[0].receipt
     bad = signed(dataclasses.replace(receipt, **change(receipt)))
@@ -225,7 +225,7 @@ def test_envelopes_that_do_not_fit_are_flaws(forgery: str) -> None:
 
 
 def test_seeds_that_were_not_committed_to_are_named() -> None:
-    """Sealed well, but to other seeds: each holder that has one says so."""
+    """The envelope opens but has other seeds: each holder of one reports it."""
     from secureps.crypto import envelope
     from secureps.messages.submission import enveloped_part
 
@@ -316,7 +316,7 @@ def test_no_secret_is_in_journal_or_repr() -> None:
 
 
 def test_an_order_of_other_receipts_for_an_opened_cohort_is_refused() -> None:
-    """Else whoever knows the seeds of a forged receipt would take the others' sum apart."""
+    """An attacker who knows a forged receipt's seeds could subtract its key from the sum."""
     holder, order = bench().holder(0), bench().opening(crowd())
     holder.share(order)
     forged = bench().send("c0", 1, seed=5)
@@ -328,7 +328,7 @@ def test_an_order_of_other_receipts_for_an_opened_cohort_is_refused() -> None:
 
 
 def test_no_member_weighs_more_than_the_plans_rule_gives() -> None:
-    """Noise that all add together is made for members that weigh the same."""
+    """The noise of a sum is made for members of equal weight."""
     for weights in ([2] * 6, [1, 1, 1, 2, 2, 2]):
         reason = bench().holder(0).refusal(bench().opening(crowd(), weights=weights))
         assert reason == "a member weighs 2, and by the plan's rule 1 at most"

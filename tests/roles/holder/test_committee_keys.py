@@ -1,4 +1,4 @@
-"""A committee's key holder and its envelope keys: on record first, then told, made and erased."""
+"""A committee's key holder and its envelope keys: journalled first, then announced and erased."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
 
 
 def test_an_announced_key_whose_file_is_lost_is_announced_again_and_never_replaced() -> None:
-    """Clients have sealed for it: a second key under its number would look like an equivocation."""
+    """Clients have sealed for the key: a second one of its number would look like an attack."""
     holder, day = Bench().holder(0), 1.7e9
     for effect in holder.give(WORKER, KitRead(day)).effects:
         holder.worked(effect)

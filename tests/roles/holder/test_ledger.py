@@ -1,4 +1,4 @@
-"""What honest holders let through, whatever they are asked: sums, committees, and base versions."""
+"""Which sums, committees and base versions honest holders allow, whatever they are asked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RUN = make_run(PLAN)
 
 
 def signed(receipt: Receipt, **changes: Any) -> Receipt:
-    """The same with these changes, signed anew by its client."""
+    """The same receipt with these changes, signed anew by its client."""
     made = dataclasses.replace(receipt, **changes)
     signature = IDENTITIES[made.id.client].sign(*signing_bytes(made))
     return dataclasses.replace(made, signature=signature)
@@ -77,18 +77,18 @@ def opening(cohort: Cohort, base: bytes = b"") -> orders.Open:
 
 
 def restated(cohort: Cohort, **changes: Any) -> Cohort:
-    """The same clients' updates, of which the cohort says something else."""
+    """The same clients' updates in a cohort that says something else of them."""
     members = tuple(dataclasses.replace(member, **changes) for member in cohort.members)
     return dataclasses.replace(cohort, members=members)
 
 
 def changed(order: orders.Open, **changes: Any) -> orders.Open:
-    """The same receipts, of which the cohort says something else."""
+    """The same receipts in a cohort that says something else of them."""
     return dataclasses.replace(order, cohort=restated(order.cohort, **changes))
 
 
 class Ledger:
-    """A committee's honest holder, from which the envelopes are taken away."""
+    """An honest holder of a committee, without its envelopes."""
 
     def __init__(
         self, journal: tuple[Any, ...] = (), roster: Roster = ROSTER, name: str = "holder"
@@ -113,7 +113,7 @@ class Ledger:
         return ""
 
     def restarted(self, roster: Roster = ROSTER) -> Ledger:
-        """One that has the fold of this one's journal, as after a compaction, and nothing else."""
+        """A holder that has only the fold of this one's journal, as after a compaction."""
         again = Ledger(tuple(self.journal), roster)
         fold = again.real.make_fold()
         assert fold == self.real.make_fold()
@@ -124,7 +124,7 @@ class Ledger:
 
 @dataclasses.dataclass
 class Coordinator:
-    """It names cohorts as it likes; every client sends as often as it is asked to."""
+    """Names cohorts as it likes; every client sends whenever it is asked to."""
 
     sent: int = 0
 
@@ -150,7 +150,7 @@ class Coordinator:
 
 
 def lag(patch: pytest.MonkeyPatch) -> None:
-    """The plan's rule takes updates that are behind, and of less weight."""
+    """A rule that takes older updates with smaller weights."""
     bounds = Plan.bounds
 
     def behind(plan: Plan, group: str) -> Bounds:
@@ -183,7 +183,7 @@ def test_after_a_sum_its_halves_and_theirs_and_nothing_else() -> None:
 
 
 def test_two_sums_of_which_one_half_is_the_same_are_not_both_opened() -> None:
-    """Each may be opened beside that half, whichever of the two came first."""
+    """Each may be opened beside that half, but not both."""
     wholes = [frozenset(each) for each in itertools.combinations(CLIENTS, 2 * LEAST)]
     cut = {whole: halves(RUN.id, "all", 1, whole, LEAST) for whole in wholes}
     one, other = next(
@@ -222,7 +222,7 @@ def test_what_is_opened_under_one_version_is_opened_under_no_other(lagging: None
 
 
 def test_a_cohort_of_an_opened_ones_number_is_held_against_it_all_the_same() -> None:
-    """A number is the coordinator's word: two cohorts may come under one."""
+    """The coordinator chooses numbers, and may give two cohorts the same one."""
     ledger, asks = Ledger(), Coordinator()
     assert ledger.gives(opening(asks.cohort(CLIENTS))) == ""
     first = asks.cohort(CLIENTS[:5])
@@ -232,7 +232,7 @@ def test_a_cohort_of_an_opened_ones_number_is_held_against_it_all_the_same() -> 
 
 
 def test_the_highest_number_is_told_whichever_was_opened_last() -> None:
-    """Else a coordinator would not find that its journal is older than what it had opened."""
+    """Otherwise a coordinator would not find that its journal is an older copy."""
     ledger, asks = Ledger(), Coordinator()
     first, second = asks.cohort(CLIENTS[:LEAST]), asks.cohort(CLIENTS[LEAST : 2 * LEAST])
     for cohort in (second, first):
@@ -250,7 +250,7 @@ def test_the_same_sum_is_opened_as_often_as_it_is_asked_for_in_the_same_memory()
 
 
 def test_what_was_checked_and_never_answered_counts_as_opened() -> None:
-    """A coordinator may say that a cohort came to nothing, and have it sealed again without one."""
+    """A coordinator may claim that a cohort failed, and have it sealed again without one client."""
     ledger, asks = Ledger(), Coordinator()
     order = opening(asks.cohort(CLIENTS))
     ledger.real.check(order)
@@ -270,7 +270,7 @@ def test_a_member_has_the_update_of_its_receipt() -> None:
 
 
 def test_members_of_a_round_trained_beside_the_same_models() -> None:
-    """Else one of them alone could be shown a model of another group that leaves it an update."""
+    """Otherwise one member could be given a model of another group that singles out its update."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
     first, *others = order.receipts
     alone = signed(first, beside=digest("another"))
@@ -291,7 +291,7 @@ def counted(order: orders.Open, said: dict[str, int] | None = None) -> orders.Op
 
 @pytest.mark.parametrize("examples", [6, 8, 0, -7, 1 << 62])
 def test_a_member_counts_by_the_number_of_its_receipt(examples: int) -> None:
-    """Else the coordinator could choose whose update the mean is, after all have sealed."""
+    """Otherwise the coordinator could choose, after sealing, whose update dominates the mean."""
     order = opening(Coordinator().cohort(CLIENTS[:4]))
     reason = Ledger().gives(counted(order, said={CLIENTS[1]: examples}))
     assert reason == f"m01/all/1: its receipt counts {examples} examples, the cohort 7"
@@ -330,7 +330,7 @@ def test_a_rule_says_how_far_behind_a_member_may_be(lagging: None) -> None:
 
 @pytest.mark.parametrize("said", [{"version": 2}, {"step": 1}])
 def test_a_receipt_and_its_member_say_the_same_base(lagging: None, said: dict[str, Any]) -> None:
-    """Else the same updates, sealed again, would pass for others from another base."""
+    """Otherwise the same updates, sealed again, would pass for updates from another base."""
     order = opening(Coordinator().cohort(CLIENTS[:4], 4))
     assert "for another group or version" in Ledger().gives(changed(order, **said))
 
@@ -348,7 +348,7 @@ def test_metrics_hide_among_as_many_clients_as_updates() -> None:
 
 @pytest.mark.parametrize("step", [-1, 1])
 def test_a_rule_says_how_many_updates_come_from_one_version(step: int) -> None:
-    """Else the same clients but one would be summed again from the same model, as another step."""
+    """Otherwise the same clients without one could be summed again, as another step."""
     ledger, asks = Ledger(), Coordinator()
     assert ledger.gives(opening(asks.cohort(CLIENTS[:6]))) == ""
     order = opening(restated(asks.cohort(CLIENTS[:5]), step=step))
@@ -372,7 +372,7 @@ def test_a_rule_that_lets_clients_run_ahead_has_as_many_steps(
 
 
 def test_a_submission_below_one_that_is_bound_is_over() -> None:
-    """Never bound, and passed over: the ledger does not remember each."""
+    """The ledger does not remember each submission that was passed over."""
     ledger, asks = Ledger(), Coordinator()
     early = asks.cohort(CLIENTS[:4])
     assert ledger.gives(opening(asks.cohort(CLIENTS[:4]))) == ""
@@ -392,7 +392,7 @@ def test_an_update_from_before_one_that_is_opened_is_over(lagging: None) -> None
 
 
 def test_a_cohort_is_asked_for_again_while_it_is_remembered() -> None:
-    """It comes out the same, and nothing is written twice; then it is over."""
+    """The answer is the same, and nothing is journalled twice; later it is refused."""
     ledger, asks = Ledger(), Coordinator()
     orders_ = [opening(asks.cohort(CLIENTS[:4], version)) for version in range(1, REMEMBERED + 1)]
     assert {ledger.gives(order) for order in orders_} == {""}
@@ -424,7 +424,7 @@ def test_memory_does_not_grow_with_versions() -> None:
 
 
 def requests(chance: random.Random) -> Iterator[tuple[Cohort, list[int]]]:
-    """Cohorts that a coordinator makes up, and which honest holders it asks, in which order."""
+    """Cohorts that a coordinator makes up, and the honest holders that it asks, in which order."""
     asks, made = Coordinator(), [frozenset(chance.sample(CLIENTS, chance.randint(LEAST, 14)))]
     bases = {c: chance.choice((1, 2)) for c in CLIENTS}
     weights = {c: chance.choice((1, 1, 1, 2)) for c in CLIENTS}
@@ -517,7 +517,7 @@ def test_members_are_sealed_for_one_committee() -> None:
 
 
 def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> None:
-    """Whoever replaced a holder has no record of them; those that stay do."""
+    """A new holder has no record of what was opened; those that stay do."""
     first = Ledger(roster=FIRST)
     assert first.gives(opening(Coordinator().cohort(CLIENTS))) == ""
     follow = records.RosterFollowed(SECOND.to_bytes().decode())
@@ -531,7 +531,7 @@ def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> Non
 
 
 def test_a_newcomer_is_in_no_cohort_before_its_time() -> None:
-    """By this holder's own calendar, whatever the coordinator lets in."""
+    """By this holder's own calendar, even if the coordinator admits the client."""
     late = _identity("late")
     roster = next_roster(
         CA, FIRST, [*ROSTER.certificates, certify(CA, "late", "client", late.public.key)], 1000, 0
@@ -551,7 +551,7 @@ def test_a_newcomer_is_in_no_cohort_before_its_time() -> None:
 
 
 def test_a_receipt_that_was_verified_is_opened_no_more_once_its_client_is_revoked() -> None:
-    """Names that were noticed and taken off the roster fill no cohort around another client."""
+    """Revoked names must not fill a cohort around another client."""
     ledger, order = Ledger(roster=FIRST), opening(Coordinator().cohort(CLIENTS))
     ledger.real.check_author(order.receipts[0])
     left = [each for each in ROSTER.certificates if each.name != CLIENTS[0]]

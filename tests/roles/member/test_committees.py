@@ -1,4 +1,4 @@
-"""For which key holders a client seals: by the CA's word, and each base version once."""
+"""Which key holders a client seals for: by the CA's word, and each base version once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_versions_before_a_change_are_sealed_for_those_that_they_were_sealed_for
 
 
 def test_the_earliest_word_counts(client: Committees) -> None:
-    """Whoever comes may be due sooner than was said at first, and never later."""
+    """A committee may begin earlier than was said at first, and never later."""
     client.take(told(SECOND, 4))
     client.take(told(SECOND, 2))
     assert client.due("all", 1).committee == FIRST.committee
@@ -178,7 +178,7 @@ def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Comm
 
 
 def test_a_newer_key_is_on_record_and_one_of_nobodys_is_said(client: Committees) -> None:
-    """After a restart it goes back to no older one: what it seals for is in its journal."""
+    """After a restart it does not go back to an older key, because the newer one is journalled."""
     run, key, step = bytes(32), EnvelopeKey.from_os().public.key, Step()
     bare = EnvelopeKeyAnnounced(run, "h0", 1, key, 0)
     right = dataclasses.replace(
@@ -199,7 +199,7 @@ def test_nobody_is_known_before_the_coordinator_speaks(follower: RosterFollower)
 def test_the_last_roster_of_a_committee_must_hold(
     client: Committees, follower: RosterFollower
 ) -> None:
-    """Else a coordinator that never says when the next one begins would keep a lost holder."""
+    """Otherwise a coordinator could keep a lost holder by never beginning the next committee."""
     assert client.can_seal(PLAN, "all", 9)
     follower.read(Step(), KitRead(101.0))
     assert not client.can_seal(PLAN, "all", 9)

@@ -1,4 +1,4 @@
-"""A client evaluates what the plan says, when it is there, and nothing more often."""
+"""A client evaluates only what the plan schedules, once it is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client goes: what its data holder wants, in which order, and what it says of it."""
+"""How a client leaves or rests by its data holder's acts, and what it says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kits.member_kit import Client
 
 
 def after(*whats: str) -> Departure:
-    """What is known after these acts, one after another."""
+    """The departure after these acts, one after another."""
     found = Departure("c0")
     for number, what in enumerate(whats, 1):
         found.apply(OwnAct(number, what))

@@ -69,7 +69,7 @@ from tests.kits.roles_kit import (
 def test_a_client_says_at_joining_that_its_number_is_public(
     plan: Plan, expected: list[str]
 ) -> None:
-    """Once, before anything leaves it."""
+    """It says so once, before anything is sent."""
     client, found = Client(plan), list[str]()
     for _ in range(2):
         found += says(client.welcome())
@@ -130,7 +130,7 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
 
 @pytest.mark.parametrize("step", [-1, 1])
 def test_it_does_not_answer_for_a_step_that_the_rule_does_not_have(step: int) -> None:
-    """Rounds have none: asked so, it would contribute twice from one version."""
+    """Rounds have no steps: the client would contribute twice from one version."""
     client = Client().joined()
     client.publish(0)
     invite = orders.Invite(1, "all", 1, 0, 10.0, 0, step)
@@ -147,7 +147,7 @@ def test_it_stays_with_its_run() -> None:
 
 
 def test_it_dials_no_shards_of_another_run() -> None:
-    """A coordinator of that one may have taken over the address."""
+    """Another run's coordinator may have taken over the address."""
     client = Client().joined()
     moved = (ShardAddress("shard-a", "elsewhere:7", 1.0),)
     order = orders.Configure(2, client.run, make_placement(PLAN), moved)
@@ -186,7 +186,7 @@ def test_nobody_else_gives_orders() -> None:
 
 
 def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
-    """A proposal names the tensors whose values are compared: it could name any."""
+    """A proposal names the tensors whose values are compared, and could name any."""
     theirs = make_plan(frozen=["weight"])
     values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors}
     for agreed, tells in ((theirs, True), (PLAN, False)):
@@ -236,7 +236,7 @@ def test_a_founder_offers_its_model_once() -> None:
 
 
 def test_a_founder_whose_model_meets_a_bug_ends_and_says_so() -> None:
-    """Else all would wait for a model that never comes."""
+    """Otherwise all parties would wait for a model that never comes."""
     client = Client().joined()
     client.invite(-1)
     (_, header), *_ = puts(client.contributed(client.sealed(-1, 0)))
@@ -245,7 +245,7 @@ def test_a_founder_whose_model_meets_a_bug_ends_and_says_so() -> None:
 
 
 def test_no_founding_model_is_sent_once_its_group_is_founded() -> None:
-    """It goes out in the clear, and may by then be more than a model of a seed."""
+    """It is sent in the clear, and a later one may be trained on the data."""
     client = Client().joined()
     client.publish(0)
     step = client.invite(-1)

@@ -1,4 +1,4 @@
-"""What leaves a member: the outbox's bytes, within its own budget, as far as its kit allows."""
+"""What a member sends: the outbox's bytes, within its own budget and its kit's limits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tests.kits.roles_kit import (
 
 
 def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
-    """After a training, on the client's own terminal."""
+    """The line on the client's own terminal after a training."""
     kit = MemberSettings("c0", ROSTER, SCHEMA, Terms())
     client = Client(plan, kit=kit).joined()
     client.ready(0)
@@ -115,7 +115,7 @@ def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
 
 
 def gone(id: SubmissionId) -> Step:
-    """It has no more of what it is asked for."""
+    """The client no longer has what it is asked for."""
     return Step(effects=[Call(COORDINATOR, requests.Missing("c0", "all", -1, (id,)))])
 
 
@@ -146,7 +146,7 @@ def test_send_again_sends_the_same_headers() -> None:
 
 
 def test_what_is_asked_for_before_its_receipt_is_answered_is_submitted_again() -> None:
-    """Whoever asked may have lost its blocks since, and waits for the receipt."""
+    """The coordinator reopened the cohort meanwhile, and waits for the receipt."""
     client = Client().joined()
     update = client.trained()
     client.stored(update)
@@ -208,7 +208,7 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
 
 
 def sealing(sequence: int = 0) -> tuple[Client, Sealed, list[Step]]:
-    """A client that has sealed two blocks of four; what each of them led to."""
+    """A client that has sealed two blocks of four, with the effects of each."""
     client = Client().joined()
     client.machine._out.goes_well.add("all")
     client.ready(0)
@@ -240,7 +240,7 @@ def test_a_block_leaves_when_it_is_sealed_and_the_receipt_after_all() -> None:
 
 
 def test_a_sequence_of_which_a_block_left_is_used_up() -> None:
-    """Its key went with the process: what is sealed now is another ciphertext."""
+    """The key went with the process: a block that is sealed now is another ciphertext."""
     client, _, _ = sealing()
     back = client.restarted().joined()
     assert back.machine.resume(0.0).effects[0] == Work(Sweep(frozenset()))
@@ -306,7 +306,7 @@ def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
 
 
 def keyed(plan: Plan) -> tuple[Client, Step]:
-    """A client whose kit has a holder's cipher key, welcomed to a run of this plan."""
+    """A client whose kit has a holder's cipher key, in a run of this plan."""
     client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, SCHEMA))
     return client, client.welcome(roster=KEYED_ROSTER.digest, holders=KEYED_ROSTER.committee)
 
@@ -324,7 +324,7 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
 
 @pytest.mark.parametrize("version", [-1, 0])
 def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
-    """Before this client lost its state it sent other blocks under it, and no receipt."""
+    """Before it lost its state, the client sent other blocks under it, and no receipt."""
     client = Client().joined()
     if version < 0:
         (offer,) = works(client.invite(-1))
@@ -379,7 +379,7 @@ def test_heartbeats_do_not_pile_up_while_the_coordinator_is_away() -> None:
 
 @pytest.mark.parametrize("budget", [None, 8.0])
 def test_a_client_is_warned_of_next_to_no_privacy_whenever_it_starts(budget: float | None) -> None:
-    """Unless it has a budget of its own, which such a plan cannot get past."""
+    """A client with a budget of its own is not warned, because the budget protects it."""
     weak = PRIVACY | {"delta": 1e-3, "noise_multiplier": 0.4, "budget": 1e6}
     kit = MemberSettings("c0", ROSTER, SCHEMA, Terms(budget=budget))
     wanted = ["delta is 0.001, above 1e-05", "noise_multiplier is 0.4, below 0.5"]

@@ -57,7 +57,7 @@ def update(client: Client, version: int, step: int, sequence: int) -> Sealed:
 
 
 def sends(client: Client, version: int, step: int, sequence: int) -> Sealed:
-    """Asked, trained and sealed; the blocks are on their way."""
+    """The client was asked, trained and sealed; the blocks are in transit."""
     invite(client, version, step)
     made = update(client, version, step, sequence)
     client.contributed(made)
@@ -106,7 +106,7 @@ def test_a_restart_keeps_them_all_and_each_is_sent_again_as_it_was() -> None:
 
 
 def test_an_invitation_that_comes_again_is_answered_once() -> None:
-    """Else it would train for the next version unasked, and pay for what is refused."""
+    """Otherwise it would train for the next version unasked, and spend on a refused update."""
     client = begun()
     made = sends(client, 0, 1, 1)
     invite(client, 0, 1)
@@ -143,7 +143,7 @@ def test_who_is_told_to_leave_does_so_after_what_is_on_its_way() -> None:
 
 
 def paired(first: dict[str, Any]) -> tuple[Client, Sealed]:
-    """Its update of b is on its way, and it trains for w."""
+    """Its update of b is in transit, and it trains for w."""
     groups = [
         {"name": "b", "pattern": "bias", "rule": first},
         {"name": "w", "pattern": "*", "rule": SSP},
@@ -207,7 +207,7 @@ def test_a_client_that_leaves_still_sends_again_and_trains_no_more() -> None:
 
 
 def test_nobody_retires_while_a_greeting_is_under_way() -> None:
-    """It could come after the retirement, and take it back; and orders are heard until then."""
+    """The join could arrive after the retirement and take it back."""
     client, made = paired(SSP)
     refused(client)
     assert said(client.give(COORDINATOR, WatchLost()), requests.Join)
@@ -276,7 +276,7 @@ def test_a_newer_version_is_the_end_of_it() -> None:
 
 
 def test_who_was_restarted_declines_what_is_to_be_sealed_anew() -> None:
-    """Its key is gone. What it would train to now is not what it sent."""
+    """The key is gone, and training again would make another update."""
     client, made = burnt()
     back = client.restarted().joined()
     back.publish(0)
@@ -322,7 +322,7 @@ def test_one_update_is_sealed_so_often_and_no_more(ordered: bool) -> None:
 
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_what_was_given_up_is_sealed_anew_for_the_next_round(cipher: str) -> None:
-    """A training that does not repeat its bits would come to another update, which never leaves."""
+    """Training again may not repeat the bits, and would make another update."""
     client = Client(make_plan(cipher)).joined()
     made = client.trained()
     settled = orders.Settled(1, made.receipt.id, "dropped", 0, "the round is over")
@@ -343,7 +343,7 @@ def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:
 
 
 def test_what_was_burnt_is_kept_until_after_the_version_that_was_the_newest() -> None:
-    """Also where its client hears of that version later than of the fate."""
+    """Also if the client hears of that version after the fate."""
     client = begun(SEALED)
     made = update(client, 0, 0, 0)
     assert (

@@ -1,4 +1,4 @@
-"""What a client keeps of what it sealed, and until when."""
+"""What a client keeps of its sealed updates, and until when."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sealed(group: str, sequence: int) -> Sealed:
 
 
 def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
-    """Another group may be far ahead; without the key nothing can be sealed anew."""
+    """Versions of another group do not count; without its key an update cannot be sealed anew."""
     out, made = Outbox(), sealed("head", 5)
     out.add(made)
     out.keyed.add(made.receipt.id)
@@ -43,7 +43,7 @@ def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
 
 
 def test_what_an_update_left_over_stays_while_it_may_be_sealed_anew() -> None:
-    """Two cohorts in succession were burnt with it, and a third has it."""
+    """Two cohorts in succession were burnt with the update, and a third has it."""
     out = Outbox(keeping=frozenset({"all"}))
     first, again, last = sealed("all", 5), sealed("all", 6), sealed("all", 7)
     kept = kept_key("all", first.receipt.update)
@@ -99,7 +99,7 @@ def test_one_update_more_than_is_on_record_is_too_many() -> None:
     ("free", "then"), [(7, 7), (0, 1), (1, 1), (1 << 20, 1 << 20), (1 + (1 << 20), 1)]
 )
 def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: int) -> None:
-    """It lost its state after very many that were cut off; one shard's word takes it no further."""
+    """The client lost its state after many cut-off updates; a shard's word is limited."""
     client = Client().joined()
     update = client.trained()
     known = Conflict("known with other bytes; begin a new sequence", free)

@@ -1,4 +1,4 @@
-"""What a client has of what is published: asks for, forgets, and how much it looks at."""
+"""Which published blocks a client asks for and forgets, and how many digests it looks at."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ looked = 0
 
 
 class Counted(tuple[bytes, ...]):
-    """Blocks' digests that count how often somebody looks at one."""
+    """Digests that count how often they are compared."""
 
     def __iter__(self) -> Iterator[bytes]:
         global looked
@@ -44,7 +44,7 @@ PLAN = make_plan("plain")
 
 
 def pinned(blocks: dict[str, int]) -> Pinned:
-    """A run of these groups; only where blocks lie is of interest."""
+    """A run of these groups; only the placement matters."""
     placed = tuple(
         GroupPlacement(group, tuple(SHARDS[b % 2] for b in range(count)))
         for group, count in blocks.items()
@@ -65,14 +65,14 @@ def publish(pulled: PulledModel, group: str, version: int, *names: str) -> None:
 
 
 class Puller:
-    """A client's model by groups, and what it asks for."""
+    """A client's model, and the blocks that it asks for."""
 
     def __init__(self, **blocks: int) -> None:
         self.run = pinned(blocks)
         self.pulled = PulledModel(dict.fromkeys(blocks, False))
 
     def asks(self) -> list[tuple[str, str, int, int]]:
-        """By group, version and block: the order is each client's own."""
+        """Group, version and block of each request, in order of blocks."""
         step = Step()
         lacks = self.pulled.ask_for_absent(self.run, step)
         assert lacks or not step.effects
@@ -89,7 +89,7 @@ class Puller:
         return self.pulled.ask_for_absent(self.run, Step())
 
     def got(self, group: str, version: int, at: int, name: str, base: str = "") -> bool:
-        """Whether it is the one that was published."""
+        """Whether the block is the published one."""
         ask = requests.GetBlock(b"", group, version, at, base=block(base) if base else b"")
         return self.pulled.take_block(ask, block(name), 4) is None
 
@@ -164,7 +164,7 @@ def bases(puller: Puller) -> list[tuple[int, int, bytes]]:
 
 
 def test_it_says_which_block_it_has_where_differences_are_pulled() -> None:
-    """The newest that came: also over versions that it never asked for, or that never came."""
+    """The newest block that came, even if versions between were never asked for."""
     puller = with_bits(Puller(w=2))
     publish(puller.pulled, "w", 0, "a", "b")
     assert bases(puller) == [(0, 0, b""), (0, 1, b"")]
@@ -231,7 +231,7 @@ def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None
 
 
 def test_what_lies_in_two_places_is_asked_for_again_where_one_of_them_is_gone() -> None:
-    """Nobody notes of which of the two it was asked."""
+    """It is not noted which of the two shards was asked."""
     puller = Puller(w=2)
     publish(puller.pulled, "w", 0, "same", "same")
     assert len(puller.asks()) == 1
@@ -249,7 +249,7 @@ def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:
 
 
 def test_a_client_that_pulls_looks_at_nothing_else_until_the_last_block_is_here() -> None:
-    """Also for an evaluation, which is of a model by all its digests."""
+    """Also for an evaluation, which names a model by all its digests."""
     metrics = {"metrics": {"accuracy": 1.0}, "every": 1, "rule": {"quorum": 3, "minimum": 2}}
     plan = make_plan("plain", evaluation=metrics)
     client = Client(plan).joined()
@@ -269,7 +269,7 @@ def test_a_client_that_pulls_looks_at_nothing_else_until_the_last_block_is_here(
 @pytest.mark.parametrize("groups", [1, 30])
 def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(groups: int) -> None:
     def looks(blocks: int) -> int:
-        """At digests, until two versions of a model are here, block by block."""
+        """How often digests are compared until two versions have come, block by block."""
         global looked
         names = [f"g{number}" for number in range(groups)]
         each = blocks // groups

@@ -1,4 +1,4 @@
-"""A client sends to the shards that take in, and asks those that have, by the newest placement."""
+"""A client sends to the primaries, and asks the holders, of the newest placement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pinned() -> Pinned:
 
 
 def outbox(id: SubmissionId = ID, stored: tuple[int, ...] = (1,)) -> Outbox:
-    """Four blocks on their way, of which some have arrived: the second."""
+    """Four blocks in transit, of which the second has arrived."""
     receipt = make_receipt(PLAN, RUN.id, id, 0, b"")
     headers = tuple(make_header(PLAN, RUN.id, id, block, purpose=UPDATE) for block in range(4))
     out = Outbox()
@@ -112,7 +112,7 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
 
 
 def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
-    """Twice it would take as long again, on links that are busy."""
+    """A second request would double the traffic on links that are busy."""
     before = Placement.by_block(1, SHARDS, {"all": [(STAYS,), (GOES,), (STAYS,), (GOES,)]})
     both = Placement.by_block(2, SHARDS, {"all": [(STAYS, GOES), (GOES,), (STAYS,), (GOES,)]})
     over = Placement.by_block(3, SHARDS, {"all": [(GOES,), (GOES,), (STAYS,), (GOES,)]})

@@ -1,4 +1,4 @@
-"""A shard that lost its journal: its part of a checkpoint is whole, or it says what is lacking."""
+"""A shard that lost its journal writes a whole part of a checkpoint, or says what is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.service.shard.test_damage import SHARD, Ward, flip
 
 
 def lose_everything(ward: Ward) -> None:
-    """Another disk: journal, payloads and states are gone, its parts of checkpoints are not."""
+    """Another disk: journal, payloads and states are gone, parts of checkpoints are not."""
     ward.play.kill(SHARD)
     ward.journals[SHARD].rows.clear()
     for where in ("spool", "states"):
@@ -25,7 +25,7 @@ def lose_everything(ward: Ward) -> None:
 
 
 def to_part(ward: Ward, number: int) -> Path:
-    """To the moment at which shard-0 has written its part of a checkpoint."""
+    """Plays until shard-0 has written its part of a checkpoint."""
     part = checkpoint_path(ward.play.checkpoints, number) / f"{SHARD}.safetensors"
     ward.play.run(part.is_file)
     return part
@@ -56,7 +56,7 @@ def test_it_goes_on_from_its_part_of_a_checkpoint(
 def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
     restarted: bool, tmp_path: Path
 ) -> None:
-    """It may come back without its disk: of a version that is committed it would have nothing."""
+    """If it came back without its disk, it could not make a committed version again."""
     ward = Ward(tmp_path, "plain", checkpoint_every=1)
     to_part(ward, 2)
     ward.until(Phase.PREPARING, 2)
@@ -78,7 +78,7 @@ def test_no_version_is_committed_while_a_shard_that_was_prepared_is_away(
 def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
     tmp_path: Path,
 ) -> None:
-    """Two sums with noise of two seeds would tell their mean: neither steps the model."""
+    """Two sums with noise of two seeds would tell their mean, so neither steps the model."""
     privacy = {"unit": "client", "placement": "aggregator", "noise_multiplier": 1.0}
     privacy |= {"delta": 1e-5, "budget": 999.0}
     group = {"clip": 3.0, "weighting": "uniform", "rule": {"quorum": 6}}
@@ -132,7 +132,7 @@ def test_without_any_part_it_says_where_it_looked(tmp_path: Path) -> None:
 def test_a_state_file_that_cannot_be_read_is_missed_before_the_sum_is_opened(
     tmp_path: Path,
 ) -> None:
-    """What is opened and cannot be stepped from is charged for nothing."""
+    """An opened sum that cannot be stepped from would be charged for nothing."""
     ward = Ward(tmp_path, "bfv", checkpoint_every=2)
     ward.until(Phase.HOLDING, 3)
     ward.play.kill(SHARD)

@@ -1,4 +1,4 @@
-"""Versions that a shard lacks: it asks, fetches, and makes one file of the blocks."""
+"""Versions that a shard lacks: it asks for their blocks, and makes one file of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def coming(desk: Desk, epoch: int = 2) -> Placement:
 
 
 def told(desk: Desk, placement: Placement | None, now: Placement | None = None) -> Step:
-    """It hears of a coming placement, and of one in force, if that is another."""
+    """Tells the shard of a coming placement, and of one in force if that is another."""
     known = configure(desk.plan)
     now = known.placement if now is None else now
     return desk.order(dataclasses.replace(known, placement=now, coming=placement))
@@ -53,7 +53,7 @@ def commit(**changes: Any) -> orders.Commit:
 
 
 def fetched(desk: Desk, order: orders.Commit) -> list[GatherState]:
-    """The works that an order comes to, once the other shard has answered all."""
+    """The tasks that follow from an order, once the other shard has answered everything."""
     asked, *asks = called(desk.order(order))
     missing = Missing.of_placement(OWN, "all", desk.shard.state.epoch)
     assert asked == (PEER, missing)
@@ -65,7 +65,7 @@ def fetched(desk: Desk, order: orders.Commit) -> list[GatherState]:
 
 
 def gaining() -> tuple[Desk, GatherState]:
-    """All that it gains is here, and it is to make a file of it."""
+    """All blocks that the shard gains are here, and it has to make a file of them."""
     desk = Desk().founded()
     told(desk, coming(desk))
     (task,) = fetched(desk, commit())
@@ -73,7 +73,7 @@ def gaining() -> tuple[Desk, GatherState]:
 
 
 def ready() -> tuple[Desk, Prepared]:
-    """It has its blocks of the coming placement."""
+    """The shard has its blocks of the coming placement."""
     desk, task = gaining()
     (record,) = desk.gathered(task).records
     assert isinstance(record, Prepared)

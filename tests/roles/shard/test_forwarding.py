@@ -1,4 +1,4 @@
-"""A block is acknowledged when all shards that hold it have it; its author sends it once."""
+"""A block is acknowledged when all its holders have it, and its author sends it once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def desk(plan: str = "doubled plain") -> Desk:
 
 
 def forwarding() -> tuple[Desk, Any]:
-    """A block of which it is the primary is on its way to the other holder."""
+    """A block of which this shard is the primary is in transit to the other holder."""
     made = desk()
     header = made.header(block=MINE)
     made.put(header)
@@ -113,7 +113,7 @@ def placed(made: Desk, shard: str) -> list[Effect]:
 
 
 def test_who_holds_a_block_no_more_has_its_author_bring_it_to_who_does() -> None:
-    """The copy that was on its way may not have arrived: this one is deleted."""
+    """The copy in transit may not have arrived, and the one here is deleted."""
     made, header = forwarding()
     (answer,) = (each for each in placed(made, PEER) if isinstance(each, Answer))
     assert answer.ticket == header.key
@@ -143,7 +143,7 @@ def test_a_shard_holds_both_its_own_blocks_and_copies() -> None:
 
 
 def test_a_copy_goes_once_whoever_waits_for_it() -> None:
-    """Its author, and the shard that lost it and asks for it."""
+    """The author waits, and the shard that lost the block and asks for it."""
     made, header = forwarding()
     step = made.give(PEER, requests.Missing(PEER, "all", -1, (ID,)))
     (deferred,) = step.effects
@@ -156,7 +156,7 @@ def test_a_copy_goes_once_whoever_waits_for_it() -> None:
 
 
 def test_a_block_that_is_known_with_other_bytes_is_waited_for_by_nobody() -> None:
-    """It was another one's turn when its payload was checked."""
+    """Another block was stored under the name after the payload was checked."""
     made = desk()
     first, other = made.header(block=MINE), made.header(block=MINE, digest=b"o" * 32)
     assert made.shard.inspect(other.author, requests.PutBlock(other))

@@ -1,4 +1,4 @@
-"""Which blocks a shard takes in: of their authors as primary, and of others who hold them."""
+"""Which blocks a shard accepts: from authors as the primary, and from other holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shards say of their memory: the newest report of each, and nothing that is no number."""
+"""Shards' reports of their memory: the newest of each, without figures that are no numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def limited(memory: int | None) -> Desk:
 
 
 def test_a_run_that_goes_on_with_too_little_ends_too() -> None:
-    """Its file was changed: nothing is lost, and it is started again with more."""
+    """The operator lowered the limit: nothing is lost, and the shard starts again with more."""
     desk = limited(64)
     desk.order(configure(desk.plan))
     again = limited(63)

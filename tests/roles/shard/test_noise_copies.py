@@ -1,4 +1,4 @@
-"""Noise of a cohort is drawn by a block's primary, if no other holder has it; all have it then."""
+"""A block's primary draws the noise of a cohort, unless another holder has it; then all have it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_where_there_is_none_nobody_asks() -> None:
 
 
 def test_without_copies_it_is_drawn_at_once_and_kept_all_the_same() -> None:
-    """Under its cohort's name: whoever comes to hold the block finds it."""
+    """It is named by its cohort, so that a later holder of the block finds it."""
     made, order = noise(1), hold()
     step = begun(made, order)
     assert step.effects == [Work(DrawNoise(order.cohort, MINE))]
@@ -128,7 +128,7 @@ def test_what_nobody_has_is_drawn_and_a_cohort_is_added_when_all_is_here() -> No
 
 
 def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
-    """What each must know before it draws is answered at once, and before any other question."""
+    """Questions that come before drawing are answered at once, and are asked first."""
     made = noise()
     first = calls(begun(made))
     placed = made.state.pinned.placement
@@ -157,7 +157,7 @@ def test_a_replica_gives_what_is_in_its_sums() -> None:
 
 
 def test_a_replica_that_came_back_looks_on_its_disk() -> None:
-    """It knows of no cohort that is not on record, and may have what the primary drew and lost."""
+    """It knows only cohorts on record, but may have noise that the primary drew and lost."""
     made = noise()
     gives = made.serve(PEER, ask(made, 1))
     assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 1))]
@@ -188,7 +188,7 @@ def test_what_the_primary_refuses_for_good_is_asked_again_later() -> None:
 
 
 def test_noise_that_came_damaged_is_not_drawn_anew() -> None:
-    """Another holder may have it in its sum."""
+    """Another holder may have that noise in its sum."""
     made, damaged = noise(), Malformed("shard-b sent a payload that does not have its digest")
     begun(made)
     says(made, MINE[0], False)
@@ -252,7 +252,7 @@ def test_noise_is_for_shards_that_hold_the_block(sender: str) -> None:
 
 
 def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
-    """A coordinator that lost its journal closes another one: equal noise cancels in two sums."""
+    """A coordinator that lost its journal closes another cohort: equal noise would cancel."""
     made, first = noise(), hold()
     begun(made, first)
     says(made, MINE[0], True)
@@ -283,7 +283,7 @@ def test_when_another_shard_has_left_it_begins_anew() -> None:
 
 
 def noisy_desk() -> tuple[Desk, Cohort]:
-    """A shard that holds its blocks alone, and what a cohort is summed of."""
+    """A shard that holds its blocks alone, and the keys of a cohort's blocks."""
     desk, cohort = Desk(), make_cohort()
     desk.plan = make_plan("plain", privacy=PRIVACY, group=[GROUP])
     desk.run = make_run(desk.plan).id

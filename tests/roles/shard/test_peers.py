@@ -1,4 +1,4 @@
-"""A shard asks others for what it lacks, then the coordinator, and gives what it has to others."""
+"""A shard asks other shards for what it lacks, then the coordinator, and gives what it has."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ COHORT = make_cohort(number=1, version=2)
 
 
 def holding() -> tuple[Desk, requests.Missing]:
-    """Version 1 is there, and it is to hold a cohort of which it lacks all."""
+    """Version 1 is there, and the shard must hold a cohort of which it lacks all blocks."""
     made = doubled()
     commit = orders.Commit(1, "all", 1, 0, model_blocks("all", 1, 4), STATE)
     (task,) = works(made.order(commit))

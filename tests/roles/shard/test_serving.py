@@ -1,4 +1,4 @@
-"""Whoever may have a payload gets its key; states are for shards that hold the block."""
+"""Parties that may have a payload get its key; states are for shards that hold the block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEER = SHARDS[1]
 
 
 def desk() -> Desk:
-    """At version 4, of which it knows nothing but that; all blocks lie on both shards."""
+    """A shard with only version 4; all blocks lie on both shards."""
     made = Desk("doubled plain")
     made.order(configure(made.plan))
     commit = orders.Commit(1, "all", 4, 3, model_blocks("all", 4, 4), STATE)
@@ -63,7 +63,7 @@ def test_what_is_not_here(state: bool) -> None:
 
 
 def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cohort may yet be burnt, and the same updates summed again with other noise."""
+    """The cohort may still be burnt, and its updates summed again with other noise."""
     made, cohort = Desk().founded(), make_cohort()
     made.holding(cohort)
     made.order(orders.Prepare(1, cohort, ()))

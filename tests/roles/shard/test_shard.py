@@ -1,4 +1,4 @@
-"""A shard takes in what is signed and fits, and obeys orders, each of which may come twice."""
+"""A shard accepts blocks that are signed and fit, and obeys orders that may come twice."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_before_the_run_is_founded() -> None:
 
 
 def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
-    """Its founder sends again what another shard lost; a new one comes too late."""
+    """The founder sends a block again that another shard lost; a new block comes too late."""
     desk = Desk().founded()
     assert not desk.shard.inspect(
         "c0", requests.PutBlock(desk.header(FOUND_ID, 0, purpose=FOUNDING))
@@ -249,7 +249,7 @@ def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
 
 
 def test_differences_from_a_version_that_the_asker_has() -> None:
-    """As long as all versions between are on record, and they are shorter than the block."""
+    """If all versions between are on record, and the differences are shorter than the block."""
     rule = {"quorum": 3, "minimum": 2}
     desk = Desk()
     desk.plan = make_plan("plain", group=[{"rule": rule, "most_examples": 32, "pull_bits": 2}])
@@ -361,14 +361,14 @@ def test_a_foreign_journal() -> None:
 
 
 def summed() -> tuple[Desk, Cohort, int]:
-    """A shard that holds the sums of a cohort, and how many bytes a sum of its keys has."""
+    """A shard that holds the sums of a cohort, and the bytes of a sum of its keys."""
     desk, cohort = Desk("rlwe").founded(), make_cohort()
     desk.holding(cohort)
     return desk, cohort, 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
 
 
 def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next() -> None:
-    """Another shard said first that the one before does not open the cohort."""
+    """Another shard reported first that the earlier sum does not open the cohort."""
     desk, cohort, length = summed()
     wrong, right = bytes(length), b"\1" * length
     (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
@@ -382,7 +382,7 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next() -> None
 
 
 def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> None:
-    """A shard that dies before has nothing of it, and is told again."""
+    """A shard that dies before has neither on record, and is told again."""
     desk, cohort, length = summed()
     key = b"\1" * length
     order = orders.Prepare(1, cohort, (), key)

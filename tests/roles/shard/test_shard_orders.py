@@ -1,4 +1,4 @@
-"""A shard obeys orders, each of which may come twice, and none that does not fit."""
+"""A shard obeys orders, each of which may come twice, and refuses those that do not fit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_run_of_another_kit_is_not_pinned(changes: dict[str, Any], text: str) 
 
 @pytest.mark.parametrize("owners", [(), ("shard-a",), (*("shard-a", "c0") * 2,), ("shard-a",) * 5])
 def test_a_placement_of_other_blocks_is_not_pinned(owners: tuple[str, ...]) -> None:
-    """It was on record for good, and a shard with it ended at every start."""
+    """Once it was on record, and the shard ended at every start."""
     desk = Desk()
     order = configure(desk.plan)
     placed = (dataclasses.replace(order.placement.groups[0], owners=owners),)
@@ -266,7 +266,7 @@ def test_a_cohort_that_no_plan_opens_is_neither_added_nor_stepped(cipher: str) -
 
 @pytest.mark.parametrize("examples", [0, -1, 33, 1 << 62])
 def test_a_member_counts_as_the_plan_lets_one_count(examples: int) -> None:
-    """Else a coordinator alone could choose what the sum is divided by."""
+    """Otherwise a coordinator alone could choose the divisor of the sum."""
     desk, cohort = Desk().founded(), make_cohort()
     first, *others = cohort.members
     wrong = (dataclasses.replace(first, examples=examples), *others)
@@ -324,7 +324,7 @@ def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
 
 
 def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
-    """Its founder lost the first one before all shards had it."""
+    """The founder lost the first model before all shards had it."""
     desk = Desk()
     desk.order(configure(desk.plan))
     desk.put_all((FOUND_ID,), purpose=FOUNDING)
@@ -492,7 +492,7 @@ def test_discard() -> None:
 def test_where_nothing_is_discarded_nobody_looks_at_all_that_is_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every block that comes asks for it: of a long run that would be as many looks squared."""
+    """Every block asks, so that a long run would look at the square of its blocks."""
     looked = list[object]()
     monkeypatch.setattr(machine, "submission_of", looked.append)
     desk = Desk().founded()
