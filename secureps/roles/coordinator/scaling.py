@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 
@@ -326,7 +325,7 @@ def advance(tx: Transaction, load: Load) -> None:
         decided = _by_policy(tx, load, seen, section)
     if decided is not None:
         if section.policy != "fixed" or _is_change(decided, seen):
-            _carry_out(tx, seen, decided)
+            _carry_out(tx, load, seen, decided)
         load.begin(tx.now)
 
 
@@ -358,22 +357,13 @@ def _is_change(decided: ScalingDecided, seen: Observation) -> bool:
     return moved or bool(decided.what or decided.blocks)
 
 
-def _carry_out(tx: Transaction, seen: Observation, decided: ScalingDecided) -> None:
+def _carry_out(tx: Transaction, load: Load, seen: Observation, decided: ScalingDecided) -> None:
     reason = decided.reason
     if decided.what:
         try:
             resharding.begin_move(tx, Act(decided.what, decided.shard, f"{BY_ITSELF}{reason}"))
         except (Refused, UnknownParty) as error:
-            stays = stay(seen, f"{reason}; and yet: {error}")
-            decided = replace(
-                decided,
-                what="",
-                shard="",
-                deadline=stays.deadline,
-                buffer=stays.buffer,
-                blocks=(),
-                reason=stays.reason,
-            )
+            decided = _decide(tx, load, seen, stay(seen, f"{reason}; and yet: {error}"))
     tx.write(decided)
 
 

@@ -257,12 +257,8 @@ class Member:
         self._ledger = state.ledger  # first, because records refer to it
         for record in fold.records:
             self.apply(0.0, record)
-        self._out.sealed, self._out.next, self._out.carried = (
-            state.sealed,
-            state.next,
-            state.carried,
-        )
-        self._out.founded = state.founded
+        self._out.sealed, self._out.next = state.sealed, state.next
+        self._out.carried, self._out.founded = state.carried, state.founded
         self.committees.newest, self.committees.keys = state.committee, state.keys
         self._departure.acted, self._departure.wants = state.acted, state.wants
         if state.lowered is not None:

@@ -68,10 +68,8 @@ class Transfer:
     refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
-        made, figures = (
-            receipt.version + 1,
-            (*self.work, Figure("network_seconds", now - self.since)),
-        )
+        made = receipt.version + 1
+        figures = (*self.work, Figure("network_seconds", now - self.since))
         return Telemetry(receipt.id.client, receipt.id.group, made, figures, receipt.step)
 
 
