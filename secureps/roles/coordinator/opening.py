@@ -208,7 +208,7 @@ def held_back(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 
 
 def remaining_holders(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
-    """Returns the holders that a submission is sealed for, without those off the roster."""
+    """Returns the roster's holders that a submission is sealed for; all, if it is not known."""
     receipt = group.open_receipts.receipts.get(id)
     if receipt is None:
         return frozenset(tx.holders)
