@@ -270,7 +270,7 @@ class Coordinator(Seat):
                 self._rule(tx)
                 return answer
             case requests.Join(client):
-                if client not in self._sessions.watchers:  # another process, whose disk may work
+                if client not in self._sessions.watchers:  # a new process, whose disk may be sound
                     self._sessions.trouble(client, "")
                 membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):

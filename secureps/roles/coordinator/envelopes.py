@@ -172,7 +172,7 @@ def give_up_lost(tx: Transaction, group: GroupState) -> None:
         return
     cohort = group.cohort
     if group.phase is Phase.HOLDING and cohort is not None and cohort.committee in lost:
-        tx.write(records.CohortReopened(group.name, group.number, ()))  # nobody was asked yet
+        tx.write(records.CohortReopened(group.name, group.number, ()))  # no holder was asked yet
     between = group.phase is Phase.WAITING and not termination.is_over(tx, group)
     if group.version < 0 or not (between or group.phase is Phase.COLLECTING):
         return

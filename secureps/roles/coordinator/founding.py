@@ -187,7 +187,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
-    if len({held.group for held in event.held}) < len(event.held):  # each takes a digest's time
+    if len({held.group for held in event.held}) < len(event.held):  # each costs a digest
         raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _refuse_outsider(tx, event, role):
         return elsewhere

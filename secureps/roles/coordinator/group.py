@@ -820,12 +820,12 @@ class GroupState:
         self.members.stand_still(since, until)
 
     def close(self, cohort: Cohort | None) -> None:
-        """Begins the steps of a cohort; None ends those of the one before."""
+        """Begins the steps of a cohort; None ends the steps of the last one."""
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = {}
 
     def apply_to_members(self, at: float, record: records.MembersRecord) -> None:
-        """Folds what changes who trains, and which updates wait."""
+        """Folds a record that changes which members train, or which updates wait."""
         match record:
             case records.StreamBegan():
                 self.members, self.phase, self.opened_at = Members(), Phase.COLLECTING, at

@@ -107,7 +107,7 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
 
 
 def is_ruling(tx: Transaction) -> bool:
-    """Whether this coordinator rules: no other one can, without all that this one acted on."""
+    """Whether this coordinator rules: no standby can have taken over, or one follows it now."""
     return not tx.federation.reigns.follower or tx.sessions.followed
 
 
@@ -227,10 +227,10 @@ def meet(tx: Transaction, event: requests.Register) -> NotReady | None:
 
 
 def _meet_other(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Ends this coordinator if the other one followed it and took over; else may end the other.
+    """Ends this coordinator if the sender followed it and took over; refuses, and so ends, others.
 
-    This one stays if a shard may have obeyed it under an incarnation that ends the other one: else
-    both would end. A coordinator without a run ends, because the other one asks only with a run.
+    This coordinator stays if a shard may have obeyed it under an incarnation that ends the sender:
+    else both would end. It ends if it has no run, because the sender has one.
     """
     followed = tx.federation.reigns.has_taken_over(event.seen)
     if tx.federation.pinned is None or (followed and _asked_nobody(tx)):

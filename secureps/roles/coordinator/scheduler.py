@@ -631,7 +631,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             continue
         base = members.next_base(client, group.version)
         tx.write(records.MemberAsked(group.name, client, base.version, base.step))
-        tx.attendance(group)  # the rule sees that it trains
+        tx.attendance(group)  # shows the rule that it trains
         tx.order(client, recovery.make_invite(tx, group, client))
     return Wait(until, "" if members.training else held or "no member is live")
 

@@ -261,7 +261,7 @@ def _describe_lacking(
 
 def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.GroupStatus:
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
-    over = group.phase is Phase.WAITING and termination.is_over(tx, group)  # and others may go on
+    over = group.phase is Phase.WAITING and termination.is_over(tx, group)  # though others go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
     reason = describe_wait(tx.plan, tx.federation, tx.live, group, servers)
     ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)

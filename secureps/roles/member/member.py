@@ -341,7 +341,7 @@ class Member:
             case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
                 if rests:  # if it leaves by now, it ends after the answer to that
                     return Step()
-                if self._departure.wants is OwnDeed.LEAVE:  # on record, so that a restart joins
+                if self._departure.wants is OwnDeed.LEAVE:  # a restart then joins anew
                     self._write(step, OwnAct(self._departure.acted, OwnDeed.LEFT))
                 halt = self._departure.halt
                 return Step(step.records, [] if halt is None else [halt])

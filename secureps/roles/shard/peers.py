@@ -409,7 +409,7 @@ class Fetcher:
         fetch = self._under_way.get(_key(task))
         if fetch is None:
             step.effects.append(self.make_prune(task))
-        elif isinstance(error, PayloadsDamaged):  # blocks that had come
+        elif isinstance(error, PayloadsDamaged):  # blocks that had come are lost
             self._ask(step, fetch, fetch.copies)
         elif task.epoch or task.copies or not self._is_copied(task.order.group):
             return False
