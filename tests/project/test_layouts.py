@@ -39,7 +39,7 @@ STAYS = {
     "client/torch.fit_key": "a digest that this client alone makes",
     "client/torch_ranks.receive_order": "processes of one client, on machines of one kind",
     "client/worker.ClientWorker.prepare_fit": "words of this client's own seed",
-    "client/worker.ClientWorker._name": "a name, of random bytes",
+    "client/worker.ClientWorker._name_update": "a name, of random bytes",
     "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
     "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
     "crypto/sampling.fill": "whoever asks has its array in a stated order",

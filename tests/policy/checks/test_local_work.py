@@ -97,7 +97,7 @@ def test_a_plan_without_it_has_the_text_of_before() -> None:
 
 @pytest.mark.parametrize("work", [0.0, -1.0, 1.5, float("nan")])
 def test_a_part_is_a_part(work: float) -> None:
-    with pytest.raises(ConfigError, match="a part of the work"):
+    with pytest.raises(ConfigError, match="work must be in"):
         FitConfig({}, 1, {}, work=work)
 
 
