@@ -287,7 +287,7 @@ class Session:
         executor = self._executor
         try:
             if executor is not None and executor.run and self._exchange.end is None:
-                executor.later(partial(executor.heard, WORKER, Leave(LEFT)))
+                executor.later(partial(executor.post, WORKER, Leave(LEFT)))
                 self._exchange.close()
                 self._thread.join(LEAVE_SECONDS)
         finally:
