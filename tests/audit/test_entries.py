@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from secureps.audit.entries import OWN_METHOD, TOLD, Entry, Spent, chapter_of, entries, epsilons
+from secureps.audit.entries import NOT_TOLD, TOLD, Entry, Spent, chapter_of, entries, epsilons
 from secureps.errors import DamagedStore
 from secureps.messages.coordinator_records import CohortClosed
 from secureps.messages.encoding import to_plain
@@ -36,8 +36,8 @@ def told(*records: Any) -> list[Any]:
 
 
 def test_every_record_is_told_or_is_not() -> None:
-    assert set(TOLD) & OWN_METHOD == set()
-    assert set(TOLD) | OWN_METHOD == set(RECORDS.values())
+    assert set(TOLD) & NOT_TOLD == set()
+    assert set(TOLD) | NOT_TOLD == set(RECORDS.values())
 
 
 @pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
