@@ -588,7 +588,7 @@ class DatedJournal(WrappedJournal):
         refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
     ) -> None:
         super().__init__(journal)
-        self._party, self._role, self._unix, self._disk_error = party, role, unix, refused
+        self._party, self._role, self._unix, self._take_refused = party, role, unix, refused
         self._began: float | None = None
         self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
         self._counts: tuple[RefusedRequests, ...] = ()
@@ -611,7 +611,7 @@ class DatedJournal(WrappedJournal):
             self._began = began
 
     def _refusals(self) -> list[Record]:
-        self._counts = self._counts or self._disk_error()
+        self._counts = self._counts or self._take_refused()
         return list(self._counts)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
