@@ -21,7 +21,7 @@ from benchmarks.line import Line
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
 from secureps.policy.block_deltas import FLOAT_BYTES
-from tests.kits.nursery import ROOT
+from tests.kits.nursery import ROOT, Child
 
 SLOW = "client-02"
 VERSIONS = 5
@@ -70,7 +70,7 @@ class _Federation(Deployed):
         command[command.index("--server") + 1] = self.line.address(self.server)
         return [*command, "--set", f"through={through}"]
 
-    def _begin(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         begun = super()._begin
         if log.stem != SLOW:
             return begun(command, log)
