@@ -69,9 +69,8 @@ class _Shards(Deployed):
     """Shards as they are deployed; of the others nobody looks at the memory."""
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
-        if log.stem in self.shards:
-            return super()._begin(command, log)
-        return Processes._begin(self, command, log)
+        kind = Deployed if log.stem in self.shards else Processes
+        return kind._begin(self, command, log)
 
 
 def shard_peaks(
@@ -101,8 +100,7 @@ def _of(processes: Processes, what: str) -> dict[str, int]:
 
 
 def _crowds() -> None:
-    rows: list[Row] = []
-    first = 0
+    rows, first = list[Row](), 0
     for clients, shape, cipher in CASES:
         with tempfile.TemporaryDirectory(prefix="secureps-memory-") as folder:
             peaks = shard_peaks(Path(folder), clients, 2, cipher, shape)
@@ -135,8 +133,7 @@ def _large() -> None:
             founded, ended = parties.committed(0), parties.committed(1)
             peaks = parties.peaks()
         for kind, names in (("client", parties.clients), ("shard", parties.shards)):
-            peak = max(peaks[name] for name in names) / 2**30
-            goal = GOALS[kind]
+            peak, goal = max(peaks[name] for name in names) / 2**30, GOALS[kind]
             rows.append(
                 {
                     "cipher": cipher,

@@ -107,7 +107,8 @@ def test_a_standby_without_a_run_says_why_it_takes_nothing_over(tmp_path: Path) 
 def test_version_0_lies_elsewhere_on_the_standby_s_machine(tmp_path: Path) -> None:
     initial = tmp_path / "first.safetensors"
     write_state(initial, Walker(0).parameters(7), {})
-    with Followed(tmp_path, plan=f'initial = "first.safetensors"\n{PLAN}') as followed:
+    plan = f'initial = "first.safetensors"\n{PLAN}'
+    with Followed(tmp_path, "plain", plan) as followed:
         followed.pace = 0.3
         followed.start_all()
         followed.wait(lambda: followed.reached(0), "version 0")
@@ -133,7 +134,7 @@ def test_version_0_lies_elsewhere_on_the_standby_s_machine(tmp_path: Path) -> No
 
 
 def test_one_that_knows_no_other_address_ends(tmp_path: Path) -> None:
-    with Followed(tmp_path) as processes:
+    with Followed(tmp_path, "plain") as processes:
         processes.settings["coordinator"] = processes.settings["coordinator"].splitlines()[0]
         processes.start_all()
         processes.start(STANDBY)
