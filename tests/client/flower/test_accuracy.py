@@ -26,7 +26,7 @@ from secureps.run.up.folder import client_names
 from tests.kits.federations import Tensors
 from tests.kits.flower_apps import write
 
-CLIENTS, ROUNDS = 5, 6
+CLIENTS, ROUNDS = 5, 4
 SEED = UnsafeSeed(3)
 
 CONVOLUTION = """
