@@ -74,7 +74,7 @@ def test_an_import_that_no_extra_brings_is_told_as_it_is() -> None:
     [
         ("torch", "opacus", "ps.check('net/plan.toml', run_script=True)"),
         ("bfv", "tenseal", "import secureps.crypto.bfv_seal"),
-        ("report", "matplotlib", "print(ps.run.report.plots.undrawable())"),
+        ("report", "matplotlib", "print(ps.run.report.plots.why_undrawable())"),
     ],
 )
 def test_what_lacks_one_module_says_which_extra_brings_it(
