@@ -307,7 +307,7 @@ def act_lines(folder: Path) -> Signed:
 
 SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "audit/entries.py verify_end": (audit_file,),
-    "audit/ledger_statement.py verified": (ledger_statement,),
+    "audit/ledger_statement.py read_verified": (ledger_statement,),
     "crypto/roster.py of_line": (followed_roster,),
     "crypto/roster.py verify": (kits_roster, certificate, key_request),
     "crypto/tls.py _signed_by": (tls_certificate,),
@@ -322,7 +322,7 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "service/process.py authenticate": (request,),
     "store/act_lines.py read_acts": (act_lines,),
     "store/issuing.py _check": (key_request,),
-    "store/keyring.py _verified": (kits_roster,),
+    "store/keyring.py _verify_roster": (kits_roster,),
 }
 """Where the code looks at a signature, and the records that come there."""
 KINDS = sorted({kind for kinds in SITES.values() for kind in kinds}, key=lambda kind: kind.__name__)

@@ -168,7 +168,7 @@ def test_every_roster_holds_as_long_as_its_kit_was_told(
     monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 900)
     said(roster, "renew", brief)
     assert now(brief).expires == int(NOW) + 2700
-    with pytest.raises(KitError, match="can be made to hold longer alone"):
+    with pytest.raises(KitError, match="a new one can only hold for longer"):
         said(roster, "renew", brief, "--hours", "0.25")
     (kit / "ca" / "holds.json").unlink()
     said(keys, "issue", kit, "--role", "client", "--name", "a")

@@ -39,7 +39,7 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     def refused(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    for ask in ("take", "is_held"):
+    for ask in ("lock_file", "is_held"):
         monkeypatch.setattr(atomic_file, ask, refused)
     said = "cannot lock: No locks available"
     with pytest.raises(OperatorError, match=said), claim_folder(tmp_path):

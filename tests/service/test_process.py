@@ -343,7 +343,7 @@ def looking(
 ) -> tuple[Hangs, Stage, list[str], list[bool]]:
     monkeypatch.setattr(process, "STILL", 0.0)
     stage, reported, hung = Stage(), list[str](), list[bool]()
-    monkeypatch.setattr(stage.meter, "hangs", hung.append)
+    monkeypatch.setattr(stage.meter, "on_hang", hung.append)
     stage.executor.start()
     stage.play()
     return Hangs("shard-0", loop, stage.executor, reported.append), stage, reported, hung
