@@ -116,7 +116,7 @@ class Chain:
         return self.one_in == 1 and not self.rotates
 
     def block(self, values: int, draw: Draw, apart: int = 0) -> BlockCode:
-        """Makes the code of a block; the last `apart` of its `values` are sent unchanged."""
+        """Makes the `BlockCode` of a block; the last `apart` of its `values` are sent unchanged."""
         coded = values - apart
         count = count_sent(coded, self.one_in)
         places = factors = by = None

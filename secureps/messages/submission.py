@@ -267,7 +267,7 @@ def shorten(receipt: Receipt) -> Receipt:
 
 
 def enveloped_part(receipt: Receipt, holder: str) -> bytes:
-    """Returns what a holder's envelope is bound to: its name, and all signed fields but two."""
+    """Returns what an envelope is bound to: its holder's name, and the receipt's other fields."""
     return holder.encode() + b"\n" + receipt.form(envelopes="[]", signature='""')
 
 

@@ -277,9 +277,9 @@ class AnnouncedKeys:
         """Verifies an announcement; returns whether it is newer than what is known.
 
         Raises:
-            UnknownParty, Unsigned: no holder of the roster signed it.
+            UnknownParty, Unsigned: no key holder on the roster signed it.
             WrongRun: it is another run's.
-            Malformed: its number or key is none.
+            Malformed: its number or its key is invalid.
             Refused: its key is older than the known one, or another one of the same number.
         """
         known = self.newest.get(told.holder)

@@ -66,7 +66,7 @@ class StatusClient:
         return reply
 
     def run(self) -> RunInfo:
-        """The run that its parties pin; NotReady before it is founded."""
+        """Asks the coordinator which run is founded; NotReady if none is yet."""
         return self._run().run
 
     def act(self, act: Act) -> None:
@@ -78,7 +78,10 @@ class StatusClient:
         self._ask(COORDINATOR, Retire(client, reason, returns=True))
 
     def model(self) -> Model | None:
-        """Pulls versions by group and tensors by name, but local ones; None before version 0."""
+        """Pulls the model: its version by group, and all tensors by name except local ones.
+
+        None before version 0.
+        """
         try:
             welcome = self._run()
             status = self.status()

@@ -108,7 +108,7 @@ class Candidate:
 class Trial:
     """A candidate under a seed, which is given up after `limit` virtual seconds.
 
-    Without a limit it is a comparison of the candidate's first versions in the clear and under the
+    A trial without a limit compares the candidate's first versions in the clear and under the
     plan's own cipher.
     """
 

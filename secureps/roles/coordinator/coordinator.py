@@ -162,7 +162,7 @@ class Coordinator(Seat):
             )
 
     def report_trouble(self, reason: str) -> list[Effect]:
-        """Shows a fault outside the machine in the status."""
+        """Has the status show a fault of this process, such as a full disk."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 

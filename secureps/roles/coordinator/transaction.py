@@ -230,7 +230,7 @@ class Attendance:
     def in_order(self, closed: int) -> Iterator[str]:
         """Yields free clients, first those whose last contribution is oldest; ties by lot.
 
-        The caller may ask them, and call `follow`, while it iterates.
+        The caller may invite each client, and call `follow`, while it iterates.
 
         Args:
             closed: how many cohorts are settled; each has lots of its own.

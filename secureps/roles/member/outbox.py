@@ -383,7 +383,7 @@ class Desk:
     moving: Collection[SubmissionId]
 
     def due(self) -> list[Invite]:
-        """Returns invitations to train for now, in the plan's order, each with its base.
+        """Returns the invitations that are due, in the plan's order, each with its base version.
 
         Empty before all groups are published.
         """

@@ -173,7 +173,7 @@ class SpreadTrainer(CutOffTrainer):
 
 
 def make_call(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
-    """Calls a trainer; returns the packed answer, and an empty value that marks the end."""
+    """Calls a trainer; returns its packed answer, and an empty value that says it ended."""
     told_of = json.loads(order)
     for name, value in told_of["environment"].items():
         os.environ[name] = value  # before the script imports torch

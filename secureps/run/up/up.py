@@ -106,7 +106,7 @@ def up(order: Order, console: Console) -> Path:
         plan, script, order.processes
     ) as spawns:  # it imports while the run is founded
         founding = run_server_app(plan, script, settings, federation.clients, seed)
-        # before any clock of the run starts
+        # compiling takes seconds that no deadline of the run should count
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         folder = make_folder(root, order.plan, plan, cast)
         if founding is not None:
@@ -166,7 +166,7 @@ def resume(
         claim_folder(folder.root),
         _advising_resume(folder, console),
     ):
-        # before any clock of the run starts
+        # compiling takes seconds that no deadline of the run should count
         warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
