@@ -21,7 +21,7 @@ from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.policy.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
-from secureps.run.check import describe_load
+from secureps.run.check import assume_service
 from tests.kits.nursery import Child
 from tests.kits.processes import Processes
 
@@ -92,7 +92,7 @@ def shard_peaks(
 def predict(plan: Plan, clients: int, values: int) -> MemoryUse:
     """What `secureps check` would say with so many clients."""
     groups = plan.lay_out_sizes({plan.groups[0]: values})
-    return footprint(plan, groups, describe_load(plan, clients))
+    return footprint(plan, groups, assume_service(plan, clients))
 
 
 def _of(processes: Processes, what: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.check import describe_load
+from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.run.up.folder import client_names
 
@@ -72,7 +72,7 @@ def bytes_a_value(plan: Plan, values: int) -> tuple[float, float]:
 
     Of what is pulled the first version is the whole model, and the others are what changed.
     """
-    explained = explain(plan, {"all": values}, describe_load(plan))
+    explained = explain(plan, {"all": values}, assume_service(plan))
     assert explained.committee is not None
     (group,), versions = explained.groups, plan.section.versions
     assert group.bytes_down is not None

@@ -24,7 +24,7 @@ from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.audit_log import verify
-from secureps.run.check import describe_load, record
+from secureps.run.check import assume_service, record
 from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
@@ -151,7 +151,7 @@ def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
 
 def _add_explanation(facts: Facts, plan: Plan, sizes: dict[str, int] | None) -> Facts:
     try:
-        explanation = record(explain(plan, sizes, describe_load(plan)))
+        explanation = record(explain(plan, sizes, assume_service(plan)))
     except SecurepsError:  # the run uses the plan all the same
         explanation = None
     return replace(facts, plan=plan, explanation=explanation)

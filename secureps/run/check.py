@@ -133,7 +133,7 @@ def check(
         choice = None
         if epsilon is not None:
             plan, choice = _choose_for(plan, path, sizes, epsilon)
-        around = describe_load(plan, clients.clients if clients else None)
+        around = assume_service(plan, clients.clients if clients else None)
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
         explained = explain(plan, sizes, around, found.examples, found.lengths, found.notes, link)
@@ -215,8 +215,8 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
             )
 
 
-def describe_load(plan: Plan, clients: int | None = None) -> Service:
-    """Describes the load of a plan on servers; by default the largest cohort is connected."""
+def assume_service(plan: Plan, clients: int | None = None) -> Service:
+    """Returns the servers that a plan asks for, with its largest cohort connected by default."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
         shards=shard_names(plan.section.shards),

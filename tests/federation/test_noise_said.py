@@ -14,7 +14,7 @@ from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan
-from secureps.run.check import describe_load
+from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.scenario.datasets import digits
 from tests.kits.privacy_kit import group, private_plan
@@ -62,7 +62,7 @@ def test_as_measured_in_a_run(
     changed = np.concatenate(
         [(simulation.model()[name] - begun[name]).ravel() for name in sorted(begun)]
     )
-    price = explain(plan, {"all": changed.size}, describe_load(plan, 5), COUNTS).price
+    price = explain(plan, {"all": changed.size}, assume_service(plan, 5), COUNTS).price
     assert price is not None
     sent = changed[changed != 0]
     assert float(np.std(sent)) == pytest.approx(price.deviation["all"], rel=0.1)

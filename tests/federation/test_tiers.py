@@ -13,7 +13,7 @@ import pytest
 from secureps.errors import ConfigError, Refused
 from secureps.policy.memory import footprint
 from secureps.roles.shard.memory_report import memory_used
-from secureps.run.check import describe_load
+from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Conditions
 from tests.kits.federations import (
     Tensors,
@@ -112,9 +112,9 @@ def test_check_predicts_what_is_in_memory_and_in_files(
         play = small_federation(plan, tmp_path, conditions, kind=lambda i: Walker(i, (100, 100)))
     play.run(lambda: finished(play))
     groups = layout_of(play).groups
-    used = footprint(plan, groups, replace(describe_load(plan), memory=memory))
+    used = footprint(plan, groups, replace(assume_service(plan), memory=memory))
     resident, files = [], []
-    for shard in describe_load(plan).shards:
+    for shard in assume_service(plan).shards:
         states = play.parties[shard].worker._states  # type: ignore[attr-defined]
         held = [made.nbytes for known in states._held.values() for made in known.values()]
         known = {each.name: states._state.group(each.name).states for each in groups}

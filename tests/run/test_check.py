@@ -18,7 +18,7 @@ from secureps.errors import ConfigError, PlanRefused, ScriptFailed
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.memory import MemoryUse
 from secureps.policy.plan import load_plan
-from secureps.run.check import Permit, check, describe_load, record, tables
+from secureps.run.check import Permit, assume_service, check, record, tables
 from secureps.run.cli import app
 from secureps.run.initial_schema import read_values
 from secureps.run.simulate.scenario_file import load_scenario
@@ -170,7 +170,7 @@ def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None
     assert tight.state < free.state
     assert tight.files == free.files
     inside = plan.read_text() + '[federation]\nscript = "x.py"\nclients = 6\nmemory = "9 MB"\n'
-    assert describe_load(load_plan(write(tmp_path, inside))).memory == 9_000_000
+    assert assume_service(load_plan(write(tmp_path, inside))).memory == 9_000_000
     with pytest.raises(ConfigError, match='it works with "2 MiB" or more'):
         check(write(tmp_path), 1_000_000, "1 MiB")
     with pytest.raises(ConfigError, match="--memory: 'much' is not a number with kB"):
