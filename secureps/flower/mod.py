@@ -139,7 +139,7 @@ def _seal(
             "a train message without secureps: the app would answer in the clear. Start its "
             "ServerApp with SecureFedAvg, or leave secureps_mod out"
         )
-    parcel = post.unpack(message.content, MOST_BYTES)
+    parcel = post.read_parcel(message.content, MOST_BYTES)
     if holder := context.node_config.get(HOLDER):
         # Pass the batch on to the key holder, which is a process of its own.
         return post.Parcel({"wave": 1}, ask_party(Path(str(holder)), parcel.batch))

@@ -77,7 +77,7 @@ def is_ours(content: RecordDict) -> bool:
     return MARKER in content.config_records
 
 
-def unpack(content: RecordDict, most: int) -> Parcel:
+def read_parcel(content: RecordDict, most: int) -> Parcel:
     """Reads the parcel in a message; Malformed, or Oversized beyond `most` bytes."""
     said: dict[str, str | int] = {}
     for key, value in content.config_records[MARKER].items():

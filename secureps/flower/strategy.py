@@ -686,7 +686,7 @@ class Waves:
             raise Malformed(f"answered without secureps; {MOD}")
         node.foreign = ""
         most = ROOM + 2 * self._servers.update_bytes
-        parcel = post.unpack(reply.content, most)
+        parcel = post.read_parcel(reply.content, most)
         if error := parcel.said.get("error"):
             raise NotReady(_shorten(error))
         batch = open_batch(parcel.batch, most, self._verify)

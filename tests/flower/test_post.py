@@ -12,7 +12,7 @@ from secureps.flower.post import (
     PAYLOADS,
     Parcel,
     pack,
-    unpack,
+    read_parcel,
     wrap_bytes,
 )
 
@@ -52,7 +52,7 @@ def test_records_that_are_none() -> None:
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):
-            unpack(wrong, MOST)
+            read_parcel(wrong, MOST)
 
 
 def test_lengths_are_looked_at_first() -> None:
@@ -61,4 +61,4 @@ def test_lengths_are_looked_at_first() -> None:
         content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
     ):
         with pytest.raises(Oversized, match="at most 1000"):
-            unpack(records, MOST)
+            read_parcel(records, MOST)

@@ -77,7 +77,7 @@ def _signed() -> list[Target]:
     whole = tuple(each.to_bytes() for each in rosters)
     asked = tuple(each.to_bytes() for each in requests)
     read_roster = ("messages.encoding:from_file", "crypto.identity:PublicIdentity._public")
-    certified = ("crypto.tls:_certificate", "crypto.tls:_certified")
+    certified = ("crypto.tls:_read_certificate",)
     points = ("crypto.tls:_public_key",)
     return [
         Target("roster", read_roster, whole, roster, signed=True, cost=4),

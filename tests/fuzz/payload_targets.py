@@ -122,7 +122,7 @@ def _cipher(
             "crypto.suite:PlainOpener.pieces",
         ),
         "bfv": ("crypto.bfv:BfvAdder._check_block", "crypto.bfv:BfvAdder._add"),
-    }.get(name, ("crypto.rlwe:_frozen",))
+    }.get(name, ("crypto.rlwe:_read_words",))
     found = [
         Target(f"{name}-block", read, (block,), added, cost=cost),
         Target(f"{name}-total", read, (total,), opened, cost=2 * cost),

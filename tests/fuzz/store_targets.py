@@ -331,7 +331,7 @@ def _audit_log() -> Target:
         chained_file.verify_end(data, ME.public)
         return data
 
-    reads = ("audit.entries:_parsed", "audit.entries:verify_end")
+    reads = ("audit.entries:_parse", "audit.entries:verify_end")
     return Target("audit-log", reads, (first, whole), verified, signed=True, mend=_chained, cost=3)
 
 
@@ -346,7 +346,7 @@ def _statement(path: Path) -> Target:
         read_verified(data, ME.public)
         return data
 
-    of = ("audit.ledger_statement:verified", "audit.ledger_statement:_body")
+    of = ("audit.ledger_statement:read_verified", "audit.ledger_statement:_body")
     return Target("ledger-statement", of, (honest,), read, signed=True, cost=3)
 
 

@@ -84,11 +84,12 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.watch:read_so_far",
         "run.up.runs:_read_summary",
         "run.up.up:resume",
+        "run.join:_Terminal._hear",  # logs of its own two processes
     ),
     "another process of the same client, which has its records": (
         "client.torch_ranks:receive_order",
     ),
-    "digits that the same function has looked at": ("flower.post:unpack",),
+    "digits that the same function has looked at": ("flower.post:read_parcel",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:RayCalls.ask",
         "run.simulate.ray_cluster:_make_trainer",
