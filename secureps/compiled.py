@@ -135,7 +135,7 @@ def load_kernels() -> Path:
 
 
 def has_all_kernels() -> bool:
-    """Whether the folder has every kernel, as this process would compile it."""
+    """True if the folder has every kernel, as this process would compile it."""
     return bool(missing) or _mark(kernel_folder()).exists()
 
 

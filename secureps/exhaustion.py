@@ -42,7 +42,7 @@ def name_limit(error: BaseException | None) -> str:
 
 
 def is_disk_fault(error: BaseException | None) -> bool:
-    """Whether the disk caused an error, so that the same action may work later."""
+    """True if the disk caused an error, so that the same action may work later."""
     return isinstance(error, DiskFailed | OSError) and not name_limit(error)
 
 

@@ -23,7 +23,7 @@ def user() -> int | None:
 
 
 def owned_by_others(found: os.stat_result) -> bool:
-    """Whether another user owns a file."""
+    """True if another user owns a file."""
     return user() not in (None, found.st_uid)
 
 

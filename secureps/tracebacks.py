@@ -54,7 +54,7 @@ def find_place(error: BaseException) -> str:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Whether user code, neither ours nor a library's, was running when an error was raised."""
+    """True if user code, neither ours nor a library's, was running when an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(_is_foreign(Path(frame.filename)) for frame in frames)
 

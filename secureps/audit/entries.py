@@ -63,7 +63,7 @@ Chapter = Literal["who", "openings", "privacy", "refused", "course"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a class of record appears: its chapter, its words, and the fields that are shown."""
+    """The way an audit log shows a class of record: its chapter, its words and its fields."""
 
     chapter: Chapter
     what: str

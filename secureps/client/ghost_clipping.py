@@ -105,7 +105,7 @@ def _overlap(left: Tensor, other: Tensor) -> Tensor:
 
 
 Part = Products | Tensor
-"""What one use of a parameter adds to its gradients by record; a tensor is [records, ...]."""
+"""Per-record gradients that one use of a parameter adds; a tensor is [records, ...]."""
 
 Sum = Callable[[Tensor], Tensor]
 """Weights [records] -> the sum of a parameter's gradients, each times its record's weight."""

@@ -283,7 +283,7 @@ class RoundRecords:
 
 @dataclass(frozen=True)
 class ServerAppRecords:
-    """What a ServerApp sends its clients; the defaults are those of Flower's FedAvg.
+    """Records that a ServerApp sends its clients; the defaults are those of Flower's FedAvg.
 
     Args:
         names: the names of the model's arrays, in the app's order; empty: as in the file.

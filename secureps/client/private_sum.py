@@ -61,7 +61,7 @@ MICROBATCH = 1024
 """The most records whose gradients are computed together, which bounds memory."""
 
 MADE = 16
-"""How many made-up records model and loss are tried on before the first step."""
+"""Number of made-up records on which model and loss are tried before the first step."""
 
 Batch = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
 """indices -> the inputs and targets of these records, on the model's device."""

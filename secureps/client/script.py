@@ -119,7 +119,7 @@ class Script:
 
     @property
     def takes_initial(self) -> bool:
-        """Whether the script has a setting `initial`, the file of version 0."""
+        """True if the script has a setting `initial`, the file of version 0."""
         return self._app is not None
 
     @property

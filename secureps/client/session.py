@@ -53,7 +53,7 @@ from secureps.wording import named
 LEFT = "this client left the run"
 
 LEAVE_SECONDS = 30.0
-"""How long a session that ends waits until its updates and its leaving have arrived."""
+"""Seconds that an ending session waits until its updates and its leaving have arrived."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def outcomes(self) -> Mapping[str, str]:
-        """What became of each update, by the name that `push` returned.
+        """Maps the name that `push` returned to the outcome of that update.
 
         "included" in a version, "durable" once a checkpoint has that version; or "dropped" or
         "lost", for reasons that the log has.
@@ -593,7 +593,7 @@ class Exchange(Meter):
 
     @property
     def is_over(self) -> bool:
-        """Whether the session was closed, or its client has ended."""
+        """True if the session was closed, or its client has ended."""
         return self._closed or self.end is not None
 
 

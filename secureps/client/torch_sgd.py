@@ -39,7 +39,7 @@ Records = tuple[Tensor, Tensor]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 TRIED = 2
-"""How many made-up records a model is tried on; of one, `squeeze()` would drop the dimension."""
+"""Number of made-up records a model is tried on; `squeeze()` would drop a dimension of 1."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,7 +74,7 @@ class WorkSection(Table):
 
 
 class ScalingSection(Table):
-    """How the servers follow the load during a run (`policy.scaling`).
+    """Section that lets the servers follow the load during a run (`policy.scaling`).
 
     `policy` decides on shards, deadlines and buffers, at most once in `every` seconds. With
     `balance` row-blocks move away from overloaded shards. The number of shards stays between
@@ -130,7 +130,7 @@ MOST_CAPACITY = 4096
 
 
 class CipherSection(Table):
-    """How updates are sealed.
+    """Section that says how clients seal updates.
 
     `capacity` is W, the largest total weight of a cohort. The run has `holders` key holders
     (default: 4 under rlwe, 1 under bfv), of which `threshold` must agree (rlwe only; default: more
@@ -243,7 +243,7 @@ class PrioritySection(QueueSection):
 
     @property
     def waiting(self) -> int:
-        """How many updates must wait before any are chosen."""
+        """Number of updates that must wait before any are chosen."""
         return 2 * self.buffer if self.pool is None else self.pool
 
 
@@ -373,22 +373,22 @@ class GroupSection(Table):
 
     @property
     def support_every(self) -> int | None:
-        """How many versions one support is kept for; None if each version has its own."""
+        """Number of versions that share one support; None if each version has its own."""
         return self._stage_value("support", "every")
 
     @property
     def rotates(self) -> bool:
-        """Whether values are rotated."""
+        """True if values are rotated."""
         return self._stage_value("rotate", "name") is not None
 
     @property
     def follows_norms(self) -> bool:
-        """Whether the grid's range moves with the norms of updates."""
+        """True if the grid's range moves with the norms of updates."""
         return self._stage_value("round", "length") == "mean_norm"
 
     @property
     def scaled(self) -> bool:
-        """Whether updates travel in units of a moving scale."""
+        """True if updates travel in units of a moving scale."""
         return self.adaptive is not None or self.follows_norms
 
     @property

@@ -237,7 +237,7 @@ WANTED = {
     "too_short": "a list or table of {min_length} or more",
     "too_long": "a list or table of {max_length} or fewer",
 }
-"""What a value must be, by pydantic's type of error; other errors keep pydantic's text."""
+"""Our text for a wrong value, by pydantic's type of error; other errors keep pydantic's."""
 
 MISMATCH = "string_pattern_mismatch"
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"

@@ -28,7 +28,7 @@ WEIGHTS = (1, 2, 4)
 
 
 class Opening(enum.Enum):
-    """What opens a cohort's sum."""
+    """The key material that opens a cohort's sum."""
 
     NOTHING = "nothing"
     """Nothing: the sum is in the clear."""
@@ -293,7 +293,7 @@ class Cipher(abc.ABC):
     @property
     @abc.abstractmethod
     def element(self) -> int:
-        """How many integers are sealed as one element; a block of a multiple wastes no byte."""
+        """Number of integers sealed as one element; a block of a multiple wastes no byte."""
 
     @abc.abstractmethod
     def adder(self) -> Adder:

@@ -121,7 +121,7 @@ class Seed(abc.ABC):
     __slots__ = ()
 
     private: ClassVar[bool]
-    """Whether noise from this seed protects anybody."""
+    """True if noise from this seed protects anybody."""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ != __name__:

@@ -256,7 +256,7 @@ class Connection(H11Protocol):
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is under way, such as a stream of news."""
+        """True if an answer is under way, such as a stream of news."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _expect(self) -> None:

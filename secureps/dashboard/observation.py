@@ -32,7 +32,7 @@ from secureps.store.journal_rows import Row
 from secureps.wording import named
 
 KEPT = 40
-"""How many of the newest changes, and of a group's versions, are kept."""
+"""Number of newest changes, and of a group's newest versions, that are kept."""
 
 HERE, AWAY, AWAITED, SILENT = "here", "away", "awaited", "silent"
 ENDED, NOT_KNOWN = status_words.ENDED, status_words.NOT_KNOWN
@@ -79,12 +79,12 @@ class Seen:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has finished, or no process plays it any more."""
+        """True if the run has finished, or no process plays it any more."""
         return self.over or (self.status is not None and bool(self.status.finished))
 
     @property
     def fresh(self) -> bool:
-        """Whether the status is current: only then it says who is there."""
+        """True if the status is current: only then it says who is there."""
         return not (self.status is None or self.silent or self.recalled or self.ended)
 
 

@@ -56,7 +56,7 @@ ROWS = 200
 """The most clients on a page, those first that an operator may have to look after."""
 
 NAMED = 20
-"""How many blockers are named at most; a group's row has their number."""
+"""Largest number of blockers that are named; a group's row has their number."""
 
 
 def operator_view(facts: Facts, names: bool) -> Json:

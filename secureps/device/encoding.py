@@ -42,7 +42,7 @@ TOGETHER = 1 << 20
 """Values that are processed at a time, a multiple of PIECE: 8 MiB as float64."""
 
 _RUN = 128
-"""How many values NumPy adds up in eight columns."""
+"""Number of values that NumPy adds up in eight columns."""
 
 BLOCK = 16
 """The number of words in a block of ChaCha20."""
@@ -51,7 +51,7 @@ _COLUMNS = 1 << 10
 """Pieces that are rotated at a time: 8 MiB where each has 1024 values."""
 
 _SQUARES = 1 << 14
-"""How many squares, each up to 2^48, can be added up within int64."""
+"""Number of squares, each up to 2^48, that can be added up within int64."""
 
 
 # --- norms and clips -----------------------------------------------------------------

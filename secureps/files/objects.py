@@ -35,7 +35,7 @@ _MOST_REASON = 300
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL, and no path."""
+    """True if a place is a URL, and no path."""
     return _URL.match(place) is not None
 
 
@@ -206,7 +206,7 @@ _lock = threading.Lock()
 
 
 def is_remote(initial: str) -> bool:
-    """Whether reading a plan's file of version 0 connects to another machine."""
+    """True if reading a plan's file of version 0 connects to another machine."""
     # Windows connects and logs in to the server of a path //SERVER/SHARE/FILE.
     return is_url(initial) or PureWindowsPath(initial).drive.startswith("\\\\")
 

@@ -107,7 +107,7 @@ def _bytes(found: Array | None, most: int) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class ModelForm:
-    """What a ServerApp tells nodes about its model, which is all zeros here."""
+    """Description of a model that a ServerApp sends to nodes; all its values are zeros here."""
 
     model: FlowerModel
     arrays: str = "arrays"

@@ -34,7 +34,7 @@ BALANCE: Final = "balance"
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a shard holds of the model: blocks, and bytes of their values as float32."""
+    """Share of the model at a shard: blocks, and bytes of their values as float32."""
 
     shard: str
     blocks: int

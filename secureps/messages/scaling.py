@@ -24,7 +24,7 @@ class ScalingStep:
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """What the plan's `[scaling]` has done so far.
+    """Changes that the plan's `[scaling]` has made so far.
 
     Args:
         policy: that decides.

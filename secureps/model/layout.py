@@ -101,11 +101,11 @@ class GroupLayout:
 
     @property
     def scaled(self) -> bool:
-        """Whether the group's last value is a scale."""
+        """True if the group's last value is a scale."""
         return self.tensors[-1:] == (SCALE,)
 
     def apart(self, block: int) -> int:
-        """How many values at a block's end no codec may change: 1 for a scale, else 0."""
+        """Number of values at a block's end that no codec may change: 1 for a scale, else 0."""
         return int(self.scaled and block == self.blocks - 1)
 
     def parts(self) -> Iterator[tuple[str, slice]]:

@@ -60,7 +60,7 @@ NOISED_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a plan does not say about the shards that serve it.
+    """Facts about the shards that serve a plan and that the plan does not state.
 
     Args:
         shards: names, for placement; all of the same weight.

@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def has_digest(self) -> bool:
-        """Whether the digest is known: it covers version 0's file, which may be unread."""
+        """True if the digest is known: it covers version 0's file, which may be unread."""
         return self.section.initial is None or self.initial_digest != ""
 
     @property
@@ -204,7 +204,7 @@ class Plan:
         return tuple(self._groups)
 
     def is_alone(self, group: str) -> bool:
-        """Whether the group is the only one, so that texts need not name it."""
+        """True if the group is the only one, so that texts need not name it."""
         return self.groups == (group,)
 
     def of(self, group: str) -> str:
@@ -263,7 +263,7 @@ class Plan:
         return (self.trailing, *self.groups) if self.trailing else self.groups
 
     def trails(self, group: str) -> bool:
-        """Whether each round of a group follows a version of the model, by the `schedule`.
+        """True if each round of a group follows a version of the model, by the `schedule`.
 
         A round without enough members, or that fails, is skipped.
         """
@@ -288,7 +288,7 @@ class Plan:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether checkpoints keep the best of the evaluated versions."""
+        """True if checkpoints keep the best of the evaluated versions."""
         evaluation = self.section.evaluation
         return evaluation is not None and evaluation.best is not None
 
@@ -303,20 +303,20 @@ class Plan:
         return evaluation_group(self.section)
 
     def is_given(self, group: str) -> bool:
-        """Whether the plan itself determines version 0 of a group, so that no client sends it."""
+        """True if the plan itself determines version 0 of a group, so that no client sends it."""
         return self.is_sum(group) or self.section.initial is not None
 
     def is_sum(self, group: str) -> bool:
-        """Whether a group's versions are totals of what its cohorts sent (`policy.checks.sums`)."""
+        """True if a group's versions are totals of what its cohorts sent (`policy.checks.sums`)."""
         return self.group(group).outcome == "sum"
 
     @property
     def has_model(self) -> bool:
-        """Whether any group is trained, rather than only summed."""
+        """True if any group is trained, rather than only summed."""
         return not all(map(self.is_sum, self.groups))
 
     def is_exact(self, group: str) -> bool:
-        """Whether clients send whole numbers to a group, and no noise is added to their total."""
+        """True if clients send whole numbers to a group, and no noise is added to their total."""
         stated = self.group(group).range is not None  # of metrics: within 1, not whole numbers
         return self.is_sum(group) and not stated and self.section.privacy is None
 
@@ -447,7 +447,7 @@ class Plan:
 
     @cached_property
     def threshold(self) -> int:
-        """How many holders must agree to open a sum."""
+        """Number of holders that must agree to open a sum."""
         asked = self.section.cipher.threshold
         return self.holders // 2 + (self.holders > 0) if asked is None else asked
 
@@ -471,7 +471,7 @@ class Plan:
 
     @property
     def seals_again(self) -> bool:
-        """Whether the same updates may be sealed again after a cohort failed to open."""
+        """True if the same updates may be sealed again after a cohort failed to open."""
         return self.opening is Opening.COMMITTEE
 
     @property

@@ -201,7 +201,7 @@ class ClientMechanism:
 
     @property
     def shares(self) -> int:
-        """How many parties add the noise that makes up sigma^2."""
+        """Number of parties that add the noise that makes up sigma^2."""
         return max(1, self.honest - 1)
 
     @cached_property

@@ -95,7 +95,7 @@ class Pinned:
     def must_wait(
         self, placement: Placement, roster: Roster, coming: Placement | None = None
     ) -> bool:
-        """Whether newer placements have shards that are not on this party's roster yet."""
+        """True if newer placements have shards that are not on this party's roster yet."""
         newer, shards = self._is_newer(placement, coming), roster.names("shard")
         return newer and not shards.issuperset(all_shards(placement, coming))
 

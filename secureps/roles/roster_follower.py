@@ -128,7 +128,7 @@ class RosterFollower:
             ) from None
 
     def holds_back(self, step: Step, what: str) -> bool:
-        """Whether `what` must wait because the roster has expired; says so once."""
+        """True if `what` must wait because the roster has expired; says so once."""
         known, self._said = self._said, self.expired
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
@@ -213,7 +213,7 @@ class RosterFollower:
         return f"goes by a roster that expires on {_date(end)}: secureps roster renew signs it anew"
 
     def is_new(self, client: str, founded: bytes) -> bool:
-        """Whether a client has come onto the roster since the run was founded on it."""
+        """True if a client has come onto the roster since the run was founded on it."""
         first = self.roster.number_of(founded)
         return first is not None and self.roster.enrolment(client).epoch > first
 

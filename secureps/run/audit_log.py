@@ -156,7 +156,7 @@ def _verify_file(path: Path, kit: PublicKit) -> AuditLog:
 
 
 def _covers(stated: tuple[Spent, ...] | None, spent: tuple[Spent, ...] | None) -> bool:
-    """Whether a log of an earlier format states at least the epsilons that its entries amount to.
+    """True if a log of an earlier format states at least the epsilons that its entries amount to.
 
     Until format 4 a looser bound was used: 7.875 for what is 7.860 now.
     """

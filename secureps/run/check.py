@@ -84,7 +84,7 @@ KERNEL_BYTES = 130_000_000
 
 @dataclass(frozen=True)
 class Permit:
-    """What `check` may do for a plan besides reading it."""
+    """Permission for what `check` may do with a plan besides reading it."""
 
     run_script: bool = False
     fetch: bool = False

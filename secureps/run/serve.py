@@ -323,7 +323,7 @@ def _follow(serving: Serving) -> bool:
 
 
 def _has_run(state: Path) -> bool:
-    """Whether a state folder has a run; a damaged journal counts: opening it raises the error."""
+    """True if a state folder has a run; a damaged journal counts: opening it raises the error."""
     try:
         return (state / JOURNAL).exists() and read_run(state / JOURNAL) is not None
     except DamagedStore:

@@ -199,7 +199,7 @@ def make_plan(
 
 
 def is_compared(scenario: Scenario, variant: VariantSection) -> bool:
-    """Whether a variant is compared with its encrypted self, as its plan and rules allow it."""
+    """True if a variant is compared with its encrypted self, as its plan and rules allow it."""
     section = scenario.plans[variant.name].section
     rules = variant.rules or [group.rule for group in section.group]
     alone = any(isinstance(rule, AsyncSection) for rule in rules)

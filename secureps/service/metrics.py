@@ -132,7 +132,7 @@ class Metrics(Meter, Collector):
 
     @property
     def ready(self) -> bool:
-        """Whether the party can do its work and does not hang; thread-safe."""
+        """True if the party can do its work and does not hang; thread-safe."""
         return self._ready and not self._hangs
 
     def on_ready(self, tell: Callable[[bool], None]) -> None:
@@ -241,7 +241,7 @@ _Row = tuple[str, str, tuple[str, ...], Mapping[tuple[str, ...], float]]
 
 
 def _is_ready(machine: Machine) -> bool:
-    """Whether a started machine can do its work; a shard or holder needs a run for that."""
+    """True if a started machine can do its work; a shard or holder needs a run for that."""
     match machine:
         case Shard():
             return machine.state.founded

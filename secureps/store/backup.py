@@ -341,7 +341,7 @@ def _free_folder(state: Path) -> Path:
 
 
 def is_numbered(state: Path) -> bool:
-    """Whether a folder has a number: it belongs to a standby, or to one that took over."""
+    """True if a folder has a number: it belongs to a standby, or to one that took over."""
     return (state / FOLDER_NUMBER).exists()
 
 
@@ -406,7 +406,7 @@ class CopyParts:
 
 
 def has_copy(state: Path) -> bool:
-    """Whether a complete copy waits for `begin_from_copy`."""
+    """True if a complete copy waits for `begin_from_copy`."""
     return height_path(state / COPY / JOURNAL).exists()
 
 

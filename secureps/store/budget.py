@@ -55,7 +55,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunSpent:
-    """What one run spent: its id, the number of its charges, and their epsilon.
+    """The spending of one run: its id, the number of its charges, and their epsilon.
 
     `exact` is the most updates that left without privacy; if there are any, epsilon is infinite.
     """
@@ -172,7 +172,7 @@ class BudgetLedger:
         return self._explain_repeat(row)
 
     def has_trained(self, run: bytes, client: str) -> bool:
-        """Whether this client's updates of the run are, or may be, on record."""
+        """True if this client's updates of the run are, or may be, on record."""
         self.rows()
         return run in self._unnamed or any(place[:2] == (run, client) for place in self._places)
 
@@ -298,7 +298,7 @@ class BudgetLedger:
         )
 
     def _is_current(self) -> bool:
-        """Whether this process has read all rows."""
+        """True if this process has read all rows."""
         return bool(self._rows) and read_height(height_path(self.path)) == self._upto
 
     @contextmanager
@@ -369,7 +369,7 @@ def _place(row: UpdateReleased) -> Place:
 
 
 def _is_unprotected(row: UpdateReleased) -> bool:
-    """Whether an update leaves without privacy; evaluations of held-out records do not count."""
+    """True if an update leaves without privacy; evaluations of held-out records do not count."""
     return row.fact is None and is_model_group(row.group)
 
 

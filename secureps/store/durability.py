@@ -26,7 +26,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 DIRECTORIES = hasattr(os, "O_DIRECTORY")
-"""Whether directories can be opened, in order to sync them."""
+"""True if directories can be opened, in order to sync them."""
 
 _lock = threading.Lock()
 _simulations = 0

@@ -460,7 +460,7 @@ def _check(
 def _is_certified(
     directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest
 ) -> bool:
-    """Whether a request's keys are certified; KitError if only its identity key is."""
+    """True if a request's keys are certified; KitError if only its identity key is."""
     if old is None or old.public_key != request.public_key:
         return False
     if set(_all_digests(directory, ca, old)) != set(_digests(request)) or old.role != request.role:

@@ -91,7 +91,7 @@ class Journal(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """Whether the journal should be compacted."""
+        """True if the journal should be compacted."""
 
     def pack(self) -> bool:
         """Does a part of `compact`; returns whether the rest is short. Raises as `replay`."""
@@ -324,7 +324,7 @@ class SqliteJournal:
 
     @property
     def is_due(self) -> bool:
-        """Whether the rows since the fold, or since a failed try, are long enough."""
+        """True if the rows since the fold, or since a failed try, are long enough."""
         least = journal_rows.LEAST if self._least is None else self._least
         enough = max(least, 0 if self._kept is None else self._kept.size)
         return self._grown >= enough and not self._closed
@@ -484,7 +484,7 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
 
 
 def _has_tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:
-    """Whether there is a journal yet; ConfigError if it has another format."""
+    """True if there is a journal yet; ConfigError if it has another format."""
     (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (found,) = base.execute("PRAGMA user_version").fetchone()
     if tables and not found:

@@ -491,7 +491,7 @@ def _parse_fold(body: str) -> Fold:
 
 
 def _has_tables(base: sqlite3.Connection) -> bool:
-    """Whether a journal has fold and archive; older formats have neither."""
+    """True if a journal has fold and archive; older formats have neither."""
     query = "SELECT count(*) FROM sqlite_master WHERE name IN ('fold', 'archive')"
     return bool(base.execute(query).fetchone()[0] == 2)
 
@@ -625,7 +625,7 @@ def disk_error(path: Path, doing: str, error: OSError) -> OperatorError:
 
 
 def is_full(path: Path, error: Exception) -> bool:
-    """Whether a disk is full, also if SQLite reports that as another error."""
+    """True if a disk is full, also if SQLite reports that as another error."""
     if isinstance(error, OSError):
         return error.errno in NO_SPACE
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

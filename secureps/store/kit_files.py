@@ -247,5 +247,5 @@ class Passphrase(Secret):
 
 
 def under_passphrase(file: bytes) -> bool:
-    """Whether a private file is sealed, by any version."""
+    """True if a private file is sealed, by any version."""
     return file.startswith(_BEGIN)

@@ -58,7 +58,7 @@ class Spool(Protocol):
         """Reads a payload like `get`, read-only, into one of these buffers if it was on disk."""
 
     def has(self, key: str) -> bool:
-        """Whether there is a payload."""
+        """True if there is a payload."""
 
     def delete(self, key: str) -> None:
         """Deletes a payload if there is one; it may come back after a power cut."""

@@ -72,7 +72,7 @@ class FlowerApp:
 
     @property
     def legacy(self) -> bool:
-        """Whether the app is of Flower's older API: a client_fn, not functions of messages."""
+        """True if the app is of Flower's older API, with a client_fn and no message functions."""
         return self.client._call is not None
 
     def has(self, message_type: str) -> bool:

@@ -23,7 +23,7 @@ from secureps.errors import PlanRefused
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long one contribution took a client, by its own clock.
+    """Seconds that one contribution took a client, by its own clock.
 
     Args:
         training: seconds, extrapolated to all of the local work.

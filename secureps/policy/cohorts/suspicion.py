@@ -120,7 +120,7 @@ Allowed = Callable[[Clients, Clients], bool]
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What is known about the offenders among the clients of one group.
+    """Knowledge about the offenders among the clients of one group.
 
     Args:
         suspect_sets: each has at least one offender; none lies within another.
@@ -142,12 +142,12 @@ class Suspicion:
 
     @property
     def chooses(self) -> bool:
-        """Whether suspicion decides who makes the next cohort, instead of a rule."""
+        """True if suspicion decides who makes the next cohort, instead of a rule."""
         return bool(self.suspect_sets or self.burnt)
 
     @property
     def exact(self) -> bool:
-        """Whether the open round needs all its clients, because some were in a burnt cohort."""
+        """True if the open round needs all its clients, because some were in a burnt cohort."""
         return not self.chosen.isdisjoint(_union(self.burnt))
 
     @property

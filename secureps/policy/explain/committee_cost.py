@@ -141,7 +141,7 @@ def _bits(levels: int) -> int:
 
 
 def _costs_more(own: CipherParameters, capacity: int, most: int) -> bool:
-    """Whether a larger capacity or grid takes more bytes per value, or is impossible."""
+    """True if a larger capacity or grid takes more bytes per value, or is impossible."""
     try:
         return value_bytes(replace(own, capacity=capacity, levels=most)) > value_bytes(own)
     except PlanRefused:

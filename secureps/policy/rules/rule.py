@@ -182,7 +182,7 @@ class PassOver:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What no cohort of a group exceeds.
+    """Bounds that no cohort of a group exceeds.
 
     Args:
         minimum, most: members of a cohort.

@@ -81,7 +81,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What no decision exceeds.
+    """Bounds that no decision exceeds.
 
     Args:
         deadline: of the plan, in seconds; `least_deadline` and `most_deadline` are factors on it.
@@ -108,7 +108,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was measured since the last decision.
+    """Measurements since the last decision.
 
     Args:
         seconds, versions, updates: measured time, versions made in it, and updates in these.

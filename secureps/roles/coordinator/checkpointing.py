@@ -53,13 +53,13 @@ def why_cohorts_wait(tx: Transaction) -> str:
 
 
 def has_newer_version(tx: Transaction) -> bool:
-    """Whether a group has a version newer than every checkpoint, whole or in the making."""
+    """True if a group has a version newer than every checkpoint, whole or in the making."""
     last, groups = tx.federation.last_checkpoint, tx.federation.groups.values()
     return any(last is None or group.version > last.version_of(group.name) for group in groups)
 
 
 def _is_due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:
-    """Whether a group's version is due for a checkpoint; the last one waits for all results."""
+    """True if a group's version is due for a checkpoint; the last one waits for all results."""
     before, every = last.version_of(group.name) if last else -1, tx.plan.section.checkpoint_every
     if is_over(tx, group):
         told = last is not None and last.results == len(tx.federation.trail.results)

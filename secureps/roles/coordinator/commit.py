@@ -253,7 +253,7 @@ def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 
 def _is_given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """Whether a shard made version 0 of a founding model that has been given up since."""
+    """True if a shard made version 0 of a founding model that has been given up since."""
     if group.phase is not Phase.FOUNDING or tx.plan.is_given(group.name):
         return False
     owned = tx.federation.owners(group.name)[by.shard]
@@ -262,7 +262,7 @@ def _is_given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
 
 
 def _may_have_lost_it(tx: Transaction, group: GroupState, shard: str) -> bool:
-    """Whether a shard that was prepared may have lost its disk since.
+    """True if a shard that was prepared may have lost its disk since.
 
     A shard that is away reports again when it comes back. If the version were committed before and
     the shard's disk were lost, its blocks of the version could not be made again.
@@ -308,7 +308,7 @@ def agrees(
     shard: str,
     digests: tuple[bytes, ...],
 ) -> bool:
-    """Whether a shard's digests agree with those of other holders; if not, names both shards.
+    """True if a shard's digests agree with those of other holders; if not, names both shards.
 
     Args:
         what: words for what is compared: "sums of cohort 3".

@@ -339,7 +339,7 @@ OPENS = "every shard holds; the key holders open"
 
 
 class Phase(Enum):
-    """Which step of the commit a group is in."""
+    """Step of the commit that a group is in."""
 
     FOUNDING = "founding"
     WAITING = "waiting"
@@ -598,18 +598,18 @@ class GroupState:
 
     @property
     def takes_updates(self) -> bool:
-        """Whether the group accepts updates; without rounds, also while a version is made."""
+        """True if the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
 
     def next_base(self, client: str, version: int) -> Base:
         return Base(version, 0) if self.rounds else self.members.next_base(client, version)
 
     def awaits(self, client: str) -> bool:
-        """Whether the group waits for an update that it asked a client for."""
+        """True if the group waits for an update that it asked a client for."""
         return self.takes_updates and client in self.members.training
 
     def can_drop(self, id: SubmissionId) -> bool:
-        """Whether there is still time to leave a flawed submission out."""
+        """True if there is still time to leave a flawed submission out."""
         return id in self.receipts and self.takes_updates and not self.is_closed_over(id)
 
     @property
@@ -621,7 +621,7 @@ class GroupState:
         return id in self.receipts or id in self.members.returning
 
     def still_asks(self, round: int, version: int) -> bool:
-        """Whether a client may still send an update that it was asked for at an earlier point.
+        """True if a client may still send an update that it was asked for at an earlier point.
 
         Args:
             round, version: the group's round and version at that point.
@@ -631,7 +631,7 @@ class GroupState:
         return any(base.version <= version for base in self.members.training.values())
 
     def is_closed_over(self, id: SubmissionId) -> bool:
-        """Whether a submission is part of the cohort in progress, or came too late for it."""
+        """True if a submission is part of the cohort in progress, or came too late for it."""
         if self.cohort is None:
             return False
         return id in self.receipts if self.rounds else any(m.id == id for m in self.cohort.members)
@@ -914,7 +914,7 @@ class CheckpointState:
 def too_far(
     groups: Collection[GroupVersion], checkpoints: Sequence[CheckpointState], every: int
 ) -> bool:
-    """Whether a group is as far ahead of the newest complete checkpoint as it may be.
+    """True if a group is as far ahead of the newest complete checkpoint as it may be.
 
     Args:
         every: the plan's `checkpoint_every`.

@@ -364,7 +364,7 @@ def _group(tx: Transaction, receipt: Receipt) -> GroupState:
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:
-    """Whether a submission was received or settled; Conflict if with another receipt."""
+    """True if a submission was received or settled; Conflict if with another receipt."""
     id = receipt.id
     known = tx.federation.settled.receipts.get(id)
     # Another receipt under the same name would replace the one that shards and holders have seen.

@@ -69,7 +69,7 @@ def other_holders(tx: Transaction, group: GroupState) -> str:
 
 
 def is_able(tx: Transaction, committee: KeyCommittee) -> bool:
-    """Whether enough of a committee are on the roster; holders that were taken off do not open."""
+    """True if enough of a committee are on the roster; holders that were taken off do not open."""
     return sum(holder in tx.holders for holder in committee.holders) >= tx.plan.threshold
 
 
@@ -229,7 +229,7 @@ def last_look(tx: Transaction, group: GroupState) -> float | None:
 
 
 def is_examined_first(group: GroupState, client: str) -> bool:
-    """Whether holders examine a client's submissions as soon as they come.
+    """True if holders examine a client's submissions as soon as they come.
 
     Otherwise (`PinnedRun.examined`) holders examine them while they open the cohort, except for a
     client in whose envelope a holder found a flaw (`held_back`).
@@ -299,7 +299,7 @@ def _sum(
 
 
 def _is_plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
-    """Whether |S| <= 41 sum w_i, which is necessary and not sufficient."""
+    """True if |S| <= 41 sum w_i, which is necessary and not sufficient."""
     return bool(np.abs(found).max() <= KEY_BOUND * group.closed_cohort.cohort.weight)
 
 

@@ -33,7 +33,7 @@ from secureps.wording import named
 
 
 def is_choosing(tx: Transaction, group: GroupState) -> bool:
-    """Whether suspicion, and not the rule, chooses the clients of a group's rounds."""
+    """True if suspicion, and not the rule, chooses the clients of a group's rounds."""
     return opening.has_committee(tx.plan) and group.suspicion.chooses and group.rounds
 
 
@@ -54,7 +54,7 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
 
 
 def _stood_alike(group: GroupState, whole: Clients, part: Clients) -> bool:
-    """Whether a burnt cohort of the clients in `whole` had the current updates of `part`."""
+    """True if a burnt cohort of the clients in `whole` had the current updates of `part`."""
     now = {client: (m.weight, m.base, m.update) for client, m in group.places.items()}
     for cohort in group.spoilt:
         was = {m.id.client: (m.weight, m.base, m.update) for m in cohort.members}
@@ -100,14 +100,14 @@ def decide(
 
 
 def is_chosen_round(tx: Transaction, group: GroupState) -> bool:
-    """Whether suspicion chose the clients of the open round, or of the cohort in progress."""
+    """True if suspicion chose the clients of the open round, or of the cohort in progress."""
     return (
         opening.has_committee(tx.plan) and group.suspicion.chooses and bool(group.suspicion.chosen)
     )
 
 
 def has_burnt(tx: Transaction, group: GroupState) -> bool:
-    """Whether a committee's cohort was burnt for the version in the making."""
+    """True if a committee's cohort was burnt for the version in the making."""
     return opening.has_committee(tx.plan) and bool(group.suspicion.burnt)
 
 

@@ -107,7 +107,7 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
 
 
 def is_ruling(tx: Transaction) -> bool:
-    """Whether this coordinator rules: no standby can have taken over, or one follows it now."""
+    """True if this coordinator rules: no standby can have taken over, or one follows it now."""
     return not tx.federation.reigns.follower or tx.sessions.followed
 
 
@@ -172,13 +172,13 @@ def _all_shards(tx: Transaction) -> set[str]:
 
 
 def _obeyed_first(tx: Transaction) -> bool:
-    """Whether the shard that both coordinators ask first obeys this one, so no other rules."""
+    """True if the shard that both coordinators ask first obeys this one, so no other rules."""
     first = min(_all_shards(tx).difference(tx.federation.reigns.came), default="")
     return tx.sessions.obeyed.get(first) == tx.federation.incarnation
 
 
 def _asked_nobody(tx: Transaction) -> bool:
-    """Whether no server can have obeyed an incarnation that the follower does not know."""
+    """True if no server can have obeyed an incarnation that the follower does not know."""
     line = tx.federation.incarnation // LINE
     first = tx.federation.incarnation <= tx.federation.reigns.known.get(line, 0) + 1
     return tx.sessions.confirmed or (first and not tx.sessions.told)

@@ -241,7 +241,7 @@ def assign_blocks(
 
 
 def _is_between(tx: Transaction) -> bool:
-    """Whether no version and no checkpoint is in the making."""
+    """True if no version and no checkpoint is in the making."""
     groups = tx.federation.groups.values()
     idle = all(group.making is None and group.version >= 0 for group in groups)
     return idle and tx.federation.checkpoint_in_making is None

@@ -235,7 +235,7 @@ class Load:
         return bool(sent) and not termination.is_over(tx, group)
 
     def has_news(self, tx: Transaction) -> bool:
-        """Whether each group has made another version, on average, since this was last true.
+        """True if each group has made another version, on average, since this was last true.
 
         False before `bytes_at_once` and the delay of each shard are known: otherwise a slow shard
         would get back the blocks that it gave away.

@@ -115,7 +115,7 @@ def _steps(tx: Transaction, group: GroupState, paused: str) -> Iterator[Wait]:
 
 
 def _is_between(tx: Transaction, group: GroupState) -> bool:
-    """Whether a group is between two versions, where a pause or a move of blocks can hold it.
+    """True if a group is between two versions, where a pause or a move of blocks can hold it.
 
     A closed cohort goes on to its version.
     """
@@ -321,7 +321,7 @@ def _deadline(tx: Transaction, group: GroupState) -> float:
 
 
 def _may_try_sets(tx: Transaction, group: GroupState) -> bool:
-    """Whether sets of a burnt cohort may make the version, since others had a deadline's time."""
+    """True if sets of a burnt cohort may make the version, since others had a deadline's time."""
     if group.phase is not Phase.COLLECTING or tx.federation.ending:
         return False
     if not recovery.has_burnt(tx, group):
@@ -593,7 +593,7 @@ def _find_done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
 
 
 def _has_sent_all(tx: Transaction, group: GroupState, client: str) -> bool:
-    """Whether a client has sent as many updates of the newest version as the plan allows."""
+    """True if a client has sent as many updates of the newest version as the plan allows."""
     base = group.members.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
 
@@ -637,7 +637,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
-    """Whether no client trains, and the rule asks those that are here only after others come."""
+    """True if no client trains, and the rule asks those that are here only after others come."""
     members, now = group.members, rule_state(tx, group)
     idle, gone = now.live - members.spent, tx.federation.isolated.keys() | tx.federation.retired
     if members.training.keys() - gone or not idle:

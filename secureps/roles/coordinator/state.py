@@ -160,13 +160,13 @@ class Reigns:
 
     @property
     def reign(self) -> int:
-        """How many standbys have taken over, without one that is not obeyed yet."""
+        """Number of standbys that have taken over, without one that is not obeyed yet."""
         waits = bool(self.ruler) and self.follower == self.ruler
         return self.incarnation // REIGN - waits
 
     @property
     def followed(self) -> bool:
-        """Whether this coordinator ever had a standby."""
+        """True if this coordinator ever had a standby."""
         return bool(self.followers or self.ruler)
 
     def may_take_over(self, standby: bytes) -> bool:
@@ -178,19 +178,19 @@ class Reigns:
         return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
     def has_taken_over(self, seen: int) -> bool:
-        """Whether this incarnation shows that the follower has taken over."""
+        """True if this incarnation shows that the follower has taken over."""
         if not self.may_take_over(self.follower):
             return False
         return seen // LINE == self.next_reign(self.follower) // LINE
 
     def is_possible(self, seen: int) -> bool:
-        """Whether any coordinator of this run can have reached this incarnation."""
+        """True if any coordinator of this run can have reached this incarnation."""
         if self.is_foreign(seen):
             return 0 <= seen // REIGN <= self.incarnation // REIGN + MOST_AHEAD
         return 0 <= seen <= self.incarnation + MOST_AHEAD
 
     def is_foreign(self, seen: int) -> bool:
-        """Whether the coordinator with this incarnation may have acted on rows that are not here.
+        """True if the coordinator with this incarnation may have acted on rows that are not here.
 
         A higher incarnation in the current line is this coordinator's own, whose record was lost.
         """
@@ -200,7 +200,7 @@ class Reigns:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a submission."""
+    """Outcome of a submission."""
 
     outcome: Outcome
     version: int
@@ -224,7 +224,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class Fates:
-    """What became of submissions, for as long as their clients may ask.
+    """Outcomes of submissions, kept for as long as their clients may ask.
 
     A client is told of a fate before it is told of any newer version. So a client that sends an
     update of a version that was committed after a fate became final has journalled that fate, and
@@ -248,7 +248,7 @@ class Fates:
         return OVER if found is None and self.is_over(id) else found
 
     def is_over(self, id: SubmissionId) -> bool:
-        """Whether a submission was settled so long ago that only its sequence is kept."""
+        """True if a submission was settled so long ago that only its sequence is kept."""
         ranges = self.over.get((id.client, id.group), ())
         return any(first <= id.sequence <= last for first, last in ranges)
 
@@ -485,7 +485,7 @@ class CoordinatorState:
         return client not in self.outside.get(group, ())
 
     def has_joined_for(self, client: str, groups: tuple[str, ...]) -> bool:
-        """Whether a client joined for exactly these groups (none named: for all)."""
+        """True if a client joined for exactly these groups (none named: for all)."""
         return all(
             self.takes_part(client, name) == (not groups or name in groups) for name in self.groups
         )
@@ -499,18 +499,18 @@ class CoordinatorState:
         return group is not None and group.is_pending(id)
 
     def is_known(self, id: SubmissionId) -> bool:
-        """Whether a receipt of this submission was ever accepted."""
+        """True if a receipt of this submission was ever accepted."""
         group = self.groups.get(id.group)
         here = group is not None and id in group.receipts
         return here or self.settled.of(id) is not None
 
     def is_kept(self, id: SubmissionId) -> bool:
-        """Whether a known submission was not dropped."""
+        """True if a known submission was not dropped."""
         fate = self.settled.of(id)
         return fate is None or fate.outcome != Outcome.DROPPED
 
     def is_past(self, id: SubmissionId) -> bool:
-        """Whether a submission's blocks are never needed again."""
+        """True if a submission's blocks are never needed again."""
         fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
@@ -668,7 +668,7 @@ class CoordinatorState:
         raise InternalError(f"checkpoint {number} was never ordered")
 
     def is_unprotected(self, client: str) -> bool:
-        """Whether others may know a client's noise, or the noise that shards added for it."""
+        """True if others may know a client's noise, or the noise that shards added for it."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
 
     def _receive(self, at: float, receipt: Receipt) -> None:

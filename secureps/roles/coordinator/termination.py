@@ -32,7 +32,7 @@ TOO_FEW = " it, a cohort needs "
 
 
 def is_over(tx: Transaction, group: GroupState) -> bool:
-    """Whether a group has made its last version."""
+    """True if a group has made its last version."""
     if group.trails:
         return trailing.is_idle(tx) and all(
             is_over(tx, each) for each in tx.federation.model_groups
@@ -65,7 +65,7 @@ def _is_made(tx: Transaction, group: GroupState) -> bool:
 
 
 def _is_deserted(tx: Transaction, group: GroupState) -> bool:
-    """Whether too few touch a row-block, and all groups with enough members are finished.
+    """True if too few touch a row-block, and all groups with enough members are finished.
 
     A run does not wait for members that may never come, but they may come while it goes on.
     """
@@ -162,7 +162,7 @@ def exhausted_clients(tx: Transaction, groups: Iterable[GroupState]) -> frozense
 
 
 def is_unaffordable(tx: Transaction, client: str, group: GroupState) -> bool:
-    """Whether one more update of a group would bring a client above the plan's budget."""
+    """True if one more update of a group would bring a client above the plan's budget."""
     privacy = tx.plan.section.privacy
     return privacy is not None and _next_epsilon(tx, client, [group]) > privacy.budget
 

@@ -44,7 +44,7 @@ def version_to_evaluate(tx: Transaction, group: GroupState, member: str) -> int:
 
 
 def is_idle(tx: Transaction) -> bool:
-    """Whether no round of the trailing group is open, and none is due."""
+    """True if no round of the trailing group is open, and none is due."""
     group = tx.trailing
     return not due_version(tx) and (group is None or group.phase is Phase.WAITING)
 

@@ -522,7 +522,7 @@ class Transaction:
         return since + seconds, since + seconds * (1 + extensions)
 
     def is_spare(self, party: str) -> bool:
-        """Whether a party is a shard of the run that holds none of its blocks."""
+        """True if a party is a shard of the run that holds none of its blocks."""
         federation, placed = self.federation, self.federation.placed
         here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)

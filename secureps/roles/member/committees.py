@@ -147,7 +147,7 @@ class Committees:
         }
 
     def can_seal(self, plan: Plan, group: str, version: int) -> bool:
-        """Whether an update of a group from this version can be sealed, by the calendar too."""
+        """True if an update of a group from this version can be sealed, by the calendar too."""
         if plan.opening is not Opening.COMMITTEE:
             return True
         try:

@@ -24,7 +24,7 @@ from secureps.roles.pinned_run import Pinned
 
 
 class Readiness(Enum):
-    """Whether a client can follow an invitation to evaluate."""
+    """Answer to whether a client can follow an invitation to evaluate."""
 
     EARLY = "the version is not published yet, as far as this client knows"
     READY = "every group of the model is at the version"

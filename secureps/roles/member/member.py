@@ -266,7 +266,7 @@ class Member:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was asked of this client, and it has nothing to do unasked."""
+        """True if nothing was asked of this client, and it has nothing to do unasked."""
         if self._working or self._departure.away:
             return False
         if self._pinned is None:
@@ -751,7 +751,7 @@ LEFT = "left by its data holder's own act"
 
 @dataclass(slots=True)
 class Departure:
-    """Whether a client leaves or rests.
+    """Decision of a client to leave or to rest.
 
     Args:
         away: it does not train, for good or for a while.

@@ -327,7 +327,7 @@ REMEMBERED = 3
 
 @dataclass(slots=True)
 class Timing:
-    """How long training and transfers of one client take."""
+    """Seconds that training and transfers of one client take."""
 
     paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     pulled: float = 0.0
@@ -407,7 +407,7 @@ class Desk:
         return found
 
     def may_more_come(self, due: Sequence[Invite]) -> bool:
-        """Whether invitations to other groups of their own pace may follow in a moment."""
+        """True if invitations to other groups of their own pace may follow in a moment."""
         asked = {each.group for each in due}
         return bool(due) and not asked.issuperset(self._open(alone=True))
 
@@ -448,7 +448,7 @@ class Desk:
         return None if self.is_pending(group, base) else at_base
 
     def is_pending(self, group: str, base: Base) -> bool:
-        """Whether a contribution from this base is sealed and not settled."""
+        """True if a contribution from this base is sealed and not settled."""
         return any(
             sealed.receipt.id.group == group
             and Base(sealed.receipt.version, sealed.receipt.step) == base
@@ -456,7 +456,7 @@ class Desk:
         )
 
     def is_any_wanted(self) -> bool:
-        """Whether an update is in transit that is still of use when it arrives.
+        """True if an update is in transit that is still of use when it arrives.
 
         A round that has made its version does not use late updates; a group without rounds does.
         """

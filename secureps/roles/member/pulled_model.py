@@ -100,7 +100,7 @@ class PulledModel:
 
     @property
     def is_pulling(self) -> bool:
-        """Whether blocks are in transit, and none is to be asked for."""
+        """True if blocks are in transit, and none is to be asked for."""
         return bool(self._absent) and not self._unasked
 
     def take_block(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:

@@ -303,7 +303,7 @@ class Fetcher:
 
     @property
     def recovers(self) -> bool:
-        """Whether a version that was lost here is in transit."""
+        """True if a version that was lost here is in transit."""
         return any(not fetch.epoch for fetch in self._under_way.values())
 
     # --- orders -------------------------------------------------------------------
@@ -344,7 +344,7 @@ class Fetcher:
             self._ask(step, fetch, gained)
 
     def bring(self, step: Step, order: WriteCheckpoint) -> bool:
-        """Whether this shard's part of a checkpoint must wait for versions; asks others for them.
+        """True if this shard's part of a checkpoint must wait for versions; asks others for them.
 
         The digest of such a state file is not known, only those of the blocks that others serve.
         """
@@ -370,7 +370,7 @@ class Fetcher:
         return (fetch.epoch, fetch.blocks) == (self.state.epoch, self.state.coming(group))
 
     def _is_copied(self, group: str) -> bool:
-        """Whether other shards hold every block of a group that this shard holds."""
+        """True if other shards hold every block of a group that this shard holds."""
         own = self.state.own(group)
         return bool(own) and all(self.state.others(group, block) for block in own)
 
@@ -494,7 +494,7 @@ class NoiseCopies:
     _gathered: dict[Name, _Gathering] = field(default_factory=dict)
 
     def is_ready(self, step: Step, order: Hold) -> bool:
-        """Whether a cohort's noise is here, or none is wanted; else begins to gather it."""
+        """True if a cohort's noise is here, or none is wanted; else begins to gather it."""
         cohort = order.cohort
         if not self._wanted:
             return True

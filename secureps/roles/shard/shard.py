@@ -486,7 +486,7 @@ class Shard:
         step.tell(Held(self._name, made.cohort.group, made.cohort.number, made.sums))
 
     def _is_another(self, step: Step, cohort: Cohort) -> bool:
-        """Whether this shard knows another cohort of this number; if so, it registers again.
+        """True if this shard knows another cohort of this number; if so, it registers again.
 
         From the registration, the coordinator finds that its journal is an older copy.
         """
@@ -742,7 +742,7 @@ def is_wanted(
 
 
 def is_stored(state: ShardState, header: BlockHeader) -> bool:
-    """Whether a block is stored; Conflict if other bytes are stored under its name.
+    """True if a block is stored; Conflict if other bytes are stored under its name.
 
     Other bytes must not replace those that are summed. The error has the next free sequence for a
     client that lost its state, and may have sent many updates that were never settled.

@@ -38,7 +38,7 @@ UNSETTLED = 8
 
 @dataclass(slots=True)
 class ShardGroup:
-    """What a shard holds of one group, for the blocks that are placed here.
+    """State of one group at a shard, for the blocks that are placed here.
 
     Args:
         committed: the committed version.
@@ -203,7 +203,7 @@ class ShardState:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the run is known, and none of its blocks are placed here."""
+        """True if the run is known, and none of its blocks are placed here."""
         return self._pinned is not None and self._name not in self._pinned.shards
 
     @property
@@ -225,12 +225,12 @@ class ShardState:
 
     @property
     def opened_by_holder(self) -> bool:
-        """Whether a key holder decrypts the sums and sends them back."""
+        """True if a key holder decrypts the sums and sends them back."""
         return self.pinned.plan.opening is Opening.HOLDER
 
     @property
     def opened_by_key_sum(self) -> bool:
-        """Whether this shard opens sums itself, with a sum of keys from a committee."""
+        """True if this shard opens sums itself, with a sum of keys from a committee."""
         return self.pinned.plan.opening is Opening.COMMITTEE
 
     def group(self, group: str) -> ShardGroup:
@@ -245,7 +245,7 @@ class ShardState:
         return None if held is None else held.sums.get(cohort)
 
     def is_over(self, group: str, cohort: int) -> bool:
-        """Whether a later cohort is on record, so that this one, or its sum, is past."""
+        """True if a later cohort is on record, so that this one, or its sum, is past."""
         held = self._groups.get(group, ShardGroup())
         later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
         return cohort <= max(later, default=-1)

@@ -93,7 +93,7 @@ class Spawner(Protocol):
     """Starts processes."""
 
     def ready(self, program: Program) -> bool:
-        """Whether `spawn` would start the program at once."""
+        """True if `spawn` would start the program at once."""
 
     def spawn(self, program: Program, log: IO[bytes]) -> Process:
         """Starts a process that waits for `begin`, with its output to `log`; or raises OSError."""
@@ -141,7 +141,7 @@ class Subprocesses:
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether forks behave like new processes in this environment.
+    """True if forks behave like new processes in this environment.
 
     They do on Linux 5.3 or later (libraries of macOS break in forks), and with one thread per
     process, the default, because the import of NumPy and torch fixes the number of threads.
@@ -264,7 +264,7 @@ class Fork:
 
 
 def _is_readable(file: int | socket.socket) -> bool:
-    """Whether a file can be read; a pidfd can be read once its process has ended."""
+    """True if a file can be read; a pidfd can be read once its process has ended."""
     watched = select.poll()
     watched.register(file, select.POLLIN)
     return bool(watched.poll(0))

@@ -160,7 +160,7 @@ class Supervisor:
         self._ending = True
 
     def is_starting(self) -> bool:
-        """Whether a process waits for its fork server's imports; `poll` starts it after them."""
+        """True if a process waits for its fork server's imports; `poll` starts it after them."""
         return any(e.process is None and not e.restarts for e in self._running.values())
 
     def running(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class Channel:
         return b"".join(pieces)
 
     def idle(self) -> bool:
-        """Whether the other end has sent nothing new and reads what is sent.
+        """True if the other end has sent nothing new and reads what is sent.
 
         Bytes that are buffered here are not seen, so answer all received records first.
         """

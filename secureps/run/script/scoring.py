@@ -71,7 +71,7 @@ OF_THEIR_OWN = "scores are the holders' own, each with its local tensors on its 
 
 
 def find_goal(measure: str, plan: Plan | None = None) -> Goal | None:
-    """Whether more or less of a metric is better; None if it is unknown.
+    """True if more or less of a metric is better; None if it is unknown.
 
     The plan says it for its `evaluation.best`; for other metrics known words in their names do.
 
@@ -182,7 +182,7 @@ class Look:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
 
     def is_personal(self, plan: Plan) -> bool:
-        """Whether local tensors are trained, so that each client has its own model."""
+        """True if local tensors are trained, so that each client has its own model."""
         return any(
             np.dtype(spec.dtype).kind not in "iub" and self.kinds.get(spec.name) != "constant"
             for spec in plan.layout(self.schema).local

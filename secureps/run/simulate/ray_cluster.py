@@ -43,7 +43,7 @@ from secureps.run.script.cut_off import (
 )
 
 RETRIES = 3
-"""How often a call is repeated after its worker died."""
+"""Number of times that a call is repeated after its worker died."""
 
 KEPT = 4
 """The most begun calls of one client whose answers nobody asked for, as after a drop-out."""

@@ -583,7 +583,7 @@ class IdleClient(Worker):
 def _is_superseded(
     newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
 ) -> bool:
-    """Whether a replay without an older published version makes no difference.
+    """True if a replay without an older published version makes no difference.
 
     It makes one if another version shares a block, because that changes the order of pulls.
     """

@@ -116,7 +116,7 @@ def refuse_running(where: Path, states: Mapping[str, Path], patience: float = 0.
 
 
 def is_claimed(root: Path) -> bool:
-    """Whether a process plays the run of a folder; OperatorError if the disk has no locks."""
+    """True if a process plays the run of a folder; OperatorError if the disk has no locks."""
     return (root / "lock").exists() and _is_held(root / "lock")
 
 

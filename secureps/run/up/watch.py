@@ -493,7 +493,7 @@ class Watch:
         return f"stopped before its time: {gone} by themselves, a round waits for {needed}"
 
     def _is_between_rounds(self, groups: tuple[GroupStatus, ...]) -> bool:
-        """Whether no round is open that the remaining clients may still finish.
+        """True if no round is open that the remaining clients may still finish.
 
         Rules without rounds collect updates all the time; there the remaining clients cannot finish
         a version once others have failed.

@@ -602,7 +602,7 @@ class Tiers:
         return self._limit.memory is not None
 
     def is_resident(self, group: str, version: int) -> bool:
-        """Whether a version belongs in memory; with a limit, only a group's newest one may."""
+        """True if a version belongs in memory; with a limit, only a group's newest one may."""
         tier = self._tier(group)
         if not self.bounded:
             return tier != "mapped"

@@ -577,7 +577,7 @@ class Upload:
 
     @property
     def current(self) -> bool:
-        """Whether this is still the block's newest upload."""
+        """True if this is still the block's newest upload."""
         return self._intake._uploads.get((self.sender, self.header)) is self
 
     def __enter__(self) -> Upload:

@@ -618,7 +618,7 @@ class GrpcTransport:
 
 
 def _is_resumable(error: Exception) -> bool:
-    """Whether the call may continue over another connection."""
+    """True if the call may continue over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
 

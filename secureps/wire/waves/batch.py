@@ -260,7 +260,7 @@ def has_work(orders: Iterable[object]) -> bool:
 
 
 def has_holder_work(orders: Iterable[object], begins: bool) -> bool:
-    """Whether these orders give a key holder work.
+    """True if these orders give a key holder work.
 
     Args:
         begins: whether the holder does not know the run yet, and has to announce its keys.
@@ -696,7 +696,7 @@ class Relay:
     # --- news for parties ---------------------------------------------------------
 
     def is_answered(self, party: str) -> bool:
-        """Whether all requests for whose answers a party waits have ended."""
+        """True if all requests for whose answers a party waits have ended."""
         with self._lock:
             known = self._parties[party]
             told = all(each.quiet or each.future.done() for each in known.asked)
@@ -708,7 +708,7 @@ class Relay:
             return () if stream is None else tuple(stream.orders)
 
     def has_refusal(self, party: str) -> bool:
-        """Whether there is news for a party that one of its requests was refused."""
+        """True if there is news for a party that one of its requests was refused."""
         with self._lock:
             done = [each for each in self._parties[party].asked if each.future.done()]
         return any(_is_final(result_of(each.future)) for each in done)
