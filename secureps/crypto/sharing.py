@@ -69,6 +69,7 @@ _BITS = np.uint64(31)
 _WORD = np.dtype("<u4")
 
 
+@functools.lru_cache(1 << 12)
 def basis(node: int, others: tuple[int, ...], at: int) -> int:
     """Evaluates Lagrange's basis polynomial: 1 at `node`, 0 at `others`, modulo P; all public."""
     above = math.prod(at - other for other in others)
@@ -174,18 +175,17 @@ class Committee:
     @property
     def zero_subsets(self) -> tuple[Subset, ...]:
         """Every set B of t - 2 holders, in lexicographic order; none where all must answer."""
-        n, t = len(self.holders), self.threshold
-        return _subsets(n, t - 2) if t < n else ()
+        return _zero_subsets(len(self.holders), self.threshold)
 
     @property
     def subsets(self) -> tuple[Subset, ...]:
         """All sets with a seed: those of the key, then those of shares of zero."""
-        return self.key_subsets + self.zero_subsets
+        return _all_subsets(len(self.holders), self.threshold)
 
     def held_by(self, holder: int) -> tuple[int, ...]:
         """Returns the positions in `subsets` of the sets without this holder: its seeds."""
         self.check_holder(holder)
-        return tuple(i for i, subset in enumerate(self.subsets) if holder not in subset)
+        return _positions_without(len(self.holders), self.threshold, holder)
 
     @property
     def seed_bytes(self) -> int:
@@ -204,6 +204,20 @@ class Committee:
 @functools.cache
 def _subsets(n: int, size: int) -> tuple[Subset, ...]:
     return tuple(itertools.combinations(range(n), size))
+
+
+def _zero_subsets(n: int, t: int) -> tuple[Subset, ...]:
+    return _subsets(n, t - 2) if t < n else ()
+
+
+@functools.cache
+def _all_subsets(n: int, t: int) -> tuple[Subset, ...]:
+    return _subsets(n, t - 1) + _zero_subsets(n, t)
+
+
+@functools.cache
+def _positions_without(n: int, t: int, holder: int) -> tuple[int, ...]:
+    return tuple(i for i, subset in enumerate(_all_subsets(n, t)) if holder not in subset)
 
 
 # --- client -----------------------------------------------------------------------

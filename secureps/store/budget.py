@@ -339,11 +339,14 @@ class BudgetLedger:
         )
 
 
+_IN_MEMORY = Path("a ledger in memory")
+
+
 class MemoryLedger(BudgetLedger):
     """The ledger of a simulated client, in memory."""
 
     def __init__(self) -> None:
-        super().__init__(Path("a ledger in memory"))
+        super().__init__(_IN_MEMORY)
 
     def rows(self) -> Rows:
         return [*self._rows]

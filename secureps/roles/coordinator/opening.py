@@ -142,8 +142,10 @@ def form_committee(tx: Transaction, settings: PinnedRun) -> None:
 def used_committees(tx: Transaction) -> tuple[KeyCommittee, ...]:
     """Returns the committees that submissions are sealed for, now or from the next versions on."""
     known, groups = tx.federation.committees, tx.federation.groups.values()
+    if len(known) <= 1:
+        return tuple(known)
     sealed = {receipt.committee for group in groups for receipt in group.receipts.values()}
-    due = [committee_at(tx, group.name, max(0, group.version)) for group in groups] if known else []
+    due = [committee_at(tx, group.name, max(0, group.version)) for group in groups]
     return tuple(c for c in known if c in due or c == known[-1] or c.committee in sealed)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -750,19 +750,23 @@ def _owed(tx: Transaction) -> Iterator[tuple[Step, tuple[str, ...]]]:
 
 
 def _find_owed(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
-    owners, version = tx.federation.owners(group.name), group.version + 1
+    version = group.version + 1
     match group.phase:
         case Phase.HOLDING if group.making is not None:
-            silent = tuple(s for s in owners if s not in group.making.held)
+            silent = _silent_owners(tx, group, group.making.held)
             return (group.name, version, "its sums for version"), silent
         case Phase.OPENING if opening.has_committee(tx.plan):
             return (group.name, version, "its share for version"), opening.silent_holders(tx, group)
         case Phase.OPENING:
             return (group.name, version, "the opened sums for version"), tx.holders
         case Phase.PREPARING:
-            silent = tuple(s for s in owners if s not in group.coming)
+            silent = _silent_owners(tx, group, group.coming)
             return (group.name, version, "its part of version"), silent
         case Phase.FOUNDING if tx.plan.is_given(group.name):
-            silent = tuple(s for s in owners if s not in group.coming)
+            silent = _silent_owners(tx, group, group.coming)
             return (group.name, version, "its part of version"), silent
     return (group.name, version, ""), ()
+
+
+def _silent_owners(tx: Transaction, group: GroupState, heard: Container[str]) -> tuple[str, ...]:
+    return tuple(shard for shard in tx.federation.owners(group.name) if shard not in heard)

@@ -523,9 +523,11 @@ class Transaction:
 
     def is_spare(self, party: str) -> bool:
         """True if a party is a shard of the run that holds none of its blocks."""
-        federation, placed = self.federation, self.federation.placed
-        here = federation.shards.keys() - federation.moving.left.keys()
-        return bool(placed) and party in here.difference(placed)
+        federation = self.federation
+        if party not in federation.shards or party in federation.moving.left:
+            return False
+        placed = federation.placed
+        return bool(placed) and party not in placed
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Returns the clients `among` these, or among live trainers, that take part in a group.

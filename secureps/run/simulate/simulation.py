@@ -14,6 +14,7 @@ events.
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -184,7 +185,7 @@ class Simulation:
         self._kit = make_memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
-        self._ledgers: dict[str, BudgetLedger] = {}
+        self._ledgers = defaultdict[str, BudgetLedger](MemoryLedger)
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
@@ -375,7 +376,7 @@ class Simulation:
     def _site(self, name: str, folder: Path) -> Site:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
         trainer, identity = self._cast.trainers[name], self._kit.identities[name]
-        ledger = self._ledgers.setdefault(name, MemoryLedger())
+        ledger = self._ledgers[name]
         own = (name, trainer, identity, seed, keys, folder)
         return Site(*own, records=self._cast.records.get(name), ledger=ledger, shared=True)
 
