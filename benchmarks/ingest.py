@@ -25,6 +25,7 @@ import grpc
 from benchmarks.large import Large
 from benchmarks.peers.apps.grpc_party import OPTIONS, pieces
 from benchmarks.report import Row, report
+from benchmarks.still_client import waiting_mark
 from secureps.messages.encoding import payload_digest
 
 CLIENTS, TURNS = 5, 3
@@ -40,13 +41,15 @@ def taken_in(folder: Path, cipher: str, values: int, turns: int) -> tuple[list[f
     """Bytes a second that a shard takes in, by turn; and the bytes of a client's update."""
     seconds: list[float] = []
     with Large(folder, cipher, values, CLIENTS, turns + 2, shards=1) as parties:
+        marks = [waiting_mark(parties.hold, number) for number in range(CLIENTS)]
         parties.hold.touch()
         parties.start_all()
         for version in range(1, turns + 1):
             parties.committed(version - 1)
-            _rest(parties)  # all have pulled, and wait to train
+            parties.wait(lambda: all(mark.exists() for mark in marks), "clients to pull")
             os.kill(parties.pid("shard-0"), signal.SIGSTOP)
             parties.hold.unlink()
+            parties.wait(lambda: not any(mark.exists() for mark in marks), "clients to train")
             _rest(parties)  # all have sealed, and wait to send
             parties.hold.touch()
             began = time.time()
