@@ -74,6 +74,11 @@ OF_BLOCKS = (Held, requests.Missing, requests.Spoilt, requests.Prepared, request
 
 OF_A_COMMITTEE = (requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced)
 
+LOOK_AGAIN = 1.0
+"""Seconds after an event that moves no group, until a status says again what each group waits for.
+
+Of the key holders' answers about a receipt, one alone lets it into a cohort."""
+
 
 class Coordinator(Seat):
     """The machine of the one coordinator of a federation."""
@@ -421,6 +426,11 @@ class Coordinator(Seat):
         )
 
     def _close_turn(self, tx: Transaction) -> Step:
+        """Moves every group as far as it can go; after a quiet event, soon and once for many."""
+        if tx.quiet:
+            soon = tx.now + LOOK_AGAIN
+            self._until = soon if self._until is None else min(self._until, soon)
+            return tx.step
         if rules := reign.is_ruling(tx):
             scaling.advance(tx, self._load)
         self._until = scheduler.advance(tx) if rules else None

@@ -71,7 +71,7 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
 
     A cohort that shards only hold closes anew without the submission, because no holder was asked
     to open it. Once holders were asked it is too late. Then, or if the holder is not believed, only
-    the flaw is noted.
+    the flaw is noted. The turn is quiet if the answer lets no further submission into a cohort.
 
     Raises:
         Conflict: the holder was shown another receipt of this name.
@@ -87,8 +87,11 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
         if answer.holder not in opening.holders_of(tx, receipt.committee):
             raise UnknownParty(f"{id} is not sealed for {answer.holder}: it cannot look into it")
     if not flaw:
+        before = open_receipts.changes
         if id in open_receipts.receipts:
             tx.write(answer)
+        # Where a client's envelope had a flaw, each further answer may let its submissions in.
+        tx.quiet = open_receipts.changes == before and not group.suspicion.flawed
         return
     doubt = _why_disbelieved(tx, group, id, answer.holder)
     alone = len(opening.remaining_holders(tx, group, id) - {answer.holder}) < tx.plan.threshold

@@ -454,6 +454,7 @@ class Transaction:
         sessions: what else this incarnation knows of the parties that are here.
         cache: answers from earlier transactions.
         reasons: what groups wait for since this event, by name.
+        quiet: the event moves no group, so the next look at them may wait.
     """
 
     now: float
@@ -466,6 +467,7 @@ class Transaction:
     sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
+    quiet: bool = False
     step: Step = field(default_factory=Step)
 
     @property

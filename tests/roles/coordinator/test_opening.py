@@ -18,12 +18,15 @@ from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Drop, Wait
 from secureps.roles.coordinator import commit, envelopes, opening, recovery, scheduler
+from secureps.roles.coordinator.coordinator import LOOK_AGAIN
 from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order
 from tests.kits.committee_kit import Bench
-from tests.kits.roles_kit import make_plan
+from tests.kits.committee_parties import KEYS, CommitteeWorld
+from tests.kits.roles_kit import Due, make_plan
+from tests.kits.stream_parties import stream_plan
 
 CLIENTS = tuple(f"c{number}" for number in range(6))
 HOLDERS = tuple(f"holder-{number}" for number in range(4))
@@ -327,6 +330,41 @@ def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_loo
         for holder in HOLDERS
         if (holder, id) != ("holder-0", flawed)
     )
+    assert not tx.quiet
     for holder, id in asked:
         envelopes.take_examination(tx, group, Examined(holder, id, "", b"about"))
+        assert not tx.quiet  # any of them may let an update in
     assert opening.held_back(tx, group) == frozenset()
+
+
+def test_answers_of_holders_that_let_nothing_in_move_groups_a_moment_later() -> None:
+    """Which answer lets an update in moves the group at once; a status follows the others soon."""
+    rule = {"name": "buffered", "buffer": 5, "minimum": 3, "max_staleness": 4, "deadline": 30.0}
+    world = CommitteeWorld(stream_plan(rule, "rlwe"), set())
+    world.found()
+    for client in world.ready():
+        world.train(client)
+    answers = list[Due]()
+    while world.due:
+        due = world.due[0]
+        if isinstance(due.reply, Examined):
+            world.due.remove(due)
+            answers.append(due)
+        else:
+            world.deliver(due)
+    by_holder = {name: [due for due in answers if due.sender == name] for name in KEYS}
+    assert [len(of_one) for of_one in by_holder.values()] == [5] * 4
+    for name in KEYS[:2]:
+        for due in by_holder[name]:
+            world.give(due.sender, due.reply)
+    assert "keys-0, keys-1, keys-2, keys-3 have not answered" in world.group().reason
+    wakes = world.coordinator.wake()
+    assert wakes is not None
+    assert wakes <= world.now + LOOK_AGAIN
+    world.at(wakes)
+    assert "keys-2, keys-3 have not answered" in world.group().reason
+    assert "keys-1" not in world.group().reason
+    assert world.group().phase is Phase.COLLECTING
+    for due in by_holder[KEYS[2]]:
+        world.give(due.sender, due.reply)
+    assert world.group().phase is Phase.HOLDING
