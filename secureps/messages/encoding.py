@@ -67,7 +67,7 @@ def file_hasher() -> hashlib.blake2b:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Surrogates, which JSON may escape, but which no text can digest or send."""
-_SCALARS = frozenset({str, bool, int, float})
+_SCALARS = frozenset({str, bool, int, float, type(None)})
 
 
 @functools.cache
@@ -100,12 +100,12 @@ def to_plain(value: Any) -> Any:
     pairs in their order; sets become sorted lists.
     """
     kind: type = type(value)
-    if kind in _SCALARS or value is None:
+    if kind in _SCALARS:
         return value
-    if isinstance(value, bytes | memoryview):
+    if kind is bytes or kind is memoryview:
         return value.hex()
-    if isinstance(value, (tuple, list)):
-        return [to_plain(item) for item in value]
+    if kind is tuple or kind is list:
+        return [item.hex() if type(item) is bytes else to_plain(item) for item in value]
     if (fields := _fields(kind)) is not None:
         given = [(name, getattr(value, name), kept) for name, kept in fields]
         return {name: to_plain(each) for name, each, kept in given if kept or each is not None}

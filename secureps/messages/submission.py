@@ -237,18 +237,19 @@ def cohort_digest(run: bytes, cohort: Cohort) -> bytes:
     return digest("secureps-cohort", run, canonical(cohort))
 
 
-def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[Receipt]) -> bytes:
+def opening_digest(run: bytes, cohort: Cohort, receipts: Iterable[bytes]) -> bytes:
     """Names one opening for all key holders, 32 bytes: D of `crypto.sharing`.
 
     It fixes the run, the committee, the group, the version, every member with its weight and base,
     and every receipt. It leaves out the cohort's number and placement, which may differ after a
     restart of the coordinator, and the scale, which depends on the version: so the same opening
     always gets the same answers.
+
+    Args:
+        receipts: digests of the members' receipts, in the members' order.
     """
     named = dataclasses.replace(cohort, number=0, epoch=0, scale=None)
-    return digest(
-        "secureps-opening", run, canonical(named), *(receipt.digest for receipt in receipts)
-    )
+    return digest("secureps-opening", run, canonical(named), *receipts)
 
 
 def ciphertext_root(blocks: tuple[bytes, ...], correction: bytes | None = None) -> bytes:

@@ -97,7 +97,7 @@ class CommitteeWorker(Worker):
         length = pinned.plan.key_length(pinned.layout.group(cohort.group))
         shares = [self._member_share(receipt) for receipt in task.receipts]
         weights = [member.weight for member in cohort.members]
-        about = opening_digest(pinned.run.id, cohort, task.receipts)
+        about = opening_digest(pinned.run.id, cohort, (each.digest for each in task.receipts))
         share = vector_bytes(answer(shares, weights, about, length))
         figures = (Figure("opening_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)

@@ -135,22 +135,21 @@ def _check_fields(message: Any) -> None:
     kind: type = type(message)
     for name in _names(kind):
         value, size = getattr(message, name), SIZES.get(name)
-        items = value if type(value) is tuple else (value,)
-        if items and isinstance(items[0], str):
-            continue
-        for item in items:
-            match item:
-                case None:
-                    continue
-                case bytes():
-                    good = size is None or not item or len(item) == size
-                case int():
-                    good = -(2**63) <= item < 2**63
-                case float():
-                    good = math.isfinite(item) or (kind.__name__ in INFINITE and item == item)
-                case _:
-                    _check_fields(item)
-                    continue
+        for item in value if type(value) is tuple else (value,):
+            of = type(item)
+            if of is str:
+                break  # so are all others of a tuple
+            if of is bytes:
+                good = size is None or not item or len(item) == size
+            elif of is int:
+                good = -(2**63) <= item < 2**63
+            elif of is float:
+                good = math.isfinite(item) or (kind.__name__ in INFINITE and item == item)
+            elif item is None or of is bool:
+                continue
+            else:
+                _check_fields(item)
+                continue
             if not good:
                 raise Malformed(
                     f"{kind.__name__}.{name}: a wrong length, or no finite number of 64 bits"

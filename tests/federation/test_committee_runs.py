@@ -254,13 +254,14 @@ def test_an_answer_is_about_the_cohort_and_the_receipt_that_were_shown(
     cohort, run = group.cohort, pinned_of(simulation).run.id
     receipts = [group.receipts[member.id] for member in cohort.members]
     fewer = dataclasses.replace(cohort, members=cohort.members[1:])
+    digests = [receipt.digest for receipt in receipts]
     larger = dataclasses.replace(receipts[0], size=receipts[0].size + 1)
     share = bytes(4 * key_length(simulation.plan.cipher_parameters))
     for bound in (
         b"",
-        opening_digest(bytes(32), cohort, receipts),
-        opening_digest(run, fewer, receipts[1:]),
-        opening_digest(run, cohort, [larger, *receipts[1:]]),
+        opening_digest(bytes(32), cohort, digests),
+        opening_digest(run, fewer, digests[1:]),
+        opening_digest(run, cohort, [larger.digest, *digests[1:]]),
     ):
         for answer in (
             requests.KeyShare("holder-0", "all", group.number, share, bound),

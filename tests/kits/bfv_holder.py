@@ -100,7 +100,7 @@ def released(order: orders.Open | None = None) -> holder_records.CohortReleased:
     """What is on record of a cohort whose members were all trained from the version before it."""
     order = order or opening()
     bases = (holder_records.BaseModel(order.cohort.version - 1, BASE),)
-    about = opening_digest(RUN, order.cohort, order.receipts)
+    about = opening_digest(RUN, order.cohort, (r.digest for r in order.receipts))
     sums = digest("secureps-held-sums", *map(canonical, order.held))
     return holder_records.CohortReleased(order.cohort, about, bases, sums=sums)
 

@@ -556,5 +556,5 @@ def about(federation: CoordinatorState, group: str) -> bytes:
     known, pinned = federation.groups[group], federation.pinned
     if known.cohort is None or pinned is None:
         return b""
-    receipts = (known.receipts[member.id] for member in known.cohort.members)
+    receipts = (known.receipts[member.id].digest for member in known.cohort.members)
     return opening_digest(pinned.run.id, known.cohort, receipts)

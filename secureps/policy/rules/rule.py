@@ -207,7 +207,7 @@ class Bounds:
         return self.most * self.most_weight
 
 
-LARGE, TOLD = 200, 50
+LARGE, TOLD = 50, 25
 """For a cohort of LARGE members the reason is updated only TOLD times while it fills, because a
 rule looks at all arrivals each time."""
 

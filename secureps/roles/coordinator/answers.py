@@ -245,7 +245,8 @@ def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> 
     group = _find_opening(tx, name, number)
     if group is not None:
         cohort = group.closed_cohort.cohort
-        receipts = (group.receipts[member.id] for member in cohort.members)
+        known = tx.federation.settled.receipts
+        receipts = (known[member.id] for member in cohort.members)
         if answer.about != opening_digest(tx.federation.run.id, cohort, receipts):
             raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
     return group

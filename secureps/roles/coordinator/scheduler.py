@@ -509,9 +509,8 @@ def _shown_submissions(group: GroupState, ids: set[SubmissionId]) -> set[Submiss
 def _arrivals(group: GroupState, ids: Collection[SubmissionId]) -> tuple[Arrival, ...]:
     """Returns these submissions as the rule sees them, in the order of arrival."""
     at = group.members.arrived
-    came = sorted(
-        (group.receipts[id] for id in ids), key=lambda receipt: (at[receipt.id], receipt.id)
-    )
+    in_order = sorted(ids, key=lambda id: (at[id], id.client, id.sequence))
+    came = [group.receipts[id] for id in in_order]
     return tuple(
         Arrival(r.id, r.version, at[r.id], r.magnitude, r.step) for r in largest_alike(came)
     )

@@ -572,7 +572,8 @@ class HolderLedger:
 
     def about(self, order: Open) -> bytes:
         """Returns the digest of what is opened, which this holder's answers name."""
-        return opening_digest(self.pinned.run.id, order.cohort, order.receipts)
+        digests = (receipt.digest for receipt in order.receipts)
+        return opening_digest(self.pinned.run.id, order.cohort, digests)
 
     def check(self, order: Open) -> None:
         """Checks this holder's own conditions for opening a cohort.

@@ -166,7 +166,7 @@ def test_a_cohort_is_opened_block_by_block() -> None:
     step = keys.give("shard-b", Answered(requests.PutBlock(headers[3]), requests.Noted()))
     figures = (requests.Figure("opening_seconds", 2.0),)
     sums = tuple(h.digest for h in headers)
-    bound = opening_digest(RUN, make_cohort(), opening().receipts)
+    bound = opening_digest(RUN, make_cohort(), (r.digest for r in opening().receipts))
     assert step == Step(
         effects=[
             Work(Prune(tuple(h.key for h in (*first, headers[3])))),

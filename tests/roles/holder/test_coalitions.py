@@ -343,7 +343,8 @@ def test_six_clients_and_three_bases_are_not_enough_either() -> None:
 def test_a_digest_fixes_receipts_weights_bases_and_committee() -> None:
     party = Aggregator(4, 3)
     order = party.order(CLIENTS[:3], 1)
-    run, cohort, receipts = party.site.run.id, order.cohort, order.receipts
+    run, cohort = party.site.run.id, order.cohort
+    receipts = tuple(receipt.digest for receipt in order.receipts)
     first, *others = cohort.members
     changed = [
         (bytes(32), cohort, receipts),
@@ -355,7 +356,7 @@ def test_a_digest_fixes_receipts_weights_bases_and_committee() -> None:
         (run, replace(cohort, members=(replace(first, version=9), *others)), receipts),
         (run, replace(cohort, members=(replace(first, step=1), *others)), receipts),
         (run, replace(cohort, members=tuple(others)), receipts[1:]),
-        *((run, cohort, (each, *receipts[1:])) for each in otherwise(receipts[0])),
+        *((run, cohort, (each.digest, *receipts[1:])) for each in otherwise(order.receipts[0])),
     ]
     found = {opening_digest(*each) for each in changed}
     assert len(found) == len(changed)

@@ -260,7 +260,7 @@ def test_the_ledger_is_written_before_the_share_exists() -> None:
     holder, order = bench().holder(0), bench().opening(crowd())
     step = holder.begin(order)
     bases = (holder_records.BaseModel(0, BASE),)
-    about = opening_digest(bench().run.id, order.cohort, order.receipts)
+    about = opening_digest(bench().run.id, order.cohort, (r.digest for r in order.receipts))
     released = holder_records.CohortReleased(order.cohort, about, bases)
     assert step == Step([released], [Work(order)])
     assert holder.begin(order) == Step(), "it is at it"
