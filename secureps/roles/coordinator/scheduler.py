@@ -464,12 +464,14 @@ def decide_by_cache(tx: Transaction, group: GroupState, ids: Collection[Submissi
     one_period = opening.periods(tx, group.name) is None
     steady = group.rounds or (seen_first and one_period and not group.sitting_out)
     oldest = group.version - tx.plan.bounds(group.name).stale
+    # In a round the rule knows only what holders have examined; without one, also what waits.
+    come = len(opened.ready if group.rounds else here)
 
     def ask() -> tuple[int, int, Decision]:
         shown = _arrivals(group, _shown_submissions(group, set(ids)))
         chosen = recovery.is_chosen_round(tx, group)
         found = recovery.decide(tx, group, shown) if chosen else _ask_rule(tx, group, shown)
-        return len(here), opened.changes, found
+        return come, opened.changes, found
 
     def holds(known: tuple[int, int, Decision]) -> bool:
         count, changes, found = known
@@ -477,7 +479,7 @@ def decide_by_cache(tx: Transaction, group: GroupState, ids: Collection[Submissi
         if not isinstance(found, Wait):
             return same
         early = found.until is None or tx.now < found.until
-        if not early or not (same or (steady and count <= len(here) < found.arrivals)):
+        if not early or not (same or (steady and count <= come < found.arrivals)):
             return False
         new = islice(reversed(opened.ready), opened.changes - changes)
         return all(here[id].version >= oldest for id in new)
