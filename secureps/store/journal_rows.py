@@ -122,8 +122,19 @@ def name_damage(path: Path, where: str = "") -> Iterator[None]:
         raise DamagedStore(f"{path}: {where}{error}") from None
 
 
+Columns = tuple[int, float, str, str, bytes]
+"""A stored row: its number, its time, its record's class and text, its chain."""
+
+
 def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) -> Iterator[Row]:
     """Yields the rows after `first` up to `last`; DamagedStore names a bad one."""
+    return (_parse_row(path, *columns) for columns in _columns_after(path, base, first, last))
+
+
+def _columns_after(
+    path: Path, base: sqlite3.Connection, first: Mark, last: Mark
+) -> Iterator[Columns]:
+    """Yields the same rows, compared with their digests, without reading their records."""
     seq, chain = first.seq, first.chain
     query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     while seq < last.seq:
@@ -135,9 +146,9 @@ def rows_after(path: Path, base: sqlite3.Connection, first: Mark, last: Mark) ->
             seq += 1
             if columns[0] != seq:
                 raise DamagedStore(f"{path}: row {seq} is missing")
-            row = read_row(path, chain, *columns)
-            chain = row.chain
-            yield row
+            _check_row(path, chain, *columns)
+            chain = columns[-1]
+            yield columns
     if chain != last.chain:
         raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
 
@@ -146,6 +157,13 @@ def read_row(
     path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
 ) -> Row:
     """Reads a row from its columns and the `chain` before it; DamagedStore if it is bad."""
+    _check_row(path, before, seq, at, kind, body, chain)
+    return _parse_row(path, seq, at, kind, body, chain)
+
+
+def _check_row(
+    path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
+) -> None:
     where = f"{path}: row {seq}"
     try:
         sound = chain == chain_digest(before, seq, at, kind, body)
@@ -155,10 +173,13 @@ def read_row(
         raise DamagedStore(f"{where} does not match its digest")
     if kind not in RECORDS:
         raise DamagedStore(f"{where} is a {kind}, which this version does not know")
+
+
+def _parse_row(path: Path, seq: int, at: float, kind: str, body: str, chain: bytes) -> Row:
     try:
         return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
     except (Malformed, ValueError, RecursionError) as error:
-        raise DamagedStore(f"{where} cannot be read: {error}") from None
+        raise DamagedStore(f"{path}: row {seq} cannot be read: {error}") from None
 
 
 def kind_of(record: Record) -> str:
@@ -282,7 +303,7 @@ class Segments:
     def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
         self._path, self._base, self._last = path, base, last
         self._upto = START if last == START else last_archived(path, base)
-        self._rows = iter(()) if last == START else rows_after(path, base, self._upto, last)
+        self._rows = iter(()) if last == START else _columns_after(path, base, self._upto, last)
         self._full: list[tuple[Mark, bytes]] = []
         self._newest = 0
         self._begin()
@@ -303,14 +324,15 @@ class Segments:
         if self._upto == self._last:
             return True
         before, known, self._newest = self._upto, self._newest or newest, newest
-        for row in itertools.islice(self._rows, max(ROWS_AT_ONCE, 2 * (newest - known))):
-            line = _pack_row(row).encode()
+        for columns in itertools.islice(self._rows, max(ROWS_AT_ONCE, 2 * (newest - known))):
+            seq, *_, chain = columns
+            line = _pack_row(self._path, columns).encode()
             if self._size and self._size + len(line) >= SEGMENT:
                 self._end()
             if line:
                 self._packed.append(self._packer.compress(b"\n" + line if self._size else line))
                 self._size += len(line) + 1
-            self._upto = Mark(row.seq, row.chain)
+            self._upto = Mark(seq, chain)
         if self._upto == before:  # an earlier call raised at the next row
             raise DamagedStore(f"{self._path}: row {before.seq + 1} cannot be read")
         if self._upto == self._last:
@@ -441,21 +463,21 @@ def read_archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
-def _pack_row(row: Row) -> str:
+def _pack_row(path: Path, columns: Columns) -> str:
     """Makes a row's line in the archive; empty if the row is not archived."""
-    record = _summarize(row.record)
-    if record is None:
+    seq, at, kind, body, chain = columns
+    # Most rows are these; reading them would take longer than all else.
+    if RECORDS[kind] in UNTOLD or (RECORDS[kind] is Examined and _NO_FLAW in body):
         return ""
-    values = [row.seq, row.at, type(record).__name__, to_plain(record), row.chain.hex()]
+    record = _parse_row(path, *columns).record
+    if isinstance(record, Submit | Sealed):
+        record = _summarize_receipt(record.receipt, isinstance(record, Sealed))
+    values = [seq, at, type(record).__name__, to_plain(record), chain.hex()]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 
-def _summarize(record: Record) -> Record | None:
-    """Makes the archived form of a record; None if it is not archived."""
-    if isinstance(record, Submit | Sealed):
-        return _summarize_receipt(record.receipt, isinstance(record, Sealed))
-    silent = isinstance(record, Examined) and not record.flaw
-    return None if silent or type(record) in UNTOLD else record
+_NO_FLAW = '"flaw":""'
+"""A part of the text of an `Examined` without a flaw: JSON escapes quotes within a flaw."""
 
 
 def _summarize_receipt(receipt: Receipt, sealed: bool) -> ReceiptSummary:

@@ -317,6 +317,8 @@ class Coordinator(Seat):
                 self._telemetry.take(event, tx.federation.groups)
                 if self.plan.section.scaling is not None and not self.plan.trails(event.group):
                     self._load.take(event, tx.federation.shards)
+                else:
+                    tx.quiet = True
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():
@@ -430,10 +432,10 @@ class Coordinator(Seat):
         if tx.quiet:
             soon = tx.now + LOOK_AGAIN
             self._until = soon if self._until is None else min(self._until, soon)
-            return tx.step
-        if rules := reign.is_ruling(tx):
-            scaling.advance(tx, self._load)
-        self._until = scheduler.advance(tx) if rules else None
+        else:
+            if rules := reign.is_ruling(tx):
+                scaling.advance(tx, self._load)
+            self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
         if self.plan.section.scaling is not None:
             self._load.measure(tx)

@@ -354,6 +354,8 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     if receipt.fact is not None:
         tx.write(receipt.fact)
     envelopes.examine(tx, group, receipt)
+    # A round's rule sees the update once holders have examined it; their answers move the group.
+    tx.quiet = group.rounds and receipt.id not in group.open_receipts.ready
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
