@@ -1,7 +1,7 @@
 """Who may read or write a file, on systems with owners, modes and links.
 
-On Windows access control lists decide, and this module does not read them: docs/deploy.md says how
-to protect keys there.
+On Windows access control lists decide, and this module does not read them: docs/platforms.md says
+how to protect keys there.
 """
 
 from __future__ import annotations
