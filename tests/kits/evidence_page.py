@@ -26,7 +26,7 @@ SUBJECTS: Mapping[str, str] = {
 """The heading for each subject."""
 HEAD = """# What is claimed, and what shows it
 
-Each claim has a test that fails once it is false: `.venv/bin/pytest FILE` runs one, `make test` all.
+Each has a test that fails once it is false: `.venv/bin/pytest FILE` runs one, `make test` all.
 [Numbers](benchmarks.md) have commands of their own.
 """
 
