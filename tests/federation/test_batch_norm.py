@@ -1,4 +1,4 @@
-"""Exactness: a model with BatchNorm trains as by federated averaging of floats."""
+"""A model with BatchNorm trains as by federated averaging of floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Survival: an update that its client and its shard both lost holds nobody up."""
+"""An update that its client and its shard both lost holds nobody up."""
 
 from __future__ import annotations
 

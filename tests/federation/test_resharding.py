@@ -1,4 +1,4 @@
-"""Exactness: blocks that move between shards leave the model as it would be without a move."""
+"""Exactness: blocks that move between shards change no bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: every rule says what it waits for, in status and metrics."""
+"""Every rule says what it waits for, in status and metrics."""
 
 from __future__ import annotations
 

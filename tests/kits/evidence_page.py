@@ -26,9 +26,8 @@ SUBJECTS: Mapping[str, str] = {
 """The heading for each subject."""
 HEAD = """# What is claimed, and what shows it
 
-Each claim has a test that fails once the claim is false. `.venv/bin/pytest FILE` runs one,
-`make test` all of them. [Numbers](benchmarks.md) have commands of their own. This page is made from
-the tests' first lines.
+Each has a test that fails once it is false: `.venv/bin/pytest FILE` runs one, `make test` all.
+[Numbers](benchmarks.md) have commands of their own.
 """
 
 
@@ -47,8 +46,8 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for subject, rows in claims().items():
-        lines = "".join(f"| {claim[0].upper()}{claim[1:]} | `{path}` |\n" for claim, path in rows)
-        parts.append(f"## {SUBJECTS[subject]}\n\n| claim | shown by |\n|---|---|\n{lines}")
+        lines = "".join(f"- {claim[0].upper()}{claim[1:]} `{path}`\n" for claim, path in rows)
+        parts.append(f"## {SUBJECTS[subject]}\n\n{lines}")
     return "\n".join(parts)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import get_args
 
@@ -44,20 +45,17 @@ def method(kind: type) -> str:
 
 
 def tables() -> str:
-    """What stands between BEGIN and END: a table for each server, and one of orders."""
+    """What stands between BEGIN and END: a row for each role, by server and for orders."""
     parts = []
     for server, allowed in SERVERS.items():
-        shown = {f"{_word(role)} says": allowed[role] for role in ROLES}
-        parts.append(f"To {server}:\n\n" + _table("message", shown, by_method=True))
-    shown = {f"{_word(role)} hears": kinds for role, kinds in ORDERS.items()}
-    parts.append("From the coordinator:\n\n" + _table("order", shown, by_method=False))
+        parts.append(_table(f"to {server}", "says", {role: allowed[role] for role in ROLES}))
+    parts.append(_table("from the coordinator", "hears", ORDERS))
     return "\n".join(parts)
 
 
 def rows() -> set[str]:
-    """The messages that have a row."""
-    lines = [line.split("|")[1].strip() for line in tables().splitlines() if line[:3] == "| `"]
-    return {line.strip("`") for line in lines}
+    """The messages that a row names."""
+    return set(re.findall(r"`(\w+)`", tables()))
 
 
 def write(page: str) -> str:
@@ -66,14 +64,17 @@ def write(page: str) -> str:
     return f"{before}{BEGIN}{tables()}{END}{rest.split(END)[1]}"
 
 
-def _table(first: str, allowed: Mapping[str, frozenset[type]], by_method: bool) -> str:
-    kinds = sorted(frozenset[type]().union(*allowed.values()), key=lambda kind: kind.__name__)
-    lines = [[first, *(["method"] if by_method else []), *allowed]]
-    lines.append(["---"] * len(lines[0]))
-    for kind in kinds:
-        marks = ["yes" if kind in said else "" for said in allowed.values()]
-        lines.append([f"`{kind.__name__}`", *([method(kind)] if by_method else []), *marks])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def _table(first: str, verb: str, allowed: Mapping[Role, frozenset[type]]) -> str:
+    lines = [f"| {first} | {verb} |\n|---|---|\n"]
+    for role, kinds in allowed.items():
+        named = ", ".join(map(_shown, sorted(kinds, key=lambda kind: kind.__name__)))
+        lines.append(f"| {_word(role)} | {named} |\n")
+    return "".join(lines)
+
+
+def _shown(kind: type) -> str:
+    by = method(kind)
+    return f"`{kind.__name__}`" + ("" if by == "Tell" else f" ({by})")
 
 
 def _word(role: Role) -> str:

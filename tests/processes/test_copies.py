@@ -1,4 +1,4 @@
-"""Survival: checkpoints are copied to an object store, and a shard that lost its disk recovers."""
+"""Survival: a shard that lost its disk recovers from copies at an object store."""
 
 from __future__ import annotations
 

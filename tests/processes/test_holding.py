@@ -1,4 +1,4 @@
-"""Membership: `join --hold` runs a key holder at each site beside one server."""
+"""`join --hold` runs a key holder at each site beside one server."""
 
 from __future__ import annotations
 

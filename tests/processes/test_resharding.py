@@ -1,4 +1,4 @@
-"""Membership: shards come, go and move while real processes train."""
+"""Shards come, go and move while real processes train."""
 
 from __future__ import annotations
 

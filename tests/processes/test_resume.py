@@ -1,4 +1,4 @@
-"""Survival: a run that was stopped in the middle continues to the same bits and tables."""
+"""A run that was stopped in the middle continues to the same bits and tables."""
 
 from __future__ import annotations
 

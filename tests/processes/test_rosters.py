@@ -1,4 +1,4 @@
-"""Membership: clients come and go while a run trains, and nobody is restarted."""
+"""Clients come and go while a run trains, and nobody is restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Survival: real coordinators that are killed, paused or hang are taken over from."""
+"""Real coordinators that are killed, paused or hang are taken over from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation: the example of three machines works command by command."""
+"""The example of three machines works command by command."""
 
 from __future__ import annotations
 

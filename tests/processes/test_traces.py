@@ -1,4 +1,4 @@
-"""Operation: all processes send one trace for each version."""
+"""All processes send one trace for each version."""
 
 from __future__ import annotations
 

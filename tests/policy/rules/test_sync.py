@@ -1,4 +1,4 @@
-"""Rules: rounds with quorum, deadline, extensions and a minimum cohort."""
+"""Rounds with quorum, deadline, extensions and a minimum cohort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exactness: idle clients of a simulation cost nothing and change no journal."""
+"""Idle clients of a simulation cost nothing and change no journal."""
 
 from __future__ import annotations
 
