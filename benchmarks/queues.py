@@ -57,7 +57,6 @@ def main() -> None:
                     "sooner": each.times or "",
                     "versions": each.versions,
                     "best": each.best,
-                    "under rlwe": "the same" if each.sealed else "NOT THE SAME",
                 }
             )
     report("queues", "virtual seconds to the target, by load and by what is chosen", rows)
