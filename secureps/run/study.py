@@ -38,7 +38,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from secureps.compiled import keep_in
 from secureps.config.plan import CipherSection, GroupSection, RuleSection
@@ -363,28 +362,18 @@ def _row_cells(study: StudySection, row: Row) -> tuple[str, ...]:
     )
 
 
-def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    title = f"virtual seconds to {study.measure} {study.target:g}; times sooner than "
-    heads = ("median", "least - most", "seeds", "sooner", "versions")
-    lines = [
-        (f"{name}: {tuned}" if tuned else name, *cells)
-        for name, tuned, *cells in (_row_cells(study, row) for row in rows)
-    ]
-    return make_table(title + study.baseline, ("rule, as tuned", *heads), lines)
+HEADS = ("rule", "tuned", "median", "least - most", "seeds", "sooner", "versions")
+
+
+def _title(study: StudySection) -> str:
+    goal = f"virtual seconds to {study.measure} {study.target:g}"
+    return f"{goal}; times sooner than {study.baseline}"
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    heads = (
-        "rule",
-        "tuned",
-        f"virtual s to {study.measure} {study.target:g}, median",
-        "least - most",
-        "seeds that reached it",
-        f"times sooner than {study.baseline}",
-        "versions",
-    )
-    lines = [heads, ("---",) * len(heads), *(_row_cells(study, row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [HEADS, ("---",) * len(HEADS), *(_row_cells(study, row) for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{_title(study)}\n\n{table}"
 
 
 # --- the study --------------------------------------------------------------------
@@ -422,7 +411,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
     rows = results.rows()
     (folder / "table.md").write_text(markdown(own, rows))
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
-    console.print(table(own, rows))
+    console.print(make_table(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():
         console.print(why, soft_wrap=True, highlight=False, markup=False)

@@ -400,14 +400,15 @@ class Summary:
     Args:
         finished: why it ended.
         score: of the federation's model.
-        baselines: the scores of other models.
+        baselines: the scores of other models, and all notes about the run.
         delta: None without privacy.
         adjacency: what every epsilon protects; empty without privacy.
         budget: the epsilon at which each client stops.
         updates: how many updates of each client arrived, also those that are in no version.
         counted: the number of updates that the costs include.
         bytes_up, bytes_down: of all clients together.
-        ratio_up, ratio_down: bytes per update, relative to plain fp32; None without updates.
+        ratio_up, ratio_down: bytes per update, relative to plain fp32; None without updates, or if
+            no model was written.
         seconds: by stage, summed over parties.
         failure: the name of the error that ended it; empty if the plan foresees this end.
         totals: of sums, by tensor.
@@ -415,7 +416,6 @@ class Summary:
 
     name: str
     finished: str
-    wall_seconds: float
     versions: dict[str, int]
     score: Score | None
     baselines: Baselines
@@ -425,12 +425,13 @@ class Summary:
     members: tuple[MemberStatus, ...]
     bytes_up: float
     bytes_down: float
-    ratio_up: float | None
-    ratio_down: float | None
     seconds: dict[str, float]
     updates: dict[str, int]
     counted: int
     unsafe: bool
+    wall_seconds: float = 0.0
+    ratio_up: float | None = None
+    ratio_down: float | None = None
     evaluation: EvaluationStatus | None = None
     failure: str = ""
     totals: Mapping[str, Total] = field(default_factory=dict)

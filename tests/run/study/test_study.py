@@ -172,7 +172,7 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert rounds.settings in ("deadline 10.0", "deadline 30.0")
     assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "table.md").read_text()
-    assert table.count("\n") == 4
+    assert table.count("\n") == 6
     assert "| rounds | deadline" in table
 
     again = screen()
@@ -244,7 +244,7 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
     table = markdown(own, results.rows()).splitlines()
-    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
+    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[4]
     assert results.cpu == 6.0
 
     results.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))

@@ -36,7 +36,7 @@ def test_nobody_is_started_once_the_run_is_over(
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
-    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"))
+    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"), unsafe=False)
     watch._started = set()
     watch._supervisor = SimpleNamespace(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
@@ -62,9 +62,9 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda watch, status: None)
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
-    outcome, last = watch.until_over(), ["a sends no update"]
-    assert outcome.finished == "all 2 versions are made"
-    assert outcome.cuts == ("range cut 2 updates",), "after the last look"
+    summary, last = watch.until_over(), ["a sends no update"]
+    assert summary.finished == "all 2 versions are made"
+    assert watch.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks", *last]
 
 
