@@ -146,7 +146,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if own or target is None:
         state, path = _own_files(looking, viewer)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, build_sender(target, looking.passphrases))
+    return RunActs(looking.folder, viewer.name, me, build_sender(target))
 
 
 def _party(kit: Path, name: str) -> Viewer | None:
@@ -161,7 +161,7 @@ def _party(kit: Path, name: str) -> Viewer | None:
 def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield StatusSource(looking.target, looking.passphrases)
+        yield StatusSource(looking.target)
     if looking.logs:
         yield logs_source(looking.logs, kit)
     if viewer.role == "client":
