@@ -18,8 +18,8 @@ from secureps.config.sections import toml_tables
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
+from secureps.run.deploy.kubernetes import Needs
 from secureps.run.deploy.parties import fill_options
-from secureps.run.deploy.pods import Needs
 
 NOTICE = 120
 """Seconds before a job's time limit at which its parties end and the job is queued again."""
