@@ -20,9 +20,10 @@ from secureps.dashboard import Json
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
 from secureps.dashboard.application import application, bind, serve
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
+    Board,
     CourseSource,
+    Facts,
     LedgersSource,
     Source,
     StatusSource,

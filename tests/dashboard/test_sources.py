@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from secureps.dashboard import sources
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
+    Board,
     CourseSource,
+    Facts,
     JournalFold,
     LedgersSource,
     Source,
