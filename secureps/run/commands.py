@@ -34,7 +34,7 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C keeps finished trials, and the same command continues.
+    The report is one table and one picture.
     """
     settle_environment()
     from rich.console import Console

@@ -1,7 +1,5 @@
 """`secureps study`: compares rules by the virtual time to a target, over several seeds.
 
-    OUT/study.json     the study: only the same study continues in this folder
-    OUT/trials/        the result of each trial, written when it ends
     OUT/table.md       a row per rule
     OUT/study.png      scores over virtual time
 
@@ -18,7 +16,6 @@ Worker processes play the trials; none outlives the process that started it.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -26,16 +23,15 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 
@@ -49,9 +45,8 @@ from secureps.run.report.plots import draw_study, why_undrawable
 from secureps.run.report.status_tables import make_table
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.simulate import Play, collecting_seldom
-from secureps.run.up.folder import STUDY, new_folder
+from secureps.run.up.folder import TABLE, new_folder
 from secureps.run.warm import warm_once
-from secureps.store.atomic_file import replace_text
 from secureps.wording import counted, suggest
 
 PLAIN = "plain"
@@ -282,9 +277,10 @@ class StudyResults:
     def __init__(self, study: StudySection) -> None:
         self.study = study
         self._judged: dict[str, dict[int, tuple[Candidate, Outcome]]] = {}
-        self.cpu = 0.0
+        self.count, self.cpu = 0, 0.0
 
     def take(self, trial: Trial, result: Outcome) -> str:
+        self.count += 1
         self.cpu += result.cpu
         if trial.seed != self.study.tuning:
             of_seeds = self._judged.setdefault(trial.candidate.variant, {})
@@ -379,22 +375,22 @@ def markdown(study: StudySection, rows: Sequence[Row]) -> str:
 # --- the study --------------------------------------------------------------------
 
 Course = Generator[Trial, Outcome, None]
+Take = Callable[[Trial, Outcome], None]
 
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays the trials that have no result yet, writes table and picture, and returns the rows.
+    """Plays all trials, writes table and picture, and returns the rows.
 
     Args:
         path: a scenario with a study.
-        out: the study's folder (default: runs/NAME-study); the same study continues there.
+        out: the report's folder, which must be empty; default: runs/NAME-study.
         workers: the number of trials that are played at once.
 
     Raises:
-        ConfigError, PlanRefused: the study is wrong, the folder has another one, or a trial's
-            process was killed.
+        ConfigError, PlanRefused: the study is wrong, the folder is not empty, or a trial's process
+            was killed.
         RuleFailed, TooFew: a trial could not be played to its end.
-        KeyboardInterrupt: after Ctrl-C and SIGTERM; finished trials are kept.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
@@ -402,19 +398,31 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
         _refuse_unsound(scenario, own)
     _tell_founding(scenario, own, console)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
-    _claim(folder, scenario)
+    new_folder(folder)
     results = StudyResults(own)
-    courses = {each.name: _plan_trials(own, each) for each in own.variant}
+    courses = [_plan_trials(own, each) for each in own.variant]
+    workers = min(workers, len(courses))
     total = sum(_count_trials(own, each) for each in own.variant)
-    trials = _Workers(path, folder, results, total, console)
-    trials.run(courses, workers, warm_once(console.print))
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def take(trial: Trial, outcome: Outcome) -> None:
+        text = results.take(trial, outcome)
+        say(f"[{results.count}/{total}] {trial.name}: {text} ({outcome.cpu:.0f} s of CPU)")
+
+    say(
+        f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
+        "virtual seconds each"
+    )
+    _play_all(path, courses, workers, warm_once(console.print), take)
     rows = results.rows()
-    (folder / "table.md").write_text(markdown(own, rows))
+    (folder / TABLE).write_text(markdown(own, rows))
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
     console.print(make_table(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():
-        console.print(why, soft_wrap=True, highlight=False, markup=False)
+        say(why)
     return rows
 
 
@@ -478,126 +486,41 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
                 yield Candidate(variant.name, rule, deadline, rate)
 
 
-class _Workers:
-    """Gives trials to workers, and stores and prints their results."""
-
-    def __init__(
-        self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
-    ) -> None:
-        self._path = path
-        self._trials = folder / "trials"
-        self._results = results
-        self._total = total
-        self._console = console
-        self._count = 0
-
-    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
-        """Runs all courses, one trial of each at a time; `kernels` is the workers' folder."""
-        context = get_context("spawn")  # a fork would lose torch's threads
-        workers = min(workers, len(courses))
-        self._say(
-            f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
-            f"{self._results.study.seconds:g} virtual seconds each"
-        )
-        ready: list[tuple[Course, Outcome | None]] = [(each, None) for each in courses.values()]
-        running = dict[Future[Outcome], tuple[Course, Trial]]()
-        try:
-            with (
-                ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
-                ending_workers(),
-            ):
-                while ready or running:
-                    while ready and len(running) < workers:
-                        course, last = ready.pop(0)
-                        trial = self._next(course, last)
-                        if trial is not None:
-                            running[pool.submit(play_to_end, self._path, trial)] = course, trial
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        course, trial = running.pop(future)
-                        ready.append((course, self._keep(trial, _result(trial, future))))
-        except BrokenProcessPool as error:
-            raise ConfigError(
-                "a process that played a trial was killed, or had no memory left: what has ended "
-                "is kept, and the same command goes on; --workers 1 needs less"
-            ) from error
-        except (KeyboardInterrupt, RuleFailed, TooFew):
-            self._say("stopped; the same command goes on with it")
-            raise
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-    def _next(self, course: Course, last: Outcome | None) -> Trial | None:
-        """The next trial without a stored result; None at the end."""
-        try:
-            trial = next(course) if last is None else course.send(last)
-            while (known := _read(self._trials / f"{trial.name}.json")) is not None:
-                self._take(trial, known, "known")
-                trial = course.send(known)
-        except StopIteration:
-            return None
-        return trial
-
-    def _keep(self, trial: Trial, result: Outcome) -> Outcome:
-        _write(self._trials / f"{trial.name}.json", asdict(result))
-        self._take(trial, result, f"{result.cpu:.0f} s of CPU")
-        return result
-
-    def _take(self, trial: Trial, result: Outcome, note: str) -> None:
-        self._count += 1
-        text = self._results.take(trial, result)
-        self._say(f"[{self._count}/{self._total}] {trial.name}: {text} ({note})")
+def _play_all(
+    path: Path, courses: Sequence[Course], workers: int, kernels: Path, take: Take
+) -> None:
+    """Plays all courses in workers, one trial of each at a time; `kernels` is their folder."""
+    context = get_context("spawn")  # a fork would lose torch's threads
+    ready: list[tuple[Course, Outcome | None]] = [(each, None) for each in courses]
+    running = dict[Future[Outcome], tuple[Course, Trial]]()
+    try:
+        with (
+            ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
+            ending_workers(),
+        ):
+            while ready or running:
+                while ready and len(running) < workers:
+                    course, last = ready.pop(0)
+                    with suppress(StopIteration):
+                        trial = next(course) if last is None else course.send(last)
+                        running[pool.submit(play_to_end, path, trial)] = course, trial
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    course, trial = running.pop(future)
+                    outcome = _outcome_of(trial, future)
+                    take(trial, outcome)
+                    ready.append((course, outcome))
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a process that played a trial was killed, or had no memory left: --workers 1 needs "
+            "less"
+        ) from error
 
 
-def _result(trial: Trial, future: Future[Outcome]) -> Outcome:
+def _outcome_of(trial: Trial, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:
         raise type(error)(f"variant {trial.candidate.variant}: {error}") from None
-
-
-# --- the folder -------------------------------------------------------------------
-
-
-def _claim(folder: Path, scenario: Scenario) -> None:
-    settings = {
-        "scenario": scenario.section.model_dump(mode="json"),
-        "plans": {
-            name: plan.section.model_dump(mode="json", exclude={"federation"})
-            for name, plan in scenario.plans.items()
-        },
-    }
-    path = folder / STUDY
-    if not path.exists():
-        new_folder(folder)
-        _write(path, settings)
-    else:
-        with _naming_unreadable(path, "remove the folder or give another --out"):
-            if json.loads(path.read_text()) != settings:
-                raise ConfigError(f"{folder} holds another study; remove it or give another --out")
-    (folder / "trials").mkdir(exist_ok=True)
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    replace_text(path, json.dumps(record, indent=1) + "\n")
-
-
-def _read(path: Path) -> Outcome | None:
-    if not path.exists():
-        return None
-    with _naming_unreadable(path, "remove it, and that trial is played again"):
-        record = json.loads(path.read_text())
-        points = tuple(Point(**point) for point in record.pop("points"))
-        return Outcome(points=points, **record)
-
-
-@contextmanager
-def _naming_unreadable(path: Path, advice: str) -> Iterator[None]:
-    """Turns errors of reading a study's file into a ConfigError with advice."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None
 
 
 GRACE = 5.0

@@ -1,13 +1,11 @@
-"""`secureps study`: rules judged by virtual time, over several seeds; what is played is kept."""
+"""`secureps study`: rules judged by virtual time, over several seeds."""
 
 from __future__ import annotations
 
 import io
 import json
-from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,9 +22,7 @@ from secureps.run.study import (
     StudyResults,
     Trial,
     _candidates,
-    _claim,
     _found_variant,
-    _read,
     _tell_founding,
     find_crossing,
     make_plan,
@@ -139,30 +135,11 @@ def points(*scores: float) -> tuple[Point, ...]:
     return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
 
 
-def test_a_study_is_played_broken_off_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_one_table_and_one_picture(tmp_path: Path) -> None:
     path, out = scenario(tmp_path), tmp_path / "out"
-
-    def interrupted(*running: Any, **how: Any) -> Any:
-        if any((out / "trials").iterdir()):
-            raise KeyboardInterrupt
-        return wait(*running, **how)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("secureps.run.study.wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            study(path, out, 2, console := screen())
-    assert said(console)[-1] == "stopped; the same command goes on with it"
-    kept = {file.stem for file in (out / "trials").iterdir()}
-    assert kept
-    assert kept <= {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "those that had ended are kept"
-    assert not (out / "table.md").exists()
-
-    rounds, alone = rows = study(path, out, 1, first := screen())
-    lines = [line for line in said(first) if line.startswith("[")]
+    rounds, alone = study(path, out, 2, console := screen())
+    lines = [line for line in said(console) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged: all counted; one has no choice"
-    assert sum(line.endswith("(known)") for line in lines) == len(kept)
     assert (rounds.variant, rounds.times) == ("rounds", 1.0)
     assert alone.settings == "rate 0.5"
     assert len(rounds.seconds) == len(alone.seconds) == 2, "a target that all reach"
@@ -174,32 +151,9 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     table = (out / "table.md").read_text()
     assert table.count("\n") == 6
     assert "| rounds | deadline" in table
-
-    again = screen()
-    (out / "table.md").unlink()
-    assert study(path, out, 2, again) == rows
-    assert all("(known)" in line for line in said(again) if line.startswith("["))
-    assert (out / "table.md").read_text() == table
-    with pytest.raises(ConfigError, match="holds another study"):
-        study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
-    with pytest.raises(ConfigError, match="holds a study"):
+    assert len(list(out.iterdir())) == 2
+    with pytest.raises(ConfigError, match="holds a report of `secureps study` already"):
         simulate(path, out)
-
-
-@pytest.mark.parametrize("text", ["", '{"model": tr', "[1]", '{"points": [{"x": 1}]}', "\xff"])
-def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
-    path, folder = tmp_path / "trials" / "one.json", tmp_path / "out"
-    assert _read(path) is None
-    path.parent.mkdir()
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(
-        ConfigError, match=r"one\.json: cannot be read: .*; remove it, and that tri"
-    ):
-        _read(path)
-    folder.mkdir()
-    (folder / "study.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"cannot be read|holds another study"):
-        _claim(folder, load_scenario(scenario(tmp_path)))
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
@@ -309,7 +263,7 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
     path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
     with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
         study(path, out, 1, screen())
-    assert not list((out / "trials").iterdir())
+    assert not list(out.iterdir())
     with pytest.raises(RuleFailed, match=f"^{failed}"):
         play(path, Trial(Candidate("alone", 0), 1, 200.0))
     plan = (tmp_path / "plan.toml").read_text()
@@ -359,8 +313,7 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     study(path, tmp_path / "out", 1, console := screen())
     lines = [line for line in said(console) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged"
-    outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
-    assert 0 < outcome["reached"] < 60.0
+    assert any("large-seed-1: accuracy 0.6 after " in line for line in lines)
 
 
 def test_a_worker_that_is_killed_is_told_of(
@@ -371,7 +324,7 @@ def test_a_worker_that_is_killed_is_told_of(
 
     monkeypatch.setattr("secureps.run.study.wait", killed)
     with pytest.raises(
-        ConfigError, match="was killed, or had no memory left: what has ended is kept"
+        ConfigError, match="was killed, or had no memory left: --workers 1 needs less"
     ):
         study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
