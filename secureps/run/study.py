@@ -386,11 +386,6 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
         path: a scenario with a study.
         out: the report's folder, which must be empty; default: runs/NAME-study.
         workers: the number of trials that are played at once.
-
-    Raises:
-        ConfigError, PlanRefused: the study is wrong, the folder is not empty, or a trial's process
-            was killed.
-        RuleFailed, TooFew: a trial could not be played to its end.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)

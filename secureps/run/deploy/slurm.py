@@ -132,9 +132,6 @@ def batch_files(
         file: the plan's file, absolute, on the shared file system.
         parties: the roles of parties with private keys in the kit, by name.
         script: absolute, run by clients with `options` of `secureps join`; None: no clients.
-
-    Raises:
-        ConfigError: shards have no coordinator, or sbatch would misread an option.
     """
     _refuse_unfit(batch, parties)
     serving = _serving_names(parties)
