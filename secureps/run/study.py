@@ -42,7 +42,7 @@ from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, why_undrawable
-from secureps.run.report.status_tables import make_table
+from secureps.run.report.status_tables import WordTable
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.simulate import Play, collecting_seldom
 from secureps.run.up.folder import TABLE, new_folder
@@ -414,7 +414,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple
     rows = results.rows()
     (folder / TABLE).write_text(markdown(own, rows))
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
-    console.print(make_table(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
+    console.print(WordTable(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():
         say(why)
