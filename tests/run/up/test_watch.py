@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, ScriptFailed
-from secureps.messages.requests import CohortSteps, GroupStatus, Status
+from secureps.messages.requests import CohortSteps, Figure, GroupStatus, Status, Telemetry
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
@@ -42,7 +42,9 @@ def test_nobody_is_started_once_the_run_is_over(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
-    watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
+    totals = Totals()
+    totals.add([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0),))])
+    watch._metrics = SimpleNamespace(totals=totals, take=len, settle=tuple)
     watch._echo = SimpleNamespace(
         news=tuple, flush=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
     )
@@ -64,6 +66,7 @@ def test_nobody_is_started_once_the_run_is_over(
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
     summary, last = watch.until_over(), ["a sends no update"]
     assert summary.finished == "all 2 versions are made"
+    assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
     assert watch.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks", *last]
 
