@@ -63,7 +63,7 @@ from secureps.run.initial_schema import (
 )
 from secureps.run.report.status_tables import WordTable
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.server_app import run_server_app
+from secureps.run.server_app import run_server_app, share_settings
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
@@ -309,9 +309,7 @@ def find_model(
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    settings = {**clients.settings, "partitions": clients.clients}
-    if plan.section.initial is not None and is_flower_app(code):
-        settings["initial"] = plan.section.initial
+    settings = share_settings(plan, code, clients.settings, clients.clients)
     exact = publishes_exact_counts(plan.section) or plan.section.privacy is None
     asked = clients.clients <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
