@@ -3,8 +3,7 @@
     python -m benchmarks.queues [--loads 1 2 4] [--seeds 1 2 3] [--workers 2] [--out FOLDER]
 
 `simulations/queues.toml` as a study at each load, in virtual time: first come first served beside
-the best of a pool. At a load of 1 updates arrive as fast as versions of them can be made. Trials
-that have ended are kept in the folder, and the same command continues.
+the best of a pool. At a load of 1 updates arrive as fast as versions of them can be made.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ def main() -> None:
                     "sooner": each.times or "",
                     "versions": each.versions,
                     "best": each.best,
-                    "under rlwe": "the same" if each.sealed else "NOT THE SAME",
                 }
             )
     report("queues", "virtual seconds to the target, by load and by what is chosen", rows)

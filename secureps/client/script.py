@@ -118,11 +118,6 @@ class Script:
         )
 
     @property
-    def takes_initial(self) -> bool:
-        """True if the script has a setting `initial`, the file of version 0."""
-        return self._app is not None
-
-    @property
     def own_code(self) -> str:
         """Why only clients may run the script; empty if anybody may."""
         return "" if self._app is None else self._app.own_code

@@ -29,9 +29,8 @@ class StudySection(Table):
 
     That is the first time from which `hold` consecutive judgements, `every` seconds apart, have a
     `measure` of at least `target`. Every candidate of a variant is tried with the seed `tuning`;
-    the fastest is judged with `seeds`. `sealed` versions are made both in the clear and under the
-    plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), those of the plan's
-    cipher count; trials run under it too if no versions are compared.
+    the fastest is judged with `seeds`. Trials are in the clear, or, where bytes take time
+    (`delays.bandwidth`), under the plan's cipher.
     """
 
     measure: str = "accuracy"
@@ -41,7 +40,6 @@ class StudySection(Table):
     seconds: float = Field(gt=0)
     tuning: int = Field(default=0, ge=0, lt=1 << 64)
     seeds: tuple[Annotated[int, Field(ge=0, lt=1 << 64)], ...] = Field(min_length=1)
-    sealed: int = Field(default=0, ge=0)
     baseline: str
     variant: tuple[VariantSection, ...] = Field(min_length=1)
 

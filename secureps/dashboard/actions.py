@@ -22,7 +22,6 @@ from pathlib import Path
 from secureps.crypto.identity import Identity
 from secureps.dashboard import Json
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.sources import connect
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.acts import Act, Deed
 from secureps.messages.member_records import OwnDeed
@@ -35,7 +34,6 @@ from secureps.run.up.runs import stop
 from secureps.service.process import act_text
 from secureps.store.act_lines import ActLine, ActLines
 from secureps.store.budget import BudgetLedger
-from secureps.store.kit_files import Passphrases
 from secureps.wording import finite
 
 
@@ -97,11 +95,11 @@ class RunActs(Acts):
         return describe(act)
 
 
-def build_sender(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], None]:
-    """Returns a function that sends an act to a run's coordinator; NotReady while it starts."""
+def build_sender(target: StatusTarget) -> Callable[[Act], None]:
+    """Returns a function that sends an act to a run's coordinator (`StatusTarget.connect`)."""
 
     def say(act: Act) -> None:
-        with closing(connect(target, COORDINATOR, passphrases)) as own:
+        with closing(target.connect(COORDINATOR)) as own:
             own.act(act)
 
     return say

@@ -33,9 +33,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Seen, add_journal
 from secureps.dashboard.operator_view import ROWS, officer_view, operator_view
+from secureps.dashboard.sources import Board, Facts
 from secureps.errors import OperatorError, SecurepsError
 
 STREAMS = 16

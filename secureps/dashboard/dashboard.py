@@ -20,9 +20,10 @@ from secureps.dashboard import Json
 from secureps.dashboard.access import Access, Viewer
 from secureps.dashboard.actions import Acts, OwnActs, RunActs, build_sender
 from secureps.dashboard.application import application, bind, serve
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
+    Board,
     CourseSource,
+    Facts,
     LedgersSource,
     Source,
     StatusSource,
@@ -146,7 +147,7 @@ def _acts(looking: Looking, viewer: Viewer, view: Callable[[], Json | None]) -> 
     if own or target is None:
         state, path = _own_files(looking, viewer)
         return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
-    return RunActs(looking.folder, viewer.name, me, build_sender(target, looking.passphrases))
+    return RunActs(looking.folder, viewer.name, me, build_sender(target))
 
 
 def _party(kit: Path, name: str) -> Viewer | None:
@@ -161,7 +162,7 @@ def _party(kit: Path, name: str) -> Viewer | None:
 def _sources(looking: Looking, viewer: Viewer) -> Iterator[Source]:
     kit, folder = looking.kit, looking.folder
     if looking.target is not None:
-        yield StatusSource(looking.target, looking.passphrases)
+        yield StatusSource(looking.target)
     if looking.logs:
         yield logs_source(looking.logs, kit)
     if viewer.role == "client":

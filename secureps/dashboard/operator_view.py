@@ -14,7 +14,6 @@ from typing import Any
 
 from secureps.audit.page import describe
 from secureps.dashboard import Json
-from secureps.dashboard.board import Facts
 from secureps.dashboard.holder_view import OwnLedger
 from secureps.dashboard.observation import (
     AWAITED,
@@ -28,6 +27,7 @@ from secureps.dashboard.observation import (
     merge_costs,
     scores_view,
 )
+from secureps.dashboard.sources import Facts
 from secureps.messages.records import describe_starts
 from secureps.messages.requests import (
     GroupStatus,

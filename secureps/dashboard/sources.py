@@ -1,24 +1,34 @@
-"""The sources of a dashboard's facts: the coordinator's status, journals, ledgers, audit logs.
+"""A dashboard's facts about a run, and their sources: status, journals, ledgers, audit logs.
 
-A thread reads each source again and again. No source writes anything.
+A thread reads each source again and again, and puts what is new on the board, of which pages are
+made. No source writes anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard import Json
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import OwnLedger, OwnRows
-from secureps.dashboard.observation import CourseFold, Observation, Report, read_report
-from secureps.errors import Conflict, NotReady, Refused, SecurepsError
+from secureps.dashboard.observation import (
+    Course,
+    CourseFold,
+    Observation,
+    Report,
+    Seen,
+    read_report,
+)
+from secureps.errors import Conflict, Refused, SecurepsError
+from secureps.messages.requests import Status
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
@@ -28,14 +38,84 @@ from secureps.run.check import assume_service, record
 from secureps.run.journal_status import journal_status
 from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
+from secureps.store.act_lines import ActLine
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import START, Mark, Row
 from secureps.store.keyring import load_public
-from secureps.store.kit_files import Passphrases
 from secureps.tracebacks import describe_error
 from secureps.wording import finite
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that pages are made of; None: not available, or not yet.
+
+    Args:
+        asks: the coordinator is asked, so there is a run to show.
+        owner: the client that has its own page here; empty without one.
+        planned: id of the founded run that the plan is of; empty without one.
+        recalled: the status from the coordinator's journal, if the coordinator gives none.
+        report: what `up` wrote about its run's versions.
+        logs: by audit log, its file, whether it is sound, and the result of `audit-log verify`.
+        acts: done from here; None if none are allowed.
+        offered: the allowed acts.
+        troubles: by source, why it cannot be read.
+    """
+
+    asks: bool = False
+    owner: str = ""
+    seen: Seen = field(default_factory=Seen)
+    plan: Plan | None = None
+    planned: bytes = b""
+    explanation: Mapping[str, object] | None = None
+    course: Course | None = None
+    recalled: Status | None = None
+    report: Report | None = None
+    own: Json | None = None
+    ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
+    logs: tuple[Json, ...] | None = None
+    acts: tuple[ActLine, ...] | None = None
+    offered: tuple[str, ...] = ()
+    troubles: Mapping[str, str] = field(default_factory=dict)
+
+
+class Board:
+    """The newest facts; thread-safe."""
+
+    def __init__(self, facts: Facts | None = None) -> None:
+        self._lock = threading.Lock()
+        self._facts = Facts() if facts is None else facts
+        self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    def put(self, change: Callable[[Facts], Facts]) -> None:
+        """Changes the facts, and wakes listeners if they differ now."""
+        with self._lock:
+            before, self._facts = self._facts, change(self._facts)
+            if self._facts == before:
+                return
+            for event, loop in self._listeners.items():
+                loop.call_soon_threadsafe(event.set)
+
+    @contextmanager
+    def listening(self) -> Iterator[asyncio.Event]:
+        """Yields an event of the running loop that is set at every change."""
+        event = asyncio.Event()
+        with self._lock:
+            self._listeners[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            with self._lock:
+                del self._listeners[event]
+
+
+# --- sources ----------------------------------------------------------------------
 
 STATUS_EVERY = 0.25
 """Seconds between two questions for the status, as in `up`."""
@@ -105,19 +185,18 @@ class StatusSource(Source):
 
     name, every = "status", STATUS_EVERY
 
-    def __init__(self, target: StatusTarget, passphrases: Passphrases) -> None:
+    def __init__(self, target: StatusTarget) -> None:
         self._target = target
-        self._passphrases = passphrases
         self._observation = Observation()
         self._run: RunInfo | None = None
         self._client: StatusClient | None = None
         if target.server:
-            self._client = self._made()
+            self._client = target.connect()
 
     def look(self, board: Board) -> None:
         try:
             if self._client is None:
-                self._client = self._made()
+                self._client = self._target.connect()
             status = self._client.status()
             if status.run and self._run is None:
                 self._run = self._client.run()
@@ -128,17 +207,6 @@ class StatusSource(Source):
             seen = self._observation.take(status, time.time())
         run = self._run
         board.put(lambda facts: _add_plan(replace(facts, seen=seen), run))
-
-    def _made(self) -> StatusClient:
-        return connect(self._target, self._target.name, self._passphrases)
-
-
-def connect(target: StatusTarget, name: str | None, passphrases: Passphrases) -> StatusClient:
-    """Connects to a run's coordinator as `name`; NotReady while it starts."""
-    server = target.server or (target.folder and target.folder.server)
-    if not server:
-        raise NotReady("the coordinator is being started")
-    return StatusClient(target.kit, name, server, target.insecure, passphrases)
 
 
 def _add_plan(facts: Facts, run: RunInfo | None) -> Facts:
@@ -298,7 +366,7 @@ class CourseSource(Source):
 
 def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float | None) -> Source:
     """A client's own state folder, and its ledger with its own budget, if it has one."""
-    rows, own = JournalFold(state / JOURNAL, lambda: OwnRows(name)), KnownLedger(ledger, budget)
+    rows = JournalFold(state / JOURNAL, lambda: OwnRows(name))
 
     def read() -> Json | None:
         if not rows.journal.is_file():
@@ -306,7 +374,7 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
         folded = rows.read()
         holders = [each.name for each in load_public(kit).roster.holders()]
         # after the journal, because the ledger is written before it
-        return folded.view(own.read(), holders)
+        return folded.view(read_ledger(ledger, budget), holders)
 
     return FileSource(
         *("this client's state", [*_files(state), ledger], read),
@@ -314,31 +382,16 @@ def holder_source(name: str, kit: Path, state: Path, ledger: Path, budget: float
     )
 
 
-class KnownLedger:
-    """A ledger over all runs, read incrementally, and its owner's `budget`."""
-
-    def __init__(self, path: Path, budget: float | None = None) -> None:
-        self._path, self._budget = path, budget
-        self._known: BudgetLedger | None = None
-
-    def read(self) -> OwnLedger:
-        if not self._path.is_file():
-            return OwnLedger(budget=self._budget, missing=f"there is none at {self._path}")
-        if self._known is not None:
-            with suppress(SecurepsError):  # another file, as after a restore: read it whole
-                return _summarize(self._known)
-        self._known, ledger = None, BudgetLedger(self._path, self._budget)
-        try:
-            said = _summarize(ledger)
-        except SecurepsError as error:
-            return OwnLedger((), None, self._budget, str(error))
-        self._known = ledger
-        return said
-
-
-def _summarize(ledger: BudgetLedger) -> OwnLedger:
-    facts = [fact for _, fact in ledger.facts()]
-    return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
+def read_ledger(path: Path, budget: float | None = None) -> OwnLedger:
+    """Reads a ledger over all runs; `budget` is its owner's."""
+    if not path.is_file():
+        return OwnLedger(budget=budget, missing=f"there is none at {path}")
+    try:
+        ledger = BudgetLedger(path, budget)
+        facts = [fact for _, fact in ledger.facts()]
+        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
+    except SecurepsError as error:
+        return OwnLedger((), None, budget, str(error))
 
 
 class LedgersSource(Source):
@@ -348,15 +401,13 @@ class LedgersSource(Source):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Path, tuple[ChangedFiles, KnownLedger]] = {}
+        self._known: dict[Path, ChangedFiles] = {}
         self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
         for path in sorted(self._folder.glob("*.db")):
-            if path not in self._known:
-                self._known[path] = ChangedFiles(path), KnownLedger(path)
-            files, ledger = self._known[path]
-            if (said := files.read(ledger.read)) is not None:
+            files = self._known.setdefault(path, ChangedFiles(path))
+            if (said := files.read(partial(read_ledger, path))) is not None:
                 self._said[path.stem] = said
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 

@@ -75,7 +75,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
-from secureps.service.process import KitWatch, authenticator, choose_address, make_link
+from secureps.service.process import KitWatch, authenticator, choose_address, make_link, turn
 from secureps.service.shard.states import ShardFolders
 from secureps.store import durability
 from secureps.store.atomic_file import replace_text, secure_folder
@@ -284,8 +284,7 @@ class Aggregator:
         self.relay.attach(name, executor)
         executor.start()
         KitWatch(name, executor, self._kit).start()
-        thread = threading.Thread(target=self._turn, args=(loop, executor), name=f"loop of {name}")
-        thread.daemon = True
+        thread = threading.Thread(target=turn, args=(loop, executor), name=name, daemon=True)
         thread.start()
 
         def stop() -> None:
@@ -300,13 +299,6 @@ class Aggregator:
             server = CoordinatorServer(link, executor, self.address, check)
             server.start()
             self._closing.callback(lambda: server.stop(0.0))
-
-    @staticmethod
-    def _turn(loop: RealLoop, executor: Executor) -> None:
-        try:
-            loop.run()
-        except BaseException as error:  # else the server would look alive and do nothing
-            executor.fail(error)
 
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"

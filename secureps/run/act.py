@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,7 +21,15 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.acts import Act, Deed, ShardDeed
-from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
+from secureps.run.options import (
+    AskingKit,
+    Insecure,
+    PassphraseFd,
+    Reason,
+    RunFolder,
+    Server,
+    open_passphrases,
+)
 from secureps.wording import counted, duration, printable, size
 
 if TYPE_CHECKING:
@@ -62,10 +70,10 @@ def as_coordinator(
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
 
-    whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
+    whom = find(run, server, kit, COORDINATOR, insecure, open_passphrases(passphrase_fd))
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
-    with whom.client() as own:
+    with closing(whom.connect()) as own:
         try:
             yield own, partial(whom.why_silent, asked=True)
         except Unreachable:

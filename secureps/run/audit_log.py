@@ -70,11 +70,6 @@ def export(
     Args:
         out: the log, which is made or extended.
         printed: an HTML page of the log, which is made or replaced.
-
-    Raises:
-        ConfigError: `state` is not a folder of this party in a run.
-        DamagedStore: the journal is damaged, or the file at `out` contradicts it.
-        KitError: the kit has no key of this party.
     """
     public, me = load_public(kit), load_private(kit, name, passphrases)
     role = public.roster.find(name).role
@@ -106,9 +101,6 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
 
     Args:
         state: the state folder of the party of the only log, which must agree with its journal.
-
-    Raises:
-        DamagedStore: names the file, and the first line or entry that is wrong.
     """
     if state is not None and len(files) > 1:
         raise ConfigError("--state is one party's: verify its log alone")

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from rich.table import Table
 from rich.text import Text
 
 from secureps.client.initial_model import read_initial, schema_of
@@ -62,9 +61,9 @@ from secureps.run.initial_schema import (
     settle_schema,
     size_options,
 )
-from secureps.run.report.status_tables import make_table
+from secureps.run.report.status_tables import WordTable
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.server_app import run_server_app
+from secureps.run.server_app import run_server_app, share_settings
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.up.folder import shard_names
 from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
@@ -310,9 +309,7 @@ def find_model(
     if founding is not None:
         plan = Plan(founding.section, plan.initial_digest)
         return Model(plan, schema_of(founding.founded.model), founding.notes, ())
-    settings = {**clients.settings, "partitions": clients.clients}
-    if plan.section.initial is not None and is_flower_app(code):
-        settings["initial"] = plan.section.initial
+    settings = share_settings(plan, code, clients.settings, clients.clients)
     exact = publishes_exact_counts(plan.section) or plan.section.privacy is None
     asked = clients.clients <= MOST_ASKED
     asked = asked and (exact or bool(plan.section.tables))
@@ -354,7 +351,7 @@ def record(explanation: Explanation) -> dict[str, Any]:
     return made
 
 
-def tables(explanation: Explanation) -> Iterable[Table | Text]:
+def tables(explanation: Explanation) -> Iterable[WordTable | Text]:
     copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
     unchecked = ", but for what is unknown (see the end)" if explanation.unknown else ""
     yield Text(
@@ -363,7 +360,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         "bold",
     )
     yield Text(f"digest: {explanation.digest or UNKNOWN}")
-    yield make_table(
+    yield WordTable(
         "who sees what",
         ("role", "sees", "never sees"),
         [(s.role, s.sees, s.never) for s in explanation.sights],
@@ -400,12 +397,12 @@ def _quantity_table(
     heads: Iterable[str],
     quantities: Mapping[str, Callable[[T], str]],
     things: Sequence[T],
-) -> Table:
+) -> WordTable:
     """Makes a table with one row for each quantity, so that it fits narrow terminals."""
-    return make_table(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
+    return WordTable(title, heads, [(name, *map(of, things)) for name, of in quantities.items()])
 
 
-def _rule_table(rules: tuple[RuleText, ...]) -> Table:
+def _rule_table(rules: tuple[RuleText, ...]) -> WordTable:
     quantities: dict[str, Callable[[RuleText], str]] = {
         "a version": lambda r: r.rule,
         "an update may be behind": lambda r: r.behind,
@@ -417,7 +414,7 @@ def _rule_table(rules: tuple[RuleText, ...]) -> Table:
     return _quantity_table("what the rules do", heads, quantities, rules)
 
 
-def _price_table(price: Price | None) -> Table | Text:
+def _price_table(price: Price | None) -> WordTable | Text:
     if price is None:
         return Text("what privacy spends: nothing is private")
 
@@ -427,7 +424,7 @@ def _price_table(price: Price | None) -> Table | Text:
     def versions(count: int) -> str:
         return counted(count, "version")
 
-    return make_table(
+    return WordTable(
         "what privacy spends",
         ("what", "how much"),
         [
@@ -472,8 +469,8 @@ def _choice_text(choice: Choice) -> Text:
     )
 
 
-def _committee_table(cost: CommitteeCost) -> Table:
-    return make_table(
+def _committee_table(cost: CommitteeCost) -> WordTable:
+    return WordTable(
         "what the committee of key holders costs: hardly more for a larger model",
         ("what", "how much"),
         [
@@ -508,7 +505,7 @@ def _committee_table(cost: CommitteeCost) -> Table:
     )
 
 
-def _cost_table(groups: tuple[GroupCost, ...], link: Link) -> Table:
+def _cost_table(groups: tuple[GroupCost, ...], link: Link) -> WordTable:
     quantities: dict[str, Callable[[GroupCost], str]] = {
         "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
         "blocks": lambda g: _show(g.blocks, str),
@@ -541,7 +538,7 @@ def _name_alike(alike: list[GroupCost]) -> str:
     return f"{alike[0].name} to {alike[-1].name}, each"
 
 
-def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> Table:
+def _shard_table(need: MemoryUse, fewest: MemoryUse | None) -> WordTable:
     versions = "of it 3 versions" if need.limit is None else "of it versions"
     parts: dict[str, Callable[[MemoryUse], str]] = {
         "memory": lambda use: size(use.memory),
@@ -632,8 +629,8 @@ def _judge_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
     return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent{more}", has, objection)
 
 
-def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:
-    yield make_table(
+def site_tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[WordTable | Text]:
+    yield WordTable(
         f"what {site} says of the plan",
         ("key", "the site's", "the plan's", "verdict"),
         [(v.key, v.own, v.plans, "refused" if v.objection else "kept to") for v in verdicts],

@@ -34,7 +34,7 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C keeps finished trials, and the same command continues.
+    The report is one table and one picture.
     """
     settle_environment()
     from rich.console import Console
@@ -81,7 +81,8 @@ def status(
 
     from secureps.run.status import find, look
 
-    look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
+    passphrases = open_passphrases(passphrase_fd)
+    look(find(run, server, kit, name, insecure, passphrases), as_json, again, Console())
 
 
 def preflight(

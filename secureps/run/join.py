@@ -50,10 +50,6 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: s
     Args:
         script: a script of secureps, a Flower file, or a Flower project's folder.
         pin: the NUMA node to which this process is pinned before it imports the script.
-
-    Raises:
-        ConfigError: the script cannot be used, or its site does not allow it.
-        SecurepsError: something ended the client before the run.
     """
     dump_crashes()
     pin_process(pin, joining.name, joining.threads)
@@ -83,9 +79,6 @@ def join_and_hold(
     Args:
         words: the arguments of `secureps` that run the client alone.
         passphrase: of the private keys of both; None if there is none.
-
-    Raises:
-        SecurepsError: the client or the key holder failed for good, or the run failed.
     """
     client, holder = joining.name, site_holder(joining.name)
     state = joining.state.absolute()
@@ -133,10 +126,7 @@ def _watch(
         again: by name, the function to call before a process is restarted.
         then: by name, the text that says what follows if the client or the key holder fails.
 
-    Returns the reason why the client ended; "" if it failed.
-
-    Raises:
-        TooFew: the run failed.
+    Returns the reason why the client ended; "" if it failed. Raises TooFew if the run failed.
     """
     ended = ""
     client, holder = then
@@ -220,12 +210,7 @@ def _explain_end(ended: Finished) -> str:
 
 @contextmanager
 def _claim_folder(joining: Joining, holder: str, folder: Path) -> Iterator[Path]:
-    """Locks a key holder's folder while the `with` lasts; yields the file for `serve keyholder`.
-
-    Raises:
-        KitError: the kit has no keys of this key holder.
-        OperatorError: the key holder or its client runs already, or the disk refuses.
-    """
+    """Locks a key holder's folder while the `with` lasts; yields the file for `serve keyholder`."""
     kit, name = joining.kit.absolute(), joining.name
     known = load_public(kit, joining.ca_fingerprint).roster.names("holder")
     if holder not in known or not (kit / "private" / holder).is_dir():

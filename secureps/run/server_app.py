@@ -59,6 +59,15 @@ class Founding:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
+def share_settings(
+    plan: Plan, script: Path, settings: Mapping[str, Setting], clients: int
+) -> dict[str, Setting]:
+    """The settings that all makers of a script's trainers get, without a partition."""
+    own: dict[str, Setting] = {**settings, "partitions": clients}
+    initial = plan.section.initial
+    return own if initial is None or not is_flower_app(script) else {**own, "initial": initial}
+
+
 def run_server_app(
     plan: Plan, path: Path, settings: Mapping[str, Setting], clients: int, seed: Seed
 ) -> Founding | None:

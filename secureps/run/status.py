@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from secureps.run.up.runs import PLAYED, describe_standing
 
 if TYPE_CHECKING:
     from secureps.run.status_client import StatusClient
+    from secureps.store.kit_files import Passphrases
 
 OF_SERVERS = frozenset({"servers", "shards"})
 """The parts of a status that describe processes; a run that nobody plays has none."""
@@ -37,7 +38,7 @@ class StatusTarget:
     Args:
         folder: that of a run of `up`, by which silence can be explained.
         insecure: connect without TLS.
-        passphrase_fd: an open file with the passphrase of the private keys.
+        passphrases: of the private keys; None: there is none.
     """
 
     kit: Path
@@ -45,7 +46,7 @@ class StatusTarget:
     server: str
     folder: RunFolder | None = None
     insecure: bool = False
-    passphrase_fd: int | None = None
+    passphrases: Passphrases | None = None
 
     def why_silent(self, asked: bool = False) -> str:
         """The reason why no answer will come any more; empty if one may come.
@@ -56,20 +57,14 @@ class StatusTarget:
             return ""
         return told
 
-    @contextmanager
-    def client(self) -> Iterator[StatusClient]:
-        """Connects to the coordinator; OperatorError if it does not listen yet."""
+    def connect(self, name: str | None = None) -> StatusClient:
+        """Connects as `name`, or its own; OperatorError if the coordinator does not listen yet."""
         from secureps.run.status_client import StatusClient
-        from secureps.store.kit_files import Passphrases
 
-        if not self.server:
-            root = self.folder and self.folder.root
-            raise OperatorError(f"{root}: its coordinator is being started")
-        passphrases = Passphrases(self.passphrase_fd)
-        with closing(
-            StatusClient(self.kit, self.name, self.server, self.insecure, passphrases)
-        ) as client:
-            yield client
+        server = self.server or (self.folder and self.folder.server)
+        if not server:
+            raise OperatorError("the coordinator is being started")
+        return StatusClient(self.kit, name or self.name, server, self.insecure, self.passphrases)
 
 
 def find(
@@ -78,7 +73,7 @@ def find(
     kit: Path | None,
     name: str | None,
     insecure: bool = False,
-    passphrase_fd: int | None = None,
+    passphrases: Passphrases | None = None,
 ) -> StatusTarget:
     """Finds the coordinator by the options; ConfigError if they give none, or two."""
     if run is not None:
@@ -86,10 +81,10 @@ def find(
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
         folder = RunFolder(run.resolve())
         Origin.read(folder)
-        return StatusTarget(folder.kit, name, folder.server, folder, False, passphrase_fd)
+        return StatusTarget(folder.kit, name, folder.server, folder, False, passphrases)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
-    return StatusTarget(kit, name, server, None, insecure, passphrase_fd)
+    return StatusTarget(kit, name, server, None, insecure, passphrases)
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
@@ -100,7 +95,7 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
         return
     from secureps.run.report.status_tables import show, show_fitting, show_json
 
-    with whom.client() as observer:
+    with closing(whom.connect()) as observer:
         if again:
             fitting = show_fitting if console.is_terminal else show
             why_silent = partial(whom.why_silent, asked=True)

@@ -1,14 +1,11 @@
 """`secureps study`: compares rules by the virtual time to a target, over several seeds.
 
-    OUT/study.json     the study: only the same study continues in this folder
-    OUT/trials/        the result of each trial, written when it ends
     OUT/table.md       a row per rule
     OUT/study.png      scores over virtual time
 
-A trial plays a scenario under one rule until its model is good enough. Trials are played in the
-clear, because a cipher gives the same models at the same virtual times; a comparison checks this on
-the first versions. If bytes take time, the time is that of the plan's cipher; without a comparison
-the trial is played under that cipher.
+A trial plays a scenario under one rule until its model is good enough. It is played in the clear,
+because a cipher gives the same models at the same virtual times. Only if bytes take time is it
+played under the plan's cipher, whose bytes are to be counted.
 
 Tuning is the same for every rule: its candidates are tried one after another under one seed, and
 each is given up once it is later than the best one so far. The best is then played under seeds that
@@ -19,7 +16,6 @@ Worker processes play the trials; none outlives the process that started it.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -27,37 +23,30 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from secureps.compiled import keep_in
-from secureps.config.plan import AsyncSection, CipherSection, GroupSection, RuleSection
+from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.policy.plan import Plan
 from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import draw_study, why_undrawable
-from secureps.run.report.status_tables import make_table
-from secureps.run.script.scoring import Look
+from secureps.run.report.status_tables import WordTable
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.simulate import Play, collecting_seldom
-from secureps.run.up.folder import STUDY, new_folder
+from secureps.run.up.folder import TABLE, new_folder
 from secureps.run.warm import warm_once
-from secureps.scenario.delays import sealed_bytes
-from secureps.store.atomic_file import replace_text
 from secureps.wording import counted, suggest
 
 PLAIN = "plain"
@@ -106,20 +95,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate under a seed, which is given up after `limit` virtual seconds.
-
-    A trial without a limit compares the candidate's first versions in the clear and under the
-    plan's own cipher.
-    """
+    """A candidate under a seed, which is given up after `limit` virtual seconds."""
 
     candidate: Candidate
     seed: int
-    limit: float | None = None
+    limit: float
 
     @property
     def name(self) -> str:
-        what = "sealed" if self.limit is None else f"seed-{self.seed}"
-        return f"{self.candidate.name}-{what}"
+        return f"{self.candidate.name}-seed-{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -146,19 +130,6 @@ class Outcome:
         return max((point.score for point in self.points), default=0.0)
 
 
-@dataclass(frozen=True)
-class Likeness:
-    """The result of a comparison: whether models (bit for bit) and virtual times are the same."""
-
-    model: bool
-    seconds: bool
-    versions: int
-    cpu: float
-
-
-Result = Outcome | Likeness
-
-
 def find_crossing(points: Sequence[Point], target: float, hold: int) -> float | None:
     """Finds the first time from which `hold` scores in a row are at least `target`."""
     streak = 0
@@ -175,43 +146,18 @@ def section_of(scenario: Scenario) -> StudySection:
     return scenario.section.study
 
 
-def make_plan(
-    scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
-) -> Plan:
-    """Makes a candidate's plan (PlanRefused), without an evaluation that comes after its versions.
-
-    `sealed`: under the plan's cipher, or in the clear; None: as trials are played.
-    """
+def make_plan(scenario: Scenario, candidate: Candidate) -> Plan:
+    """Makes the plan of a candidate's trials; PlanRefused if it is unsound."""
     study, plan = section_of(scenario), scenario.plans[candidate.variant]
     rule, own = rule_of(study, candidate), plan.section.cipher
-    groups = tuple(_alter_group(group, rule, candidate) for group in plan.section.group)
-    if sealed is None:
-        sealed = scenario.delays.bandwidth is not None and not study.sealed
-    judged = plan.section.evaluation
     update = {
-        "group": groups,
-        "versions": versions,
-        "evaluation": None if judged is None or judged.every > versions else judged,
-        "checkpoint_every": min(versions, CHECKPOINT_EVERY),
-        "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
+        "group": tuple(_alter_group(group, rule, candidate) for group in plan.section.group),
+        "versions": ENDLESS,
+        "checkpoint_every": CHECKPOINT_EVERY,
     }
+    if scenario.delays.bandwidth is None:
+        update["cipher"] = CipherSection(name=PLAIN, capacity=own.capacity)
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
-
-
-def is_compared(scenario: Scenario, variant: VariantSection) -> bool:
-    """True if a variant is compared with its encrypted self, as its plan and rules allow it."""
-    section = scenario.plans[variant.name].section
-    rules = variant.rules or [group.rule for group in section.group]
-    alone = any(isinstance(rule, AsyncSection) for rule in rules)
-    return section_of(scenario).sealed > 0 and section.cipher.name != PLAIN and not alone
-
-
-def charging_plan(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
-    """The encrypted plan that gives the time of bytes if the clear one is played, or None."""
-    variant = variant_of(section_of(scenario), candidate)
-    if scenario.delays.bandwidth is None or not is_compared(scenario, variant):
-        return None
-    return make_plan(scenario, candidate, versions, sealed=True)
 
 
 def _alter_group(
@@ -226,14 +172,21 @@ def _alter_group(
     return group.model_copy(update=update)
 
 
-def play(path: Path, trial: Trial) -> Result:
-    """Plays a trial or a comparison, in any process."""
+def play(path: Path, trial: Trial) -> Outcome:
+    """Plays a trial, in any process."""
     scenario, began = _load_once(path), time.process_time()
-    if trial.limit is None:
-        played: Result = _compare_ciphers(scenario, trial)
-    else:
-        played = _play_trial(scenario, trial, trial.limit)
-    return replace(played, cpu=round(time.process_time() - began, 2))
+    study = section_of(scenario)
+    with TemporaryDirectory() as folder:
+        founded = _found_variant(scenario, trial, folder)
+        own = replace(
+            founded,
+            section=scenario.section.model_copy(update={"seed": trial.seed}),
+            plan=make_plan(founded, trial.candidate),
+        )
+        played = Play(own, Path(folder), lambda line: None)
+        points = _play_to_target(played, study, trial.limit)
+    reached = find_crossing(points, study.target, study.hold)
+    return Outcome(reached, tuple(points), round(time.process_time() - began, 2))
 
 
 _load_once = cache(load_scenario)
@@ -256,25 +209,6 @@ def _found_variant(scenario: Scenario, trial: Trial, folder: str) -> Scenario:
         return scenario
     plan = founding.write(Path(folder))
     return replace(scenario, plans={**scenario.plans, variant: plan})
-
-
-def _prepare_play(
-    scenario: Scenario, plan: Plan, seed: int, folder: str, charged: Plan | None = None
-) -> Play:
-    section = scenario.section.model_copy(update={"seed": seed})
-    own = replace(scenario, section=section, plan=plan)
-    return Play(own, Path(folder), lambda line: None, charged=charged)
-
-
-def _play_trial(scenario: Scenario, trial: Trial, limit: float) -> Outcome:
-    study = section_of(scenario)
-    with TemporaryDirectory() as folder:
-        founded = _found_variant(scenario, trial, folder)
-        plan = make_plan(founded, trial.candidate, ENDLESS)
-        charges = charging_plan(founded, trial.candidate, ENDLESS)
-        played = _prepare_play(scenario, plan, trial.seed, folder, charges)
-        points = _play_to_target(played, study, limit)
-    return Outcome(find_crossing(points, study.target, study.hold), tuple(points), 0.0)
 
 
 def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Point]:
@@ -315,31 +249,6 @@ def _play_to_target(played: Play, study: StudySection, limit: float) -> list[Poi
     return points
 
 
-def _compare_ciphers(scenario: Scenario, trial: Trial) -> Likeness:
-    study = section_of(scenario)
-    with TemporaryDirectory() as folder:
-        scenario = _found_variant(scenario, trial, folder)
-        charges = charging_plan(scenario, trial.candidate, study.sealed)
-        plans = [
-            make_plan(scenario, trial.candidate, study.sealed, sealed) for sealed in (True, False)
-        ]
-        (model, seconds), (clear, clear_seconds) = (
-            _first_versions(scenario, plan, trial.seed, charge)
-            for plan, charge in zip(plans, (None, charges), strict=True)
-        )
-    same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
-    return Likeness(same, seconds == clear_seconds, study.sealed, 0.0)
-
-
-def _first_versions(
-    scenario: Scenario, plan: Plan, seed: int, charged: Plan | None
-) -> tuple[dict[str, NDArray[np.generic]], float]:
-    with TemporaryDirectory() as folder:
-        simulation = _prepare_play(scenario, plan, seed, folder, charged).simulation
-        simulation.run(lambda: min(simulation.versions().values()) >= plan.section.versions)
-        return simulation.model(), simulation.loop.now()
-
-
 @dataclass(frozen=True)
 class Row:
     """The results of a variant, for the candidate that tuning chose, under all seeds.
@@ -351,7 +260,6 @@ class Row:
             if the median is infinite.
         times: how many times sooner than the baseline, by medians; None if one is infinite.
         versions, best: the versions until then and the best score, as medians over seeds.
-        sealed: whether its encrypted self is the same; None: not compared.
     """
 
     variant: str
@@ -361,7 +269,6 @@ class Row:
     times: float | None
     versions: float
     best: float
-    sealed: bool | None
 
 
 class StudyResults:
@@ -370,17 +277,14 @@ class StudyResults:
     def __init__(self, study: StudySection) -> None:
         self.study = study
         self._judged: dict[str, dict[int, tuple[Candidate, Outcome]]] = {}
-        self._sealed: dict[str, Likeness] = {}
-        self.cpu = 0.0
+        self.count, self.cpu = 0, 0.0
 
-    def take(self, trial: Trial, result: Result) -> str:
+    def take(self, trial: Trial, result: Outcome) -> str:
+        self.count += 1
         self.cpu += result.cpu
-        name = trial.candidate.variant
-        if isinstance(result, Likeness):
-            self._sealed[name] = result
-            return _describe_likeness(result)
         if trial.seed != self.study.tuning:
-            self._judged.setdefault(name, {})[trial.seed] = trial.candidate, result
+            of_seeds = self._judged.setdefault(trial.candidate.variant, {})
+            of_seeds[trial.seed] = trial.candidate, result
         goal = f"{self.study.measure} {self.study.target:g}"
         if result.reached is None:
             return f"no {goal} within {trial.limit:g} s, at best {result.best:.3f}"
@@ -404,7 +308,7 @@ class StudyResults:
 
     def _row(self, name: str, base: float) -> Row:
         candidate = next(iter(self._judged[name].values()))[0]
-        outcomes, likeness = self._outcomes(name), self._sealed.get(name)
+        outcomes = self._outcomes(name)
         median = _median_seconds(outcomes)
         return Row(
             variant=name,
@@ -414,7 +318,6 @@ class StudyResults:
             times=None if math.inf in (median, base) else base / median,
             versions=statistics.median(outcome.versions for outcome in outcomes),
             best=statistics.median(outcome.best for outcome in outcomes),
-            sealed=None if likeness is None else likeness.model and likeness.seconds,
         )
 
 
@@ -439,13 +342,6 @@ def _median_seconds(outcomes: Sequence[Outcome]) -> float:
     return statistics.median(times)
 
 
-def _describe_likeness(found: Likeness) -> str:
-    if found.model and found.seconds:
-        return f"{found.versions} versions under encryption: the same bits at the same times"
-    what = "another model" if not found.model else "the same model, at another time"
-    return f"{found.versions} versions under encryption: {what}"
-
-
 # --- tables -----------------------------------------------------------------------
 
 
@@ -459,77 +355,69 @@ def _row_cells(study: StudySection, row: Row) -> tuple[str, ...]:
         f"{len(row.seconds)} of {len(study.seeds)}",
         "" if row.times is None else f"{row.times:.2f}",
         f"{row.versions:g}",
-        {None: "not compared", True: "the same", False: "NOT THE SAME"}[row.sealed],
     )
 
 
-def table(study: StudySection, rows: Sequence[Row]) -> Table:
-    title = f"virtual seconds to {study.measure} {study.target:g}; times sooner than "
-    heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")
-    lines = [
-        (f"{name}: {tuned}" if tuned else name, *cells)
-        for name, tuned, *cells in (_row_cells(study, row) for row in rows)
-    ]
-    return make_table(title + study.baseline, ("rule, as tuned", *heads), lines)
+HEADS = ("rule", "tuned", "median", "least - most", "seeds", "sooner", "versions")
+
+
+def _title(study: StudySection) -> str:
+    goal = f"virtual seconds to {study.measure} {study.target:g}"
+    return f"{goal}; times sooner than {study.baseline}"
 
 
 def markdown(study: StudySection, rows: Sequence[Row]) -> str:
-    heads = (
-        "rule",
-        "tuned",
-        f"virtual s to {study.measure} {study.target:g}, median",
-        "least - most",
-        "seeds that reached it",
-        f"times sooner than {study.baseline}",
-        "versions",
-        "encrypted",
-    )
-    lines = [heads, ("---",) * len(heads), *(_row_cells(study, row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [HEADS, ("---",) * len(HEADS), *(_row_cells(study, row) for row in rows)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{_title(study)}\n\n{table}"
 
 
 # --- the study --------------------------------------------------------------------
 
-Course = Generator[Trial, Result, None]
+Course = Generator[Trial, Outcome, None]
+Take = Callable[[Trial, Outcome], None]
 
 
 @terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> tuple[Row, ...]:
-    """Plays the trials that have no result yet, writes table and picture, and returns the rows.
+    """Plays all trials, writes table and picture, and returns the rows.
 
     Args:
         path: a scenario with a study.
-        out: the study's folder (default: runs/NAME-study); the same study continues there.
+        out: the report's folder, which must be empty; default: runs/NAME-study.
         workers: the number of trials that are played at once.
-
-    Raises:
-        ConfigError, PlanRefused: the study is wrong, the folder has another one, or a trial's
-            process was killed.
-        RuleFailed, TooFew: a trial could not be played to its end.
-        KeyboardInterrupt: after Ctrl-C and SIGTERM; finished trials are kept.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
     with naming(path, ConfigError):
         _refuse_unsound(scenario, own)
-        _refuse_other_blocks(scenario, own)
     _tell_founding(scenario, own, console)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
-    _claim(folder, scenario)
+    new_folder(folder)
     results = StudyResults(own)
-    courses = {
-        each.name: _plan_trials(own, each, is_compared(scenario, each)) for each in own.variant
-    }
-    total = sum(_count_trials(scenario, own, each) for each in own.variant)
-    trials = _Workers(path, folder, results, total, console)
-    trials.run(courses, workers, warm_once(console.print))
+    courses = [_plan_trials(own, each) for each in own.variant]
+    workers = min(workers, len(courses))
+    total = sum(_count_trials(own, each) for each in own.variant)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def take(trial: Trial, outcome: Outcome) -> None:
+        text = results.take(trial, outcome)
+        say(f"[{results.count}/{total}] {trial.name}: {text} ({outcome.cpu:.0f} s of CPU)")
+
+    say(
+        f"plays {counted(total, 'trial')} at most, {workers} at a time; up to {own.seconds:g} "
+        "virtual seconds each"
+    )
+    _play_all(path, courses, workers, warm_once(console.print), take)
     rows = results.rows()
-    (folder / "table.md").write_text(markdown(own, rows))
+    (folder / TABLE).write_text(markdown(own, rows))
     draw_study(results.curves(), scenario.section.name, own.measure, own.target, folder)
-    console.print(table(own, rows))
+    console.print(WordTable(_title(own), HEADS, [_row_cells(own, row) for row in rows]))
     console.print(f"{results.cpu:.0f} s of CPU; report: {folder}", soft_wrap=True)
     if why := why_undrawable():
-        console.print(why, soft_wrap=True, highlight=False, markup=False)
+        say(why)
     return rows
 
 
@@ -548,30 +436,13 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
     for variant in own.variant:
         for candidate in _candidates(variant):
             with naming(f"study.variant {candidate.name}"):
-                sealed = is_compared(scenario, variant) or None
-                plan = make_plan(scenario, candidate, 1, sealed)
+                plan = make_plan(scenario, candidate)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
                 raise ConfigError(
                     f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
                     f"rule waits for {start}"
                 )
-
-
-def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
-    """Refuses (ConfigError) plans whose blocks differ in the clear, before every trial fails."""
-    first = [next(_candidates(variant)) for variant in own.variant]
-    asked = {each: charging_plan(scenario, each, ENDLESS) for each in first}
-    plans = {each: plan for each, plan in asked.items() if plan is not None}
-    if not plans:
-        return
-    script = scenario.script()
-    with naming("settings", ConfigError, script.path):
-        schema = Look.at(script.make(scenario.settings(0))).schema
-    for each, plan in plans.items():
-        with naming(f"study.variant {each.variant}", ConfigError):
-            clear = make_plan(scenario, each, ENDLESS)
-            sealed_bytes(plan, plan.layout(schema), clear.layout(schema))
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:
@@ -584,26 +455,23 @@ def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> N
         console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
-def _count_trials(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
+def _count_trials(own: StudySection, variant: VariantSection) -> int:
     tried = list(_candidates(variant))
-    return (len(tried) > 1) * len(tried) + len(own.seeds) + is_compared(scenario, variant)
+    return (len(tried) > 1) * len(tried) + len(own.seeds)
 
 
-def _plan_trials(own: StudySection, variant: VariantSection, sealed: bool) -> Course:
+def _plan_trials(own: StudySection, variant: VariantSection) -> Course:
     """Yields the trials of a variant; the caller sends each result before the next trial."""
     limit, best = own.seconds, (math.inf, math.inf)
     chosen, *others = candidates = tuple(_candidates(variant))
     for candidate in candidates if others else ():
         outcome = yield Trial(candidate, own.tuning, limit)
-        assert isinstance(outcome, Outcome)
         reached = math.inf if outcome.reached is None else outcome.reached
         if (reached, -outcome.best) < best:
             chosen, best = candidate, (reached, -outcome.best)
         limit = min(limit, reached)
     for seed in own.seeds:
         yield Trial(chosen, seed, own.seconds)
-    if sealed:
-        yield Trial(chosen, own.tuning)
 
 
 def _candidates(variant: VariantSection) -> Iterator[Candidate]:
@@ -613,128 +481,41 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
                 yield Candidate(variant.name, rule, deadline, rate)
 
 
-class _Workers:
-    """Gives trials to workers, and stores and prints their results."""
-
-    def __init__(
-        self, path: Path, folder: Path, results: StudyResults, total: int, console: Console
-    ) -> None:
-        self._path = path
-        self._trials = folder / "trials"
-        self._results = results
-        self._total = total
-        self._console = console
-        self._count = 0
-
-    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
-        """Runs all courses, one trial of each at a time; `kernels` is the workers' folder."""
-        context = get_context("spawn")  # a fork would lose torch's threads
-        workers = min(workers, len(courses))
-        self._say(
-            f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
-            f"{self._results.study.seconds:g} virtual seconds each"
-        )
-        ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
-        running = dict[Future[Result], tuple[Course, Trial]]()
-        try:
-            with (
-                ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
-                ending_workers(),
-            ):
-                while ready or running:
-                    while ready and len(running) < workers:
-                        course, last = ready.pop(0)
-                        trial = self._next(course, last)
-                        if trial is not None:
-                            running[pool.submit(play_to_end, self._path, trial)] = course, trial
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        course, trial = running.pop(future)
-                        ready.append((course, self._keep(trial, _result(trial, future))))
-        except BrokenProcessPool as error:
-            raise ConfigError(
-                "a process that played a trial was killed, or had no memory left: what has ended "
-                "is kept, and the same command goes on; --workers 1 needs less"
-            ) from error
-        except (KeyboardInterrupt, RuleFailed, TooFew):
-            self._say("stopped; the same command goes on with it")
-            raise
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-    def _next(self, course: Course, last: Result | None) -> Trial | None:
-        """The next trial without a stored result; None at the end."""
-        try:
-            trial = next(course) if last is None else course.send(last)
-            while (known := _read(self._trials / f"{trial.name}.json", trial)) is not None:
-                self._take(trial, known, "known")
-                trial = course.send(known)
-        except StopIteration:
-            return None
-        return trial
-
-    def _keep(self, trial: Trial, result: Result) -> Result:
-        _write(self._trials / f"{trial.name}.json", asdict(result))
-        self._take(trial, result, f"{result.cpu:.0f} s of CPU")
-        return result
-
-    def _take(self, trial: Trial, result: Result, note: str) -> None:
-        self._count += 1
-        text = self._results.take(trial, result)
-        self._say(f"[{self._count}/{self._total}] {trial.name}: {text} ({note})")
+def _play_all(
+    path: Path, courses: Sequence[Course], workers: int, kernels: Path, take: Take
+) -> None:
+    """Plays all courses in workers, one trial of each at a time; `kernels` is their folder."""
+    context = get_context("spawn")  # a fork would lose torch's threads
+    ready: list[tuple[Course, Outcome | None]] = [(each, None) for each in courses]
+    running = dict[Future[Outcome], tuple[Course, Trial]]()
+    try:
+        with (
+            ProcessPoolExecutor(workers, context, set_up_worker, (kernels,)) as pool,
+            ending_workers(),
+        ):
+            while ready or running:
+                while ready and len(running) < workers:
+                    course, last = ready.pop(0)
+                    with suppress(StopIteration):
+                        trial = next(course) if last is None else course.send(last)
+                        running[pool.submit(play_to_end, path, trial)] = course, trial
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    course, trial = running.pop(future)
+                    outcome = _outcome_of(trial, future)
+                    take(trial, outcome)
+                    ready.append((course, outcome))
+    except BrokenProcessPool as error:
+        raise ConfigError(
+            "a process that played a trial was killed, or had no memory left: --workers 1 needs "
+            "less"
+        ) from error
 
 
-def _result(trial: Trial, future: Future[Result]) -> Result:
+def _outcome_of(trial: Trial, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
     except (RuleFailed, TooFew) as error:
         raise type(error)(f"variant {trial.candidate.variant}: {error}") from None
-
-
-# --- the folder -------------------------------------------------------------------
-
-
-def _claim(folder: Path, scenario: Scenario) -> None:
-    settings = {
-        "scenario": scenario.section.model_dump(mode="json"),
-        "plans": {
-            name: plan.section.model_dump(mode="json", exclude={"federation"})
-            for name, plan in scenario.plans.items()
-        },
-    }
-    path = folder / STUDY
-    if not path.exists():
-        new_folder(folder)
-        _write(path, settings)
-    else:
-        with _naming_unreadable(path, "remove the folder or give another --out"):
-            if json.loads(path.read_text()) != settings:
-                raise ConfigError(f"{folder} holds another study; remove it or give another --out")
-    (folder / "trials").mkdir(exist_ok=True)
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    replace_text(path, json.dumps(record, indent=1) + "\n")
-
-
-def _read(path: Path, trial: Trial) -> Result | None:
-    if not path.exists():
-        return None
-    with _naming_unreadable(path, "remove it, and that trial is played again"):
-        record = json.loads(path.read_text())
-        if trial.limit is None:
-            return Likeness(**record)
-        points = tuple(Point(**point) for point in record.pop("points"))
-        return Outcome(points=points, **record)
-
-
-@contextmanager
-def _naming_unreadable(path: Path, advice: str) -> Iterator[None]:
-    """Turns errors of reading a study's file into a ConfigError with advice."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}; {advice}") from None
 
 
 GRACE = 5.0
@@ -748,7 +529,7 @@ def set_up_worker(kernels: Path) -> None:
     keep_in(kernels)
 
 
-def play_to_end(path: Path, trial: Trial) -> Result:
+def play_to_end(path: Path, trial: Trial) -> Outcome:
     """Plays a trial in a worker; SIGTERM ends the worker."""
     try:
         with terminable(Terminated):

@@ -7,9 +7,6 @@ Every message takes a latency. Messages that carry values or keys (a block, a re
 time of their bytes: they queue on the client's link, separately for each direction, and small
 messages overtake them. If shards have a bandwidth, all traffic of a shard also queues on the
 shard's link, and a message arrives when both links have finished it.
-
-The plan alone determines the length of a sealed message. So a simulation that plays in the clear
-can charge the time of the encrypted bytes (`sealed_bytes`), and ends in the same model.
 """
 
 from __future__ import annotations
@@ -18,19 +15,13 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from secureps.config.scenario import ShardsSection
-from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError
-from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Submit
-from secureps.messages.submission import UPDATE
-from secureps.model.layout import GroupLayout, Layout
-from secureps.policy.plan import Plan, envelope_bytes
 from secureps.wording import suggest
 
 MOST = 1e15
@@ -198,19 +189,18 @@ def message_bytes(message: Any) -> int:
 
 @dataclass
 class Links:
-    """All links of a simulation; `size` says how many bytes of a message take time."""
+    """All links of a simulation."""
 
     delays: Delays
     seed: int
     shards: ShardsSection = field(default_factory=ShardsSection)
-    size: Callable[[Any], int] = message_bytes
     _latency: dict[tuple[str, str], float] = field(default_factory=dict)
     _bandwidth: dict[str, float] = field(default_factory=dict)
     _free: dict[Queue, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
         """The seconds until a message that is sent now arrives over a client's link."""
-        latency, size = self._draw_latency(client, message), self.size(message)
+        latency, size = self._draw_latency(client, message), message_bytes(message)
         if not size:
             return latency
         if client not in self._bandwidth:
@@ -229,7 +219,7 @@ class Links:
 
     def shard_seconds(self, shard: str, sends: bool, message: Any, now: float) -> float:
         """The seconds until a shard's own link has finished a message that is sent now."""
-        size = 0 if self.shards.bandwidth is None else self.size(message)
+        size = 0 if self.shards.bandwidth is None else message_bytes(message)
         if not size or self.shards.bandwidth is None:
             return 0.0
         seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
@@ -257,46 +247,3 @@ class Links:
             seconds = self.delays.network_seconds(self.seed, client, 0, kind)
             self._latency[client, kind] = seconds
         return seconds
-
-
-def sealed_bytes(plan: Plan, own: Layout, clear: Layout) -> Callable[[Any], int]:
-    """Makes a function like `message_bytes` that counts messages as if sealed by a plan's cipher.
-
-    Args:
-        own: the groups and blocks of that plan.
-        clear: those of the plan that is played.
-
-    Raises:
-        ConfigError: their blocks are not the same.
-    """
-    if [_spans(group) for group in own.all_groups] != [_spans(g) for g in clear.all_groups]:
-        raise ConfigError(
-            f"study.sealed: under {plan.section.cipher.name} the model lies in other blocks than "
-            "in the clear, so that its bytes cannot be told: give the plan a block_size, by which "
-            "it lies alike, or set study.sealed to 0, and all is encrypted"
-        )
-
-    @cache
-    def of_block(group: str, block: int) -> int:
-        layout = own.group(group)
-        return plan.cipher_of(layout).block_bytes(layout.slots(block))
-
-    @cache
-    def of_key(group: str) -> int:
-        if plan.opening is not Opening.COMMITTEE:
-            return 0
-        return envelope_bytes(plan.unnamed_committee, plan.key_length(own.group(group)))
-
-    def size(message: Any) -> int:
-        match message:
-            case PutBlock(header) if header.purpose == UPDATE:
-                return of_block(header.group, header.block)
-            case Submit(receipt) if receipt.purpose == UPDATE:
-                return len(receipt.blocks) * DIGEST_BYTES + of_key(receipt.id.group)
-        return message_bytes(message)
-
-    return size
-
-
-def _spans(group: GroupLayout) -> tuple[str, list[tuple[int, int]]]:
-    return group.name, [group.span(block) for block in range(group.blocks)]

@@ -252,6 +252,14 @@ def authenticator(roster: Callable[[], Roster]) -> Authenticate:
     return authenticate
 
 
+def turn(loop: RealLoop, executor: Executor) -> None:
+    """Runs the loop of a party, in a thread of its own."""
+    try:
+        loop.run()
+    except BaseException as error:  # the party would do nothing more, and look alive
+        executor.fail(error)
+
+
 def run_process(
     party: Party,
     addresses: Mapping[str, str],
@@ -322,17 +330,11 @@ def _run(
         executor = build(stores, around)
         executor.halted.add_done_callback(lambda _: shutdown.ring())
 
-        def turn() -> None:
-            try:
-                loop.run()
-            except BaseException as error:  # the party would do nothing more, and look alive
-                executor.fail(error)
-
         def report(text: str) -> None:
             if party.role in ("shard", "holder", "client"):
                 transport.call(COORDINATOR, Trouble(party.name, text))
 
-        thread = threading.Thread(target=turn, name="loop", daemon=True)
+        thread = threading.Thread(target=turn, args=(loop, executor), name="loop", daemon=True)
         before = threading.excepthook
         threading.excepthook = partial(_fail_on_limit, executor, before)
         try:

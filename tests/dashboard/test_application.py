@@ -34,8 +34,8 @@ from secureps.dashboard.application import (
     pages,
     serve,
 )
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Observation
+from secureps.dashboard.sources import Board, Facts
 from secureps.errors import ConfigError, OperatorError
 from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from secureps.dashboard import Json
-from secureps.dashboard.board import Facts
 from secureps.dashboard.observation import KEPT, Course, Observation, Seen, add_journal
 from secureps.dashboard.operator_view import (
     AT,
@@ -19,6 +18,7 @@ from secureps.dashboard.operator_view import (
     blockers,
     operator_view,
 )
+from secureps.dashboard.sources import Facts
 from secureps.messages.requests import (
     CohortSteps,
     Figure,

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from secureps.dashboard.board import Facts
 from secureps.dashboard.observation import (
     KEPT,
     Observation,
@@ -18,6 +17,7 @@ from secureps.dashboard.observation import (
     scores_view,
 )
 from secureps.dashboard.operator_view import operator_view
+from secureps.dashboard.sources import Facts
 from secureps.errors import DamagedStore
 from secureps.messages.evaluation import (
     EvaluationSkipped,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from secureps.dashboard import sources
-from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.sources import (
+    Board,
     CourseSource,
+    Facts,
     JournalFold,
-    KnownLedger,
     LedgersSource,
     Source,
     feed,
     holder_source,
     logs_source,
+    read_ledger,
     report_source,
     verify_logs,
 )
@@ -33,7 +33,7 @@ from secureps.messages.records import REIGN, Incarnated
 from secureps.roles.machine import Fold
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_rows import Mark, Record, Row
+from secureps.store.journal_rows import Row
 from tests.kits.dashboards import STATUS
 from tests.kits.ledgers import charge
 from tests.kits.polling import until
@@ -203,7 +203,7 @@ def test_a_plan_that_nobody_can_explain_hides_nothing_else(
     assert board.facts.explanation is None
 
 
-@pytest.mark.parametrize("read", ["read_rows", "verify", "KnownLedger.read"])
+@pytest.mark.parametrize("read", ["read_rows", "verify", "read_ledger"])
 def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
     read: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +214,7 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
     look = {
         "read_rows": CourseSource(run / "kit", run / "state" / "coordinator").look,
         "verify": logs_source([run / "coordinator.jsonl"], run / "kit").look,
-        "KnownLedger.read": LedgersSource(tmp_path).look,
+        "read_ledger": LedgersSource(tmp_path).look,
     }[read]
     monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
     for _ in range(2):
@@ -252,49 +252,12 @@ def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists(), "looking makes nothing"
 
 
-def test_a_ledger_is_read_on_and_another_one_from_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "client-00.db"
-    read: list[int] = []
-    replay = SqliteJournal.replay
-
-    def counted(journal: SqliteJournal, since: Mark) -> Iterator[tuple[float, Record]]:
-        rows = list(replay(journal, since))
-        read.append(len(rows))
-        return iter(rows)
-
-    charge(BudgetLedger(path), b"\x05" * 32, FACT)
-    ledger = KnownLedger(path)
-    assert [each.facts for each in ledger.read().runs] == [1]
-    charge(BudgetLedger(path), b"\x05" * 32, replace(FACT, version=1))
-    monkeypatch.setattr(SqliteJournal, "replay", counted)
-    assert [each.facts for each in ledger.read().runs] == [2]
-    assert sum(read) == 1
-    another(path)
-    assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
-
-
-def another(path: Path) -> None:
-    """Puts another run's ledger in its place."""
-    for each in path.parent.iterdir():
-        each.unlink()
-    charge(BudgetLedger(path), b"\x06" * 32, FACT)
-
-
-def test_a_damaged_ledger_is_read_again_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_named_and_one_that_is_not_there_stays_away(tmp_path: Path) -> None:
     path = tmp_path / "client-00.db"
     path.write_bytes(b"no ledger" * 1000)
-    ledger = KnownLedger(path)
-    for _ in range(2):
-        assert "client-00.db" in ledger.read().trouble
-    another(path)
-    assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
-
-
-def test_a_ledger_that_is_not_there_is_empty_and_stays_away(tmp_path: Path) -> None:
-    assert KnownLedger(tmp_path / "x" / "none.db", 4.0).read().runs == ()
-    assert list(tmp_path.iterdir()) == []
+    assert "client-00.db" in read_ledger(path).trouble
+    assert read_ledger(tmp_path / "x" / "none.db", 4.0).runs == ()
+    assert not (tmp_path / "x").exists()
 
 
 def test_logs_are_verified_and_what_is_wrong_is_named(run: Path, tmp_path: Path) -> None:

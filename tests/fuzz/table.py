@@ -78,8 +78,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "store.act_lines:read_acts",
         "store.backup:load_folder_number",
         "run.api:RunResult.read",
-        "run.study:_claim",
-        "run.study:_read",
         "run.up.folder:Origin.read",
         "run.up.watch:read_so_far",
         "run.up.runs:_read_summary",

@@ -47,7 +47,6 @@ STAYS = {
     "roles/coordinator/opening.candidates": "sums are compared in one process",
     "run/script/scoring.train_alone": "words of this process's own seed",
     "run/simulate/simulation.Simulation._make": "words of this process's own seed",
-    "run/study._compare_ciphers": "models are compared in one process",
     "service/one_wave": "who calls, as the kernel says it",
     "store/checkpoint.Scratch.vector": "memory of this process, which it outlives by no file",
     "store/checkpoint._view": "the order is taken from the file's own type, as little",

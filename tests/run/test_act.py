@@ -100,7 +100,7 @@ def test_of_a_run_of_up_its_folder_is_enough_while_it_is_played(
     assert said == [], "nobody plays it"
     with claim_folder(tmp_path):
         told = typed("act", "pause", tmp_path, status=1).err
-        assert "its coordinator is being started" in told
+        assert "the coordinator is being started" in told
         monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
         typed("act", "pause", tmp_path)
     assert said[-1] == Act("pause")

@@ -21,7 +21,7 @@ def test_what_is_not_there_or_empty_is_made(tmp_path: Path) -> None:
     ("file", "told"),
     [
         ("origin.json", "holds a run of `secureps up`, which `secureps resume {root}` goes on"),
-        ("study.json", "holds a study, which `secureps study` of the same scenario goes on with"),
+        ("table.md", "holds a report of `secureps study` already"),
         ("metrics.jsonl", "holds a report of `secureps simulate` already: name a folder of its"),
         ("notes.txt", "is not empty: name a folder of its own by --out, or remove this one"),
     ],

@@ -141,7 +141,7 @@ def test_a_run_that_nobody_plays_is_not_over(folder: RunFolder) -> None:
 
 def test_a_run_that_is_being_played_is_asked(folder: RunFolder) -> None:
     with claim_folder(folder.root):
-        with pytest.raises(OperatorError, match="its coordinator is being started"):
+        with pytest.raises(OperatorError, match="the coordinator is being started"):
             told_of(folder)
         folder.state("coordinator").mkdir(parents=True)
         (folder.state("coordinator") / "address").write_text("127.0.0.1:9\n")

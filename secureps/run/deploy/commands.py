@@ -154,8 +154,7 @@ def kubernetes(
     """
     from secureps.run.check import Permit
     from secureps.run.deploy.deployment import Request, kubernetes_files, notes, write_folders
-    from secureps.run.deploy.kubernetes import SERVERS, Cluster
-    from secureps.run.deploy.pods import choose_store
+    from secureps.run.deploy.kubernetes import SERVERS, Cluster, choose_store
     from secureps.run.initial_schema import read_values
 
     of_model = (read_values(values or ()), Permit(run_script, fetch))

@@ -17,9 +17,18 @@ from secureps.policy.explain.explanation import Explanation
 from secureps.policy.memory import FILED, MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
-from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, manifests
+from secureps.run.deploy.kubernetes import (
+    DATA,
+    SERVING,
+    Cluster,
+    Federation,
+    Needs,
+    Store,
+    manifests,
+    refuse_meaningless,
+    refuse_unreachable,
+)
 from secureps.run.deploy.parties import LocalPath, PartyKit, find_local_path, party_kits
-from secureps.run.deploy.pods import DATA, Needs, Store, refuse_meaningless, refuse_unreachable
 from secureps.run.deploy.slurm import Batch, batch_files
 from secureps.run.initial_schema import Values
 from secureps.store.atomic_file import make_directory, replace_text

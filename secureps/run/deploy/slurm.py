@@ -18,8 +18,8 @@ from secureps.config.sections import toml_tables
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
+from secureps.run.deploy.kubernetes import Needs
 from secureps.run.deploy.parties import fill_options
-from secureps.run.deploy.pods import Needs
 
 NOTICE = 120
 """Seconds before a job's time limit at which its parties end and the job is queued again."""
@@ -132,9 +132,6 @@ def batch_files(
         file: the plan's file, absolute, on the shared file system.
         parties: the roles of parties with private keys in the kit, by name.
         script: absolute, run by clients with `options` of `secureps join`; None: no clients.
-
-    Raises:
-        ConfigError: shards have no coordinator, or sbatch would misread an option.
     """
     _refuse_unfit(batch, parties)
     serving = _serving_names(parties)

@@ -183,12 +183,12 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     versions. The slowest clients come first, and at most SHOWN are drawn.
     """
     groups = _fold_waits(lines, sheet)
-    clients = _sort_slowest(lines)
-    shown = clients[:SHOWN]
+    medians = _find_medians(lines)
+    shown = list(medians)[:SHOWN]
     height = 2.6 + max(0.15 * len(shown), 2.0)
     title = f"{sheet.name}: for whom versions waited"
-    if len(shown) < len(clients):
-        title += f" (the {len(shown)} slowest of {len(clients)} clients)"
+    if len(shown) < len(medians):
+        title += f" (the {len(shown)} slowest of {len(medians)} clients)"
     figure = _figure(title, sheet, 6.0 + 5.0 * max(len(groups), 1), height)
     if not groups:
         axes = figure.subplots()
@@ -199,7 +199,7 @@ def draw_waiting(lines: Sequence[Line], sheet: Sheet, path: Path) -> None:
     strip, *maps = figure.subplots(
         1, 1 + len(groups), sharey=True, width_ratios=[1.0] + [1.2] * len(groups)
     )
-    _draw_strip(strip, lines, shown, norm)
+    _draw_strip(strip, lines, {client: medians[client] for client in shown}, norm)
     for axes, (group, own) in zip(maps, groups.items()):
         _set_titles(axes, "every version", f"of {group}" if len(groups) > 1 else "")
         image = _draw_map(axes, own, shown, norm)
@@ -223,12 +223,14 @@ def _fold_waits(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict
     return found
 
 
-def _sort_slowest(lines: Sequence[Line]) -> list[str]:
+def _find_medians(lines: Sequence[Line]) -> dict[str, float]:
+    """The median wait of each client, the slowest first."""
     seconds: dict[str, list[float]] = {}
     for line in lines:
         for client, wait in line.waits.items():
             seconds.setdefault(client, []).append(wait.seconds)
-    return sorted(seconds, key=lambda client: (-statistics.median(seconds[client]), client))
+    medians = {client: statistics.median(own) for client, own in seconds.items()}
+    return dict(sorted(medians.items(), key=lambda each: (-each[1], each[0])))
 
 
 def _choose_norm(seconds: Sequence[float]) -> Any:
@@ -241,21 +243,26 @@ def _choose_norm(seconds: Sequence[float]) -> Any:
     return Normalize(0.0, max(most, 1e-9))
 
 
-def _draw_strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: Any) -> None:
+def _draw_strip(axes: Any, lines: Sequence[Line], medians: Mapping[str, float], norm: Any) -> None:
     from matplotlib.colors import LogNorm
 
-    for row, client in enumerate(clients):
-        waits: list[Wait] = [line.waits[client] for line in lines if client in line.waits]
-        came = [wait.seconds for wait in waits if wait.arrived]
-        missed = [wait.seconds for wait in waits if not wait.arrived]
-        alpha = min(0.5, max(0.18, 8 / max(len(came), 1)))
-        axes.plot(came, [row] * len(came), "o", color=BLUE, ms=4, alpha=alpha, mew=0)
-        axes.plot(missed, [row] * len(missed), "x", color=VERMILLION, ms=4)
-        median = statistics.median(wait.seconds for wait in waits)
-        axes.plot([median], [row], "|", color="black", ms=8, mew=1.5)
-    size = 8 if len(clients) <= 40 else 6
-    axes.set_yticks(range(len(clients)), clients, fontsize=size)
-    axes.set_ylim(len(clients) - 0.5, -0.5)
+    rows = {client: row for row, client in enumerate(medians)}
+    came, missed = (
+        [
+            (wait.seconds, rows[client])
+            for line in lines
+            for client, wait in line.waits.items()
+            if client in rows and wait.arrived is arrived
+        ]
+        for arrived in (True, False)
+    )
+    alpha = min(0.5, max(0.18, 8 * len(rows) / max(len(came), 1)))
+    # one line for all clients, because each line is slow to draw
+    axes.plot(*_split(came), "o", color=BLUE, ms=4, alpha=alpha, mew=0)
+    axes.plot(*_split(missed), "x", color=VERMILLION, ms=4)
+    axes.plot(list(medians.values()), range(len(rows)), "|", color="black", ms=8, mew=1.5)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8 if len(rows) <= 40 else 6)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     if isinstance(norm, LogNorm):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
@@ -264,6 +271,10 @@ def _draw_strip(axes: Any, lines: Sequence[Line], clients: Sequence[str], norm: 
     axes.set_xlabel("waited since the version began, s")
     axes.grid(axis="x", alpha=0.3)
     _set_titles(axes, "every client", "slowest first")
+
+
+def _split(points: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def _draw_map(
@@ -287,7 +298,7 @@ def _draw_map(
         seconds, cmap="cividis", norm=norm, extent=extent, aspect="auto", interpolation="none"
     )
     marker = max(2.0, min(5.0, 200.0 / seconds.shape[1]))
-    axes.plot([v for v, _ in missed], [row for _, row in missed], "x", color=VERMILLION, ms=marker)
+    axes.plot(*_split(missed), "x", color=VERMILLION, ms=marker)
     axes.tick_params(left=False, labelleft=False)
     _use_whole_ticks(axes)
     axes.set_xlabel("version")

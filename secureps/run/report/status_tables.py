@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -128,7 +128,7 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
+def tables(status: Status, clients: int | None = None) -> Iterable[WordTable | Text]:
     used = memory_used(status.telemetry)
     status = _printable(replace(status, telemetry=()))  # the coordinator may be hostile
     if not status.run:
@@ -139,7 +139,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     started = describe_starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     heads, rows = table(status.groups)
-    yield make_table("groups" if len(rows) > 1 else "the model", heads, rows)
+    yield WordTable("groups" if len(rows) > 1 else "the model", heads, rows)
     if told := cohort_sizes(status):
         yield Text(told)
     if status.evaluation is not None:
@@ -148,7 +148,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
             yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
             yield from evaluation_parts(own)
-    yield make_table(
+    yield WordTable(
         f"clients{epsilon_title(status.adjacency, status.delta)}",
         ("client", "state", "updates", "charges", "epsilon"),
         list(_client_rows(status.members, clients)),
@@ -201,25 +201,23 @@ def state_word(state: str) -> str:
     return state.partition(":")[0]
 
 
-def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
+def _server_tables(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[WordTable]:
     if not status.servers and not status.shards:
         return  # nobody plays the run
-    yield make_table(
+    yield WordTable(
         "servers",
         ("server", "role", "state"),
         list(_server_rows(status.servers)),
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
     none = ("0", size(0)) if held else ("-", "-")  # for a spare shard, or before there are blocks
-    yield make_table(
+    yield WordTable(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
         [(s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, none)) for s in status.shards],
     )
     if limited := [(s.name, used[s.name].told) for s in status.shards if s.name in used]:
-        yield make_table(
-            "values and optimizer state in memory", ("shard", "at its newest"), limited
-        )
+        yield WordTable("values and optimizer state in memory", ("shard", "at its newest"), limited)
 
 
 def _server_rows(servers: Sequence[ServerStatus]) -> Iterator[tuple[str, str, str]]:
@@ -245,14 +243,14 @@ def epsilon_title(adjacency: str, delta: float | None) -> str:
     return f"; epsilon (delta {delta:g}) is of {adjacency}" if adjacency else ""
 
 
-def evaluation_parts(own: EvaluationStatus) -> Iterable[Table | Text]:
+def evaluation_parts(own: EvaluationStatus) -> Iterable[WordTable | Text]:
     """Shows the newest and the best evaluation, with +- noise, and why versions were skipped."""
     title = f"the federation's own evaluation, {counted(len(own.results), 'version')}"
     if own.results:
         newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
         judged = [("newest", newest)]
         judged += [("best", result) for result in own.results if result.version == own.best]
-        yield make_table(
+        yield WordTable(
             title,
             ("", "version", *(metric.name for metric in newest.metrics)),
             [
@@ -303,71 +301,53 @@ def epsilon_text(member: MemberStatus) -> str:
 
 # --- tables that fit narrow terminals ----------------------------------------------
 
-_BORDER, _AROUND = 1, 3
-"""Characters of the left border, and around each cell."""
 
+class WordTable:
+    """A table that never cuts words, with a heading that may be wider than the table.
 
-class WholeTable(Table):
-    """A table that never cuts words, with a heading that may be wider than the table."""
+    With `numbers` all columns but the first are right-aligned.
+    """
 
-    def __init__(self, heading: str) -> None:
-        super().__init__()
-        self.heading = Text(heading, "table.title")
+    def __init__(
+        self,
+        heading: str,
+        heads: Iterable[str],
+        rows: Iterable[Iterable[str]],
+        numbers: bool = False,
+    ) -> None:
+        self.heading, self.heads, self.numbers = heading, tuple(heads), numbers
+        self.rows = [tuple(row) for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.heading
-        room = options.max_width - _BORDER - _AROUND * len(self.columns)
-        wide = options.update(width=1 << 20)
-        needs = [_measure_column([c.header, *c.cells], console, wide) for c in self.columns]
-        if sum(need.minimum for need in needs) > room:
-            yield from self._listed(console)
+        yield Text(self.heading, "table.title")
+        columns = list(zip(self.heads, *self.rows, strict=True))
+        words = [max(map(cell_len, " ".join(cells).split()), default=0) for cells in columns]
+        lines = [max(map(cell_len, "\n".join(cells).splitlines()), default=0) for cells in columns]
+        borders = 1 + 3 * len(columns)
+        room = options.max_width - borders - sum(words)
+        if room < 0:
+            yield from self._list_rows()
             return
-        for column, width in zip(self.columns, _share_room(needs, room), strict=True):
-            column.width, column.overflow = width, "fold"
-        yield from super().__rich_console__(console, options)
+        table, missing = Table(), [line - word for line, word in zip(lines, words)]
+        given = dict.fromkeys(range(len(columns)), 0)
+        for place, k in enumerate(sorted(given, key=missing.__getitem__)):  # small needs first
+            given[k] = min(missing[k], room // (len(columns) - place))
+            room -= given[k]
+        for k, head in enumerate(self.heads):
+            justify: JustifyMethod = "right" if self.numbers and k else "left"
+            table.add_column(
+                Text(head), width=words[k] + given[k], overflow="fold", justify=justify
+            )
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        yield table
 
-    def _listed(self, console: Console) -> Iterator[RenderableType]:
-        heads = [_rich_text(column.header, console) for column in self.columns]
-        for first, *cells in zip(*(column.cells for column in self.columns), strict=True):
-            yield Text.assemble(heads[0], ": " if heads[0] else "", _rich_text(first, console))
-            for head, cell in zip(heads[1:], cells, strict=True):
-                if text := _rich_text(cell, console):
-                    yield Text.assemble("  ", head, ": ", text)
-
-
-def _measure_column(
-    cells: Iterable[RenderableType], console: Console, options: ConsoleOptions
-) -> Measurement:
-    """The widths of the longest word and of the longest line of a column."""
-    found = [Measurement.get(console, options, cell) for cell in cells]
-    return Measurement(max(m.minimum for m in found), max(m.maximum for m in found))
-
-
-def _share_room(needs: Sequence[Measurement], room: int) -> list[int]:
-    """Shares the room: each column gets its longest word, and small needs are met first."""
-    widths, rest = [need.minimum for need in needs], room - sum(need.minimum for need in needs)
-    order = sorted(range(len(needs)), key=lambda k: needs[k].maximum - needs[k].minimum)
-    for place, k in enumerate(order):
-        more = min(needs[k].maximum - needs[k].minimum, rest // (len(order) - place))
-        widths[k], rest = widths[k] + more, rest - more
-    return widths
-
-
-def _rich_text(cell: RenderableType, console: Console) -> Text:
-    assert isinstance(cell, str | Text)
-    return console.render_str(cell) if isinstance(cell, str) else cell
-
-
-def make_table(
-    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: bool = False
-) -> Table:
-    """Makes a table; with `numbers` all columns but the first are right-aligned."""
-    table = WholeTable(title)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if numbers and place else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    def _list_rows(self) -> Iterator[Text]:
+        for first, *cells in self.rows:
+            yield Text(f"{self.heads[0]}: {first}" if self.heads[0] else first)
+            for head, cell in zip(self.heads[1:], cells):
+                if cell:
+                    yield Text(f"  {head}: {cell}")
 
 
 # --- the summary at a run's end ----------------------------------------------------
@@ -400,14 +380,15 @@ class Summary:
     Args:
         finished: why it ended.
         score: of the federation's model.
-        baselines: the scores of other models.
+        baselines: the scores of other models, and all notes about the run.
         delta: None without privacy.
         adjacency: what every epsilon protects; empty without privacy.
         budget: the epsilon at which each client stops.
         updates: how many updates of each client arrived, also those that are in no version.
         counted: the number of updates that the costs include.
         bytes_up, bytes_down: of all clients together.
-        ratio_up, ratio_down: bytes per update, relative to plain fp32; None without updates.
+        ratio_up, ratio_down: bytes per update, relative to plain fp32; None without updates, or if
+            no model was written.
         seconds: by stage, summed over parties.
         failure: the name of the error that ended it; empty if the plan foresees this end.
         totals: of sums, by tensor.
@@ -415,7 +396,6 @@ class Summary:
 
     name: str
     finished: str
-    wall_seconds: float
     versions: dict[str, int]
     score: Score | None
     baselines: Baselines
@@ -425,12 +405,13 @@ class Summary:
     members: tuple[MemberStatus, ...]
     bytes_up: float
     bytes_down: float
-    ratio_up: float | None
-    ratio_down: float | None
     seconds: dict[str, float]
     updates: dict[str, int]
     counted: int
     unsafe: bool
+    wall_seconds: float = 0.0
+    ratio_up: float | None = None
+    ratio_down: float | None = None
     evaluation: EvaluationStatus | None = None
     failure: str = ""
     totals: Mapping[str, Total] = field(default_factory=dict)
@@ -441,7 +422,7 @@ class Summary:
         return asdict(self) | {"members": members} | note
 
 
-def summary_tables(summary: Summary) -> Iterable[Table | Text]:
+def summary_tables(summary: Summary) -> Iterable[WordTable | Text]:
     if summary.unsafe:
         yield Text(NO_PRIVACY, "bold red")
     yield _models(summary)
@@ -469,7 +450,7 @@ TOTALS = 24
 """The most values of a tensor that are shown of its total."""
 
 
-def _totals(summary: Summary) -> Table:
+def _totals(summary: Summary) -> WordTable:
     """Shows the newest totals of sums, a row for each tensor; of long ones the first values."""
     rows = []
     for name, total in summary.totals.items():
@@ -481,10 +462,10 @@ def _totals(summary: Summary) -> Table:
         rows.append((name, shape, clients, told))
     how = "exact totals" if summary.delta is None else "totals with the plan's noise"
     heads = ("tensor", "shape", "over clients", "total")
-    return make_table(f"{how}, of the newest version", heads, rows)
+    return WordTable(f"{how}, of the newest version", heads, rows)
 
 
-def _models(summary: Summary) -> Table | Text:
+def _models(summary: Summary) -> WordTable | Text:
     baselines, newest = summary.baselines, fold_versions(summary.versions)
     scores = [s for s in (summary.score, baselines.central, *baselines.alone.values()) if s]
     if not scores:
@@ -510,10 +491,10 @@ def _models(summary: Summary) -> Table | Text:
 
     heads = ("model", *(f"held-out {each}" for each in measures))
     rows = [(model, *(mean(each, of) for each in measures)) for model, of in models.items()]
-    return make_table(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
+    return WordTable(f"{summary.name}: {summary.finished}", heads, rows, numbers=True)
 
 
-def _holders(summary: Summary) -> Table:
+def _holders(summary: Summary) -> WordTable:
     private = summary.delta is not None
     rows = []
     for member in summary.members:
@@ -525,10 +506,10 @@ def _holders(summary: Summary) -> Table:
     compared = ("alone",) if summary.baselines.alone else ()
     heads = ("holder", *compared, "arrived", *(("epsilon", "budget") if private else ()))
     title = f"data holders{epsilon_title(summary.adjacency, summary.delta)}"
-    return make_table(title, heads, rows, numbers=True)
+    return WordTable(title, heads, rows, numbers=True)
 
 
-def _costs(summary: Summary) -> Table:
+def _costs(summary: Summary) -> WordTable:
     title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
     count, rows = max(summary.counted, 1), []
     for label, total, ratio in (
@@ -539,4 +520,4 @@ def _costs(summary: Summary) -> Table:
         rows.append((label, size(total), size(total / count), times))
     for stage, seconds in summary.seconds.items():
         rows.append((f"{stage}, all parties", f"{seconds:.2f} s", f"{seconds / count:.3f} s", ""))
-    return make_table(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)
+    return WordTable(title, ("what", "in all", "per update", "to plain fp32"), rows, numbers=True)

@@ -494,7 +494,6 @@ class Heading:
 
 
 def open_sinks(heading: Heading, metrics: Path, extras: Extras) -> tuple[Sink, ...]:
-    extras.require(heading)
     sinks: list[Sink] = [JsonLines(metrics)]
     folder, where = extras.tensorboard, extras.mlflow
     if folder is not None:

@@ -16,7 +16,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.version_metrics import Heading
-from secureps.run.server_app import Founding, run_server_app
+from secureps.run.server_app import Founding, run_server_app, share_settings
 from secureps.run.up.folder import client_names, shard_names
 from secureps.scenario.delays import Delays
 from secureps.wording import suggest
@@ -50,11 +50,9 @@ class Scenario:
         return dict(zip(self.clients, _records(self.plan), strict=False))
 
     def settings(self, partition: int) -> dict[str, Setting]:
-        own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
-        initial = self.plan.section.initial
-        if initial is not None and self.script().takes_initial:
-            own["initial"] = initial
-        return {**self.section.settings, **own}
+        own = self.section
+        shared = share_settings(self.plan, self.source, own.settings, own.clients)
+        return {**shared, "partition": partition}
 
     def founding(self, plan: Plan, seed: int) -> Founding | None:
         """Runs the script's ServerApp for a plan, if it has one whose results the plan lacks."""

@@ -35,7 +35,6 @@ from secureps.messages.requests import UP, Prepared, Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Outcome
 from secureps.policy.explain.explanation import row_block_words, touched_by_few
-from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, total_epsilon
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.machine import Machine
@@ -58,7 +57,7 @@ from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.up.folder import METRICS, new_folder
 from secureps.run.warm import warm_once
-from secureps.scenario.delays import Links, message_bytes, sealed_bytes
+from secureps.scenario.delays import Links
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Meter
 from secureps.store.checkpoint import write_state
@@ -195,7 +194,6 @@ class Play:
 
     Args:
         cluster: trains the clients; None: this process does.
-        charged: another plan, under whose cipher the time of bytes is computed.
     """
 
     scenario: Scenario
@@ -203,7 +201,6 @@ class Play:
     tell: Tell
     cluster: Cluster | None = None
     copies: CheckpointCopies | None = None
-    charged: Plan | None = None
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -229,10 +226,6 @@ class Play:
             look.refuse_unusable(scenario.plan)
             given = scenario.plan.section.initial
             initial = None if given is None else settle_schema(scenario.plan, look.schema)
-            size: Callable[[Any], int] = message_bytes
-            if self.charged is not None:
-                own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
-                size = sealed_bytes(self.charged, own, clear)
             asked = trainers if scenario.plan.section.tables else {}
             touching = Counter(
                 block
@@ -242,7 +235,7 @@ class Play:
             )
         few = touched_by_few(scenario.plan, touching)
         self._remarks = tuple(row_block_words(scenario.plan, few))
-        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards, size)
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),

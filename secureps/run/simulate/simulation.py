@@ -74,12 +74,9 @@ from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import KINDS, PublicKit
 from secureps.store.spool import MemorySpool, Spool
 from secureps.wire.transport import (
-    Cancel,
     Clock,
     DelayOf,
-    Deliver,
     InProcessNetwork,
-    Transport,
     no_delay,
 )
 
@@ -367,10 +364,8 @@ class Simulation:
                 settings, self._site(name, stores.folder), stores.spool, cost
             ),
             cost,
-            self.loop,
             self._told,
         )
-        around = replace(around, transport=Hearing(around.transport, client))
         return Executor(name, client, stores.journal, around, client)
 
     def _site(self, name: str, folder: Path) -> Site:
@@ -414,17 +409,13 @@ class IdleClient(Worker):
         self,
         make: Callable[[], Made],
         cost: Callable[[object], float],
-        clock: Clock,
         told: ToldOfHolders,
     ) -> None:
         self._make = make
         self._cost = cost
-        self._clock = clock
         self._told = told
         self._holders: int | None = 0
         """The client's state in `told`; None once an event has made it differ."""
-        self._coming = 0
-        """The number of orders that its executor has queued."""
         self._made: Made | None = None
         self._heard: list[tuple[float, str, Event | None]] | None = []
         """The events to replay (None for the start); None: it keeps its machine."""
@@ -458,23 +449,12 @@ class IdleClient(Worker):
         self._rest(member)
         return step
 
-    def absorbs(self, order: object) -> bool:
-        """Takes an order that needs no machine, and returns True; else its executor gets it."""
-        first = self._is_asleep and not self._coming  # keep the order of queued events
-        if (
-            first
-            and isinstance(order, Published)
-            and self._handle_without_machine(self._clock.now(), order)
-        ):
-            return True
-        self._coming += 1
-        return False
-
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Handles an event, without a machine if that makes no difference."""
-        if sender == COORDINATOR and not isinstance(event, Answered | Failed):
-            self._coming -= 1
-            if self._is_asleep and (short := self._handle_without_machine(now, event)) is not None:
+        ordered = sender == COORDINATOR and not isinstance(event, Answered | Failed)
+        if ordered and self._is_asleep:
+            short = self._handle_without_machine(now, event)
+            if short is not None:
                 return short
         member = self.member
         self._remember(now, sender, event)
@@ -593,38 +573,6 @@ def _is_superseded(
     blocks = set(older.blocks)
     others = [event for _, _, event in heard if isinstance(event, Published)]
     return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
-
-
-class Hearing:
-    """A client's `Transport`, which passes on only orders that its executor has to handle."""
-
-    __slots__ = ("_client", "_way")
-
-    def __init__(self, way: Transport, client: IdleClient) -> None:
-        self._way, self._client = way, client
-
-    def call(self, to: str, message: Request) -> Future[Any]:
-        return self._way.call(to, message)
-
-    def watch(
-        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
-    ) -> Cancel:
-        """Subscribes; the client sees each order before its executor."""
-
-        def heard(order: object) -> None:
-            if not self._client.absorbs(order):
-                deliver(order)
-
-        return self._way.watch(message, heard, lost)
-
-    def locate(self, party: str, address: str) -> None:
-        self._way.locate(party, address)
-
-    def bind_run(self, run: bytes) -> None:
-        self._way.bind_run(run)
-
-    def close(self) -> None:
-        self._way.close()
 
 
 def share_settings(own: MemberSettings, known: dict[Hashable, Any]) -> MemberSettings:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 # --- run lock ----------------------------------------------------------------------
 
-ORIGIN, STUDY, METRICS = "origin.json", "study.json", "metrics.jsonl"
+ORIGIN, TABLE, METRICS = "origin.json", "table.md", "metrics.jsonl"
 
 HOLDS = {
     ORIGIN: "a run of `secureps up`, which `secureps resume {}` goes on with",
-    STUDY: "a study, which `secureps study` of the same scenario goes on with",
+    TABLE: "a report of `secureps study` already",
     METRICS: "a report of `secureps simulate` already",
 }
 """Files that mark a folder as taken, and what such a folder holds."""

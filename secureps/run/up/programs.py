@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from secureps.client.runner import LOCAL
-from secureps.client.script import is_flower_app
 from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import read_toml, toml_text
@@ -39,6 +38,7 @@ from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import Extras
 from secureps.run.script.process import Assignment
+from secureps.run.server_app import share_settings
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import (
     LISTEN,
@@ -112,14 +112,8 @@ class Programs:
     @property
     def pooled(self) -> dict[str, Setting]:
         """The script's settings without a partition, for evaluation and central training."""
-        own: dict[str, Setting] = {
-            **self.federation.settings,
-            "partitions": self.federation.clients,
-        }
-        initial = self.plan.section.initial
-        if initial is not None and is_flower_app(self.script):
-            own["initial"] = initial
-        return own
+        own = self.federation
+        return share_settings(self.plan, self.script, own.settings, own.clients)
 
     @property
     def copies(self) -> str | None:

@@ -11,11 +11,9 @@ import json
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -46,17 +44,16 @@ from secureps.run.export import Model, export
 from secureps.run.initial_schema import settle_schema
 from secureps.run.processes.signals import terminable
 from secureps.run.processes.supervisor import Supervisor
-from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, why_undrawable
+from secureps.run.report.plots import CURVES, Sheet, draw, why_undrawable
 from secureps.run.report.status_tables import Summary, Total, summary_tables
 from secureps.run.report.terminal import Progress
 from secureps.run.report.version_metrics import (
     DOWN,
-    SECONDS,
     Extras,
     Heading,
-    Line,
     Metrics,
     Sinks,
+    Totals,
     open_sinks,
 )
 from secureps.run.script.process import ScriptProcess, script_process
@@ -71,7 +68,7 @@ from secureps.run.up.folder import (
     make_folder,
 )
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs, open_spawner
-from secureps.run.up.watch import Outcome, Watch, read_so_far, read_version_0
+from secureps.run.up.watch import Watch, read_so_far, read_version_0
 from secureps.run.warm import warm_once
 from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
@@ -191,7 +188,6 @@ def _advising_resume(folder: RunFolder, console: Console) -> Iterator[None]:
 def _play(programs: Programs, heading: Heading, console: Console) -> None:
     folder, plan, extras = programs.folder, programs.plan, programs.order.extras
     before = read_so_far(folder)
-    began = time.monotonic() - before.seconds
 
     def warn(text: str) -> None:
         console.print(Text(text, "yellow"), soft_wrap=True)
@@ -208,19 +204,18 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before)
-        outcome, baselines = _federate(programs, metrics, before.seconds, console)
-        summary = _make_summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
+        summary, cuts = _federate(programs, metrics, before.seconds, console)
         sinks.close(summary.record())
     for part in summary_tables(summary):
         console.print(part)
-    for cut in outcome.cuts:
+    for cut in cuts:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
     if not summary.failure:
         replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
-    why_no_curves = why_undrawable()
-    if not why_no_curves:
-        sheet = _make_sheet(plan, baselines, programs.unsafe)
-        _warn_if_undrawn(partial(draw_curves, metrics.lines, sheet, folder.report / CURVES), warn)
+    try:
+        draw(metrics.lines, _make_sheet(plan, summary.baselines, programs.unsafe), folder.report)
+    except OSError as error:  # a full disk, which must not end the run
+        warn(f"no curves were drawn: {error}")
     ends = {
         "model": folder.model,
         "best": folder.best,
@@ -230,7 +225,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    if why_no_curves:
+    if why_no_curves := why_undrawable():
         console.print(why_no_curves, soft_wrap=True, highlight=False, markup=False)
     if summary.failure:
         raise from_wire(summary.failure, summary.finished, None)
@@ -238,8 +233,11 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
 
 def _federate(
     programs: Programs, metrics: Metrics, before: float, console: Console
-) -> tuple[Outcome, Baselines]:
-    """Runs the federation, and trains the baselines; `before`: seconds of earlier plays."""
+) -> tuple[Summary, tuple[str, ...]]:
+    """Runs the federation, and trains the baselines; returns its summary, and strong cuts.
+
+    `before`: seconds of earlier plays.
+    """
     began = time.monotonic() - before
     plan, folder, unsafe = programs.plan, programs.folder, programs.unsafe
     with (
@@ -259,37 +257,20 @@ def _federate(
             so_far = time.monotonic() - began
             own = (programs, address, so_far, script, supervisor, progress, metrics)
             with Watch(*own) as watch:
-                outcome = watch.until_over()
-            drawing = _begin_drawing(metrics.lines, _make_sheet(plan, None, unsafe), folder.report)
-        outcome = _write_models(outcome, plan, script, folder, progress)
-        versions = max(0, *outcome.versions.values())
+                summary = watch.until_over()
+        summary = _write_models(summary, watch.steps, metrics.totals, programs, script, progress)
+        versions = max(0, *summary.versions.values())
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if not plan.has_model:  # totals have no quality to compare
             baselines = Baselines({}, None, ())
         elif programs.federation.baselines:
             baselines = script.baselines(versions, read_version_0(folder), progress.show_activity)
-        _warn_if_undrawn(drawing.result, lambda text: progress.say(text, "yellow"))
-        notes = [*outcome.notes]
-        lost = sum(_count_updates(outcome).values()) - outcome.totals.updates().total()
-        if lost:
+        notes = [*summary.baselines.notes]
+        if lost := sum(summary.updates.values()) - summary.counted:
             notes.append(f"costs leave out {lost} updates, whose figures did not arrive")
-        return outcome, replace(baselines, notes=(*notes, *baselines.notes))
-
-
-def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[None]:
-    """Draws without baselines, so that a run has curves even if it is interrupted in them."""
-    pool = ThreadPoolExecutor(1)
-    drawing = pool.submit(draw, lines, sheet, report)
-    pool.shutdown(wait=False)
-    return drawing
-
-
-def _warn_if_undrawn(drawing: Callable[[], object], warn: Callable[[str], None]) -> None:
-    """Draws, and warns if the disk refuses pictures, which must not end the run."""
-    try:
-        drawing()
-    except OSError as error:
-        warn(f"no curves were drawn: {error}")
+        baselines = replace(baselines, notes=(*notes, *baselines.notes))
+        seconds = time.monotonic() - began
+        return replace(summary, baselines=baselines, wall_seconds=seconds), watch.cuts
 
 
 def _examine_model(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
@@ -324,25 +305,40 @@ def _read_plan(path: Path, base: Path) -> tuple[Plan, FederationSection]:
 
 
 def _write_models(
-    outcome: Outcome, plan: Plan, judge: ScriptProcess, folder: RunFolder, progress: Progress
-) -> Outcome:
-    """Writes the last and the best model; returns the outcome, completed by the last one."""
-    if not any(outcome.versions.values()):
-        return outcome
+    summary: Summary,
+    steps: Iterable[CohortSteps],
+    totals: Totals,
+    programs: Programs,
+    judge: ScriptProcess,
+    progress: Progress,
+) -> Summary:
+    """Writes the last and the best model; returns the summary, completed by the last one."""
+    folder = programs.folder
+    if not any(summary.versions.values()):
+        return summary
     try:
         model = export(folder.root, folder.model)
     except SecurepsError as error:
         progress.say(f"no model was written: {error}", "yellow")
-        return outcome
+        return summary
     for complaint in model.complaints:
         progress.say(f"passed over a damaged checkpoint: {complaint}", "yellow")
-    if outcome.evaluation is not None and outcome.evaluation.best:
+    if summary.evaluation is not None and summary.evaluation.best:
         try:
             export(folder.root, folder.best, the_best=True)
         except SecurepsError as error:
             progress.say(f"the best version was not written: {error}", "yellow")
-    score = judge.score(model.tensors) if outcome.score is None else None
-    return replace(outcome.on_disk(model, score), sums=_newest_totals(plan, model, outcome.steps))
+    sizes = {group.name: group.size for group in model.layout.groups}
+    up, down = (totals.ratio(name, sizes) for name in (UP, DOWN))
+    sums = _newest_totals(programs.plan, model, steps)
+    known = replace(summary, ratio_up=up, ratio_down=down, totals=sums)
+    if summary.score is None:
+        return replace(known, versions=model.versions, score=judge.score(model.tensors))
+    if summary.versions == model.versions:
+        return known
+    note = f"the newest checkpoint, and model.safetensors with it, is version {model.version}"
+    before = summary.baselines
+    return replace(known, baselines=replace(before, notes=(*before.notes, note)))
 
 
 def _newest_totals(plan: Plan, model: Model, steps: Iterable[CohortSteps]) -> dict[str, Total]:
@@ -361,52 +357,18 @@ def _make_heading(order: Order, plan: Plan, root: Path) -> Heading:
     return Heading(plan.section.name, root.resolve().name, settings, len(plan.groups), unsafe)
 
 
-def _make_sheet(plan: Plan, baselines: Baselines | None, unsafe: bool) -> Sheet:
+def _make_sheet(plan: Plan, baselines: Baselines, unsafe: bool) -> Sheet:
     privacy = plan.section.privacy
     sheet = Sheet(plan.section.name, "time", unsafe, plan.groups)
     if privacy is not None:
         sheet = replace(sheet, budget=privacy.budget, delta=privacy.delta)
         sheet = replace(sheet, adjacency=adjacency(plan))
-    if baselines is None or baselines.central is None:
+    if baselines.central is None:
         return sheet
     scores = {"all data at one party": baselines.central}
     scores |= {f"one holder alone, {which}": score for which, score in baselines.outer.items()}
     references = {name: score.value for name, score in scores.items()}
     return replace(sheet, measure=baselines.central.measure, references=references)
-
-
-def _make_summary(
-    plan: Plan, outcome: Outcome, baselines: Baselines, wall_seconds: float, unsafe: bool
-) -> Summary:
-    totals, privacy = outcome.totals, plan.section.privacy
-    return Summary(
-        name=plan.section.name,
-        finished=outcome.finished,
-        wall_seconds=wall_seconds,
-        versions=outcome.versions,
-        score=outcome.score,
-        baselines=baselines,
-        delta=privacy.delta if privacy is not None else None,
-        adjacency=adjacency(plan),
-        budget=privacy.budget if privacy is not None else None,
-        members=outcome.members,
-        bytes_up=totals.total(UP),
-        bytes_down=totals.total(DOWN),
-        ratio_up=totals.ratio(UP, outcome.sizes),
-        ratio_down=totals.ratio(DOWN, outcome.sizes),
-        seconds={stage: totals.total(f"{stage}_seconds") for stage in SECONDS},
-        updates=_count_updates(outcome),
-        counted=totals.updates().total(),
-        unsafe=unsafe,
-        evaluation=outcome.evaluation,
-        failure=outcome.failure,
-        totals=outcome.sums,
-    )
-
-
-def _count_updates(outcome: Outcome) -> dict[str, int]:
-    arrived = outcome.totals.updates_by_party()
-    return {m.name: max(arrived[m.name], m.submissions) for m in outcome.members}
 
 
 @contextmanager

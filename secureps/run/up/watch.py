@@ -13,33 +13,31 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from secureps.errors import ConfigError, PeerError, SecurepsError, TooFew
-from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import (
     FAILED,
     SPENT,
     UP,
     CohortSteps,
     GroupStatus,
-    MemberStatus,
     Status,
 )
 from secureps.policy.explain.explanation import row_block_words
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.termination import TOO_FEW
-from secureps.run.export import Model, read_model
+from secureps.run.export import read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
-from secureps.run.report.status_tables import Total
+from secureps.run.report.status_tables import Summary
 from secureps.run.report.terminal import Progress, View, fold_versions
-from secureps.run.report.version_metrics import DOWN, Gathered, Metrics, Totals
+from secureps.run.report.version_metrics import DOWN, SECONDS, Gathered, Metrics
 from secureps.run.script.process import ScriptProcess
-from secureps.run.script.scoring import Score
+from secureps.run.script.scoring import Baselines, Score
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.programs import Deaths, Programs
@@ -192,48 +190,6 @@ BY_CLIENTS = (*BETWEEN_ROUNDS, "founding", "collecting")
 """The steps that only clients can finish."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a run.
-
-    Args:
-        finished: why it ended.
-        versions: the last version of every group.
-        members, evaluation: those of the last status.
-        score: of the model of these versions.
-        sizes: the number of values of every group.
-        notes: further remarks.
-        failure: the name of its error; empty if the plan foresees this end.
-        cuts: strong cuts of updates, which only this terminal may show.
-        steps: those of the newest cohorts.
-        sums: the newest total of each tensor of a sum, by name.
-    """
-
-    finished: str
-    versions: dict[str, int]
-    members: tuple[MemberStatus, ...]
-    totals: Totals
-    score: Score | None = None
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    evaluation: EvaluationStatus | None = None
-    failure: str = ""
-    cuts: tuple[str, ...] = ()
-    steps: tuple[CohortSteps, ...] = ()
-    sums: Mapping[str, Total] = dataclasses.field(default_factory=dict)
-
-    def on_disk(self, model: Model, score: Score | None) -> Outcome:
-        """Adds the newest checkpoint's model, and its score if there was none."""
-        sizes = {group.name: group.size for group in model.layout.groups}
-        known = dataclasses.replace(self, sizes=sizes)
-        if self.score is None:
-            return dataclasses.replace(known, versions=model.versions, score=score)
-        if self.versions == model.versions:
-            return known
-        note = f"the newest checkpoint, and model.safetensors with it, is version {model.version}"
-        return dataclasses.replace(known, notes=(*self.notes, note))
-
-
 class Watch:
     """Watches one run, in a `with`; `metrics` gets every version.
 
@@ -295,7 +251,7 @@ class Watch:
                 self._progress.say(text, "yellow")
             self._unkept = True
 
-    def until_over(self) -> Outcome:
+    def until_over(self) -> Summary:
         """Watches until the run has finished; OperatorError if it cannot go on.
 
         It is ScriptFailed if too few clients are left because their script failed.
@@ -314,19 +270,41 @@ class Watch:
         for line in self._echo.flush():
             self._progress.say(line, "yellow")
         assert self._status is not None
-        versions = {group.name: group.version for group in self._status.groups}
-        return Outcome(
-            finished,
-            versions,
-            self._status.members,
-            self._metrics.totals,
+        return self._sum_up(finished, self._status)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The strong cuts of updates so far, which only this terminal may show."""
+        return self._echo.notes()
+
+    @property
+    def steps(self) -> tuple[CohortSteps, ...]:
+        """The steps of the newest cohorts."""
+        return () if self._status is None else self._status.steps
+
+    def _sum_up(self, finished: str, status: Status) -> Summary:
+        plan, totals, privacy = self._plan, self._metrics.totals, self._plan.section.privacy
+        versions = {group.name: group.version for group in status.groups}
+        arrived = totals.updates_by_party()
+        return Summary(
+            name=plan.section.name,
+            finished=finished,
+            versions=versions,
             score=self._scored[0] if versions == self._judged else None,
-            notes=tuple(self._failures),
-            evaluation=self._status.evaluation,
+            baselines=Baselines({}, None, tuple(self._failures)),
+            delta=privacy.delta if privacy is not None else None,
+            adjacency=adjacency(plan),
+            budget=privacy.budget if privacy is not None else None,
+            members=status.members,
+            bytes_up=totals.total(UP),
+            bytes_down=totals.total(DOWN),
+            seconds={stage: totals.total(f"{stage}_seconds") for stage in SECONDS},
+            updates={m.name: max(arrived[m.name], m.submissions) for m in status.members},
+            counted=totals.updates().total(),
+            unsafe=self._programs.unsafe,
+            evaluation=status.evaluation,
             # a run that its coordinator did not end has lost its clients
-            failure=self._status.failure if self._status.finished else TooFew.__name__,
-            cuts=self._echo.notes(),
-            steps=self._status.steps,
+            failure=status.failure if status.finished else TooFew.__name__,
         )
 
     # --- one look -----------------------------------------------------------------

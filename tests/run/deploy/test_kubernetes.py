@@ -24,9 +24,8 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster, Federation, alerts, manifests
+from secureps.run.deploy.kubernetes import Cluster, Federation, Needs, alerts, manifests
 from secureps.run.deploy.parties import party_kits
-from secureps.run.deploy.pods import Needs
 from secureps.store.kit_files import Passphrase
 from tests.kits.command import said
 from tests.kits.nursery import ROOT

@@ -10,8 +10,8 @@ import pytest
 
 from secureps.errors import KitError
 from secureps.policy.plan import load_plan
+from secureps.run.deploy.kubernetes import _PREPARE
 from secureps.run.deploy.parties import party_kits
-from secureps.run.deploy.pods import _PREPARE
 from tests.run.deploy.kits import deployed
 
 HOLDER = "holder-0"

@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster
-from secureps.run.deploy.pods import Store
+from secureps.run.deploy.kubernetes import Cluster, Store
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed, parsed
 from tests.run.deploy.test_kubernetes import CLUSTER, asked_memory, complaint, settings_in, written
@@ -161,7 +160,7 @@ def test_a_first_model_at_a_store_needs_the_secret_where_servers_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan is read here, so its file is; what a pod would see is judged by its URL."""
-    from secureps.run.deploy import pods as stores
+    from secureps.run.deploy import kubernetes as stores
 
     save_file({"w": np.zeros(10, np.float32)}, tmp_path / "first.safetensors")
     plan = tmp_path / "plan.toml"

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import MemberStatus
-from secureps.run.report.status_tables import TOTALS, Summary, Total, make_table, summary_tables
+from secureps.run.report.status_tables import TOTALS, Summary, Total, WordTable, summary_tables
 from secureps.run.script.scoring import Baselines
 from tests.run.report.test_status_tables import displayed
 from tests.run.report.test_terminal import SUMMARY
@@ -83,14 +83,14 @@ def test_a_run_that_only_adds_up_shows_its_totals_and_no_table_of_dashes() -> No
 
 
 def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:
-    wide, fits = (shown([make_table("title", ("a", "b"), [("x y", "1")])], n) for n in (100, 16))
+    wide, fits = (shown([WordTable("title", ("a", "b"), [("x y", "1")])], n) for n in (100, 16))
     assert wide == fits
     assert fits.splitlines()[1] == "┏━━━━━┳━━━┓"
 
 
 def test_words_that_fit_are_beside_each_other_and_others_below() -> None:
     rows = [("one two three", "1.2345"), ("four", "9.8765")]
-    table = make_table("title", ("name", "value"), rows)
+    table = WordTable("title", ("name", "value"), rows)
     assert "│ one   │ 1.2345 │" in shown([table], 18).splitlines()
     assert [line.rstrip() for line in shown([table], 15).splitlines()] == [
         "title",
@@ -105,7 +105,7 @@ def test_words_that_fit_are_beside_each_other_and_others_below() -> None:
 
 def test_a_list_leaves_empty_cells_out_and_markup_of_a_text_is_text() -> None:
     row = ("[red]newest[/red]", "", "abcdefghijklmnop")
-    table = make_table("title", ("", "first", "second"), [row])
+    table = WordTable("title", ("", "first", "second"), [row])
     assert shown([table], 30).splitlines() == [
         "title",
         "[red]newest[/red]",

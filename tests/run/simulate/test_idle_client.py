@@ -29,7 +29,6 @@ from secureps.roles.member.terms import MemberSettings
 from secureps.run.simulate.simulation import MOST_HEARD, Conditions, IdleClient, ToldOfHolders
 from secureps.run.up.folder import client_names
 from secureps.scenario.delays import Delays, Links
-from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
 from tests.kits.federations import same
 from tests.kits.member_kit import COUNTS, TWO
@@ -102,9 +101,7 @@ class Woken:
             self.made += 1
             return Member(settings), None
 
-        self.loop = VirtualLoop()
-        shared = {} if told is None else told
-        self.client = IdleClient(make, lambda task: 0.0, self.loop, shared)
+        self.client = IdleClient(make, lambda task: 0.0, {} if told is None else told)
         self.machine: Any = Member(settings) if keeps else self.client
         welcome = Welcome(RUN, make_placement(TWO), ADDRESSES)
         self.machine.resume(0.0)
@@ -114,11 +111,6 @@ class Woken:
     def give(self, event: Any) -> Step:
         step: Step = self.machine.handle(1.0, COORDINATOR, event)
         return step
-
-    def hear(self, order: Any) -> Step:
-        if isinstance(self.machine, IdleClient) and self.machine.absorbs(order):
-            return Step()
-        return self.give(order)
 
 
 def both(plan: Plan, folder: Path, **options: Any) -> tuple[Play, Play]:
@@ -225,11 +217,11 @@ def test_it_pulls_as_if_it_had_heard_of_every_version(told: list[tuple[str, list
     for group, blocks in (*first, *told):
         newest[group] += 1
         order = Published(1, group, newest[group], tuple(blocks[: COUNTS[group]]))
-        assert idle.hear(order) == eager.hear(order) == Step()
+        assert idle.give(order) == eager.give(order) == Step()
     assert not idle.client.is_awake
     for group in "bw":
         asked = Invite(1, group, newest[group] + 1, newest[group], 10.0)
-        assert idle.hear(asked) == eager.hear(asked)
+        assert idle.give(asked) == eager.give(asked)
     assert inside(idle.client.member) == inside(eager.machine)
 
 
@@ -238,7 +230,7 @@ def test_however_many_versions_are_published_it_has_a_few_messages() -> None:
     made = idle.made
     for version in range(1, 200):
         blocks = tuple(bytes([version, k]) * 16 for k in range(4))
-        idle.hear(Published(1, "w", version, blocks))
+        idle.give(Published(1, "w", version, blocks))
     assert idle.client._heard is not None
     assert len(idle.client._heard) == 3, "its start, its welcome and the newest version"
     assert idle.made == made
@@ -247,7 +239,7 @@ def test_however_many_versions_are_published_it_has_a_few_messages() -> None:
 def test_who_heard_of_many_versions_of_a_block_that_stays_keeps_its_machine() -> None:
     idle = Woken(keeps=False)
     for version in range(1, 2 * MOST_HEARD):
-        idle.hear(Published(1, "w", version, (b"w" * 32, *(bytes([version]) * 32,) * 3)))
+        idle.give(Published(1, "w", version, (b"w" * 32, *(bytes([version]) * 32,) * 3)))
     assert idle.client.is_awake
     assert idle.client._heard is None
 
@@ -255,19 +247,8 @@ def test_who_heard_of_many_versions_of_a_block_that_stays_keeps_its_machine() ->
 def test_it_ends_with_its_run_and_without_a_machine() -> None:
     idle, eager = Woken(keeps=False), Woken(keeps=True)
     made, end = idle.made, Finish(1, "all versions are made")
-    assert idle.hear(end) == eager.hear(end) == Step(effects=[Halt("all versions are made")])
+    assert idle.give(end) == eager.give(end) == Step(effects=[Halt("all versions are made")])
     assert idle.made == made
-
-
-def test_no_version_overtakes_what_came_before_it() -> None:
-    idle = Woken(keeps=False)
-    blocks = (b"b" * 32,)
-    asked = Invite(1, "b", 1, 0, 10.0)
-    assert not idle.client.absorbs(asked), "its executor has it, and has not handled it yet"
-    assert not idle.client.absorbs(Published(1, "b", 0, blocks))
-    idle.give(asked)
-    idle.give(Published(1, "b", 0, blocks))
-    assert idle.client.is_awake
 
 
 def test_to_whom_much_has_happened_keeps_its_machine() -> None:
@@ -288,8 +269,8 @@ def test_however_often_holders_take_new_keys_it_needs_no_machine_for_a_version()
     for each in (first, idle):
         made = each.made
         for _ in range(2 * MOST_HEARD):
-            each.hear(SealFor(1, KeyCommittee(OPEN.committee, (), ())))
-        each.hear(Published(1, "w", 1, (b"w" * 32,) * 4))
+            each.give(SealFor(1, KeyCommittee(OPEN.committee, (), ())))
+        each.give(Published(1, "w", 1, (b"w" * 32,) * 4))
         assert not each.client.is_awake
         assert each.client._heard is not None
     assert idle.made == made, "the first one has heard it for all"

@@ -1,35 +1,28 @@
-"""`secureps study`: rules judged by virtual time, over several seeds; what is played is kept."""
+"""`secureps study`: rules judged by virtual time, over several seeds."""
 
 from __future__ import annotations
 
 import io
 import json
-from concurrent.futures import wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
-from secureps.run import study as trial
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.run.study import (
     CHECKPOINT_EVERY,
     ENDLESS,
     Candidate,
-    Likeness,
     Outcome,
     Point,
     StudyResults,
     Trial,
     _candidates,
-    _claim,
     _found_variant,
-    _read,
-    _refuse_other_blocks,
     _tell_founding,
     find_crossing,
     make_plan,
@@ -106,7 +99,6 @@ hold = 2
 every = 5.0
 seconds = 200.0
 seeds = [1, 2]
-sealed = 1
 baseline = "rounds"
 [[study.variant]]
 name = "rounds"
@@ -139,43 +131,17 @@ def said(console: Console) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def tried(path: Path, job: Trial) -> Outcome:
-    outcome = play(path, job)
-    assert isinstance(outcome, Outcome)
-    return outcome
-
-
 def points(*scores: float) -> tuple[Point, ...]:
     return tuple(Point(5.0 * (i + 1), score, i) for i, score in enumerate(scores))
 
 
-def test_a_study_is_played_broken_off_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_one_table_and_one_picture(tmp_path: Path) -> None:
     path, out = scenario(tmp_path), tmp_path / "out"
-
-    def interrupted(*running: Any, **how: Any) -> Any:
-        if any((out / "trials").iterdir()):
-            raise KeyboardInterrupt
-        return wait(*running, **how)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("secureps.run.study.wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            study(path, out, 2, console := screen())
-    assert said(console)[-1] == "stopped; the same command goes on with it"
-    kept = {file.stem for file in (out / "trials").iterdir()}
-    assert kept
-    assert kept <= {"rounds-1-seed-0", "alone-1-0.5-seed-1"}, "those that had ended are kept"
-    assert not (out / "table.md").exists()
-
-    rounds, alone = rows = study(path, out, 1, first := screen())
-    lines = [line for line in said(first) if line.startswith("[")]
-    assert len(lines) == 7, "2 tuned, 2 + 2 judged, 1 compared: all counted; one has no choice"
-    assert sum(line.endswith("(known)") for line in lines) == len(kept)
-    assert any("1 versions under encryption: the same bits at the same times" in x for x in lines)
-    assert (rounds.variant, rounds.times, rounds.sealed) == ("rounds", 1.0, True)
-    assert (alone.settings, alone.sealed) == ("rate 0.5", None)
+    rounds, alone = study(path, out, 2, console := screen())
+    lines = [line for line in said(console) if line.startswith("[")]
+    assert len(lines) == 6, "2 tuned, 2 + 2 judged: all counted; one has no choice"
+    assert (rounds.variant, rounds.times) == ("rounds", 1.0)
+    assert alone.settings == "rate 0.5"
     assert len(rounds.seconds) == len(alone.seconds) == 2, "a target that all reach"
     assert rounds.median is not None
     assert alone.median is not None
@@ -183,64 +149,29 @@ def test_a_study_is_played_broken_off_and_gone_on_with(
     assert rounds.settings in ("deadline 10.0", "deadline 30.0")
     assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "table.md").read_text()
-    assert table.count("\n") == 4
+    assert table.count("\n") == 6
     assert "| rounds | deadline" in table
-
-    again = screen()
-    (out / "table.md").unlink()
-    assert study(path, out, 2, again) == rows
-    assert all("(known)" in line for line in said(again) if line.startswith("["))
-    assert (out / "table.md").read_text() == table
-    with pytest.raises(ConfigError, match="holds another study"):
-        study(scenario(tmp_path, "target = 0.6", "target = 0.7"), out, 2, screen())
-    with pytest.raises(ConfigError, match="holds a study"):
+    assert len(list(out.iterdir())) == 2
+    with pytest.raises(ConfigError, match="holds a report of `secureps study` already"):
         simulate(path, out)
-
-
-@pytest.mark.parametrize("text", ["", '{"model": tr', "[1]", '{"points": [{"x": 1}]}', "\xff"])
-def test_a_damaged_file_of_a_study_is_named(text: str, tmp_path: Path) -> None:
-    path, folder = tmp_path / "trials" / "one.json", tmp_path / "out"
-    job = Trial(Candidate("rounds", None, None, None), 1, 200.0)
-    assert _read(path, job) is None
-    path.parent.mkdir()
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(
-        ConfigError, match=r"one\.json: cannot be read: .*; remove it, and that tri"
-    ):
-        _read(path, job)
-    folder.mkdir()
-    (folder / "study.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ConfigError, match=r"cannot be read|holds another study"):
-        _claim(folder, load_scenario(scenario(tmp_path)))
 
 
 def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path) -> None:
     path = scenario(tmp_path, "target = 0.6", "target = 0.9")
-    one, same = (tried(path, Trial(Candidate("rounds", 1), 1, 200.0)) for _ in range(2))
+    one, same = (play(path, Trial(Candidate("rounds", 1), 1, 200.0)) for _ in range(2))
     assert one.points == same.points
     assert one.reached is not None
     assert [p.score >= 0.9 for p in one.points[-2:]] == [True, True]
     assert one.points[-2].seconds == one.reached, "the first of two in a row, and then no more"
-    late = tried(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
+    late = play(path, Trial(Candidate("rounds", 1), 1, one.reached - 5.0))
     assert late.reached is None, "given up"
     assert late.points == one.points[: len(late.points)]
 
 
 def test_what_a_trial_without_an_end_keeps_does_not_grow_with_its_versions(tmp_path: Path) -> None:
-    played = load_scenario(scenario(tmp_path))
-    endless, short = (make_plan(played, Candidate("rounds", 1), v).section for v in (ENDLESS, 3))
-    assert endless.versions == ENDLESS
-    assert (endless.checkpoint_every, short.checkpoint_every) == (CHECKPOINT_EVERY, 3)
-
-
-def test_a_plan_whose_clients_evaluate_can_be_studied(tmp_path: Path) -> None:
-    """Of a few versions that are compared none may be a fifth one."""
-    path = scenario(tmp_path)
-    evaluation = "[evaluation]\nevery = 5\nmetrics = { loss = 10.0 }\n"
-    (tmp_path / "plan.toml").write_text(PLAN + evaluation)
-    played, one = load_scenario(path), Candidate("rounds", 1)
-    found = [make_plan(played, one, v).section.evaluation for v in (1, 5, ENDLESS)]
-    assert [each and each.every for each in found] == [None, 5, 5]
+    plan = make_plan(load_scenario(scenario(tmp_path)), Candidate("rounds", 1)).section
+    assert (plan.versions, plan.checkpoint_every) == (ENDLESS, CHECKPOINT_EVERY)
+    assert plan.cipher.name == "plain", "no bytes take time"
 
 
 def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
@@ -258,8 +189,6 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     for seed, sooner, later in ((1, 10.0, None), (2, 5.0, 40.0), (3, 20.0, 60.0)):
         results.take(Trial(alone, seed, 200.0), Outcome(sooner, points(0.1, 0.7), 1.0))
         results.take(Trial(rounds, seed, 200.0), Outcome(later, points(0.1, 0.7), 1.0))
-    text = results.take(Trial(rounds, 0), Likeness(False, True, 1, 1.0))
-    assert text == "1 versions under encryption: another model"
     base, sooner_row = results.rows()
     assert (base.seconds, base.median, base.times) == ((40.0, 60.0), 60.0, 1.0)
     even = StudyResults(own.model_copy(update={"seeds": (2, 3)}))
@@ -269,10 +198,8 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
     assert even.rows()[0].median == 77.5
     assert (sooner_row.median, sooner_row.times) == (10.0, 6.0)
     table = markdown(own, results.rows()).splitlines()
-    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[2]
-    assert table[2].endswith("| NOT THE SAME |")
-    assert table[3].endswith("| not compared |")
-    assert results.cpu == 7.0
+    assert "| 60 | 40 - 60 | 2 of 3 | 1.00 |" in table[4]
+    assert results.cpu == 6.0
 
     results.take(Trial(rounds, 2, 200.0), Outcome(None, points(0.1), 1.0))
     base, sooner_row = results.rows()
@@ -306,30 +233,6 @@ def test_a_study_that_is_not_right_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-TINY = """
-import numpy as np
-class Zeros:
-    def parameters(self, seed):
-        return {"w": np.zeros(5000, np.float32)}
-def make(settings):
-    return Zeros()
-"""
-
-
-def test_what_no_trial_could_be_played_of_is_refused_before_the_first(tmp_path: Path) -> None:
-    """On two shards blocks are cut as the cipher packs them, unless the plan says how large."""
-    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
-    (tmp_path / "holder.py").write_text(TINY)
-    (tmp_path / "plan.toml").write_text(PLAN.replace("block_size = 4096", "shards = 2"))
-    reason = r"scenario\.toml: study\.variant rounds: study\.sealed: under rlwe .* block_size"
-    with pytest.raises(ConfigError, match=reason):
-        study(path, tmp_path / "out", 2, screen())
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "plan.toml").write_text(PLAN)
-    played = load_scenario(path)
-    _refuse_other_blocks(played, section_of(played))
-
-
 def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     path.write_text(path.read_text().split("[study]")[0])
@@ -360,9 +263,9 @@ def test_a_rule_that_fails_is_no_trial_and_no_report_of_success(
     path.write_text(path.read_text() + text[text.rindex("[[study.variant]]") :])
     with pytest.raises(RuleFailed, match=f"^variant alone: {failed}"):
         study(path, out, 1, screen())
-    assert not list((out / "trials").iterdir())
+    assert not list(out.iterdir())
     with pytest.raises(RuleFailed, match=f"^{failed}"):
-        play(path, Trial(Candidate("alone", 0), 1))
+        play(path, Trial(Candidate("alone", 0), 1, 200.0))
     plan = (tmp_path / "plan.toml").read_text()
     rule = "{ quorum = 4, minimum = 4 }"
     assert rule in plan
@@ -380,7 +283,6 @@ def test_a_measure_that_the_script_does_not_have_is_named(tmp_path: Path) -> Non
 
 
 PLANS = """
-sealed = 0
 baseline = "rounds"
 [[study.variant]]
 name = "rounds"
@@ -395,7 +297,7 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
     """Under the plan's own cipher, whose bytes they are."""
     path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
     text = path.read_text().replace("seconds = 200.0", "seconds = 60.0")
-    path.write_text(text[: text.index("sealed = 1")] + PLANS)
+    path.write_text(text[: text.index("baseline =")] + PLANS)
     (tmp_path / "large.toml").write_text(PLAN.replace("capacity = 32", "capacity = 64"))
     loaded = load_scenario(path)
     (first, second), (large,) = (list(_candidates(v)) for v in section_of(loaded).variant)
@@ -404,16 +306,14 @@ def test_variants_are_whole_plans_and_bytes_take_time(tmp_path: Path) -> None:
         "rounds-within-30",
         "large",
     ]
-    plans = [make_plan(loaded, each, 1).section for each in (first, second, large)]
+    plans = [make_plan(loaded, each).section for each in (first, second, large)]
     assert [plan.group[0].rule.deadline for plan in plans] == [20.0, 30.0, 60.0]
     assert [plan.cipher.capacity for plan in plans] == [32, 32, 64]
     assert {plan.cipher.name for plan in plans} == {"rlwe"}
-    rows = study(path, tmp_path / "out", 1, console := screen())
+    study(path, tmp_path / "out", 1, console := screen())
     lines = [line for line in said(console) if line.startswith("[")]
     assert len(lines) == 6, "2 tuned, 2 + 2 judged"
-    assert [row.sealed for row in rows] == [None, None]
-    outcome = json.loads((tmp_path / "out" / "trials" / "large-seed-1.json").read_text())
-    assert 0 < outcome["reached"] < 60.0
+    assert any("large-seed-1: accuracy 0.6 after " in line for line in lines)
 
 
 def test_a_worker_that_is_killed_is_told_of(
@@ -424,7 +324,7 @@ def test_a_worker_that_is_killed_is_told_of(
 
     monkeypatch.setattr("secureps.run.study.wait", killed)
     with pytest.raises(
-        ConfigError, match="was killed, or had no memory left: what has ended is kept"
+        ConfigError, match="was killed, or had no memory left: --workers 1 needs less"
     ):
         study(scenario(tmp_path), tmp_path / "out", 2, screen())
 
@@ -437,29 +337,14 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     path = scenario(tmp_path, 'script = "holder.py"', f'script = "{app}"')
     text = path.read_text().replace("target = 0.6", 'measure = "eval_loss"\ntarget = 1.5')
     path.write_text(text.replace("[settings]\npartitions = 6\n", ""))
-    assert tried(path, Trial(Candidate("rounds", 0), 1, 200.0)).reached == 0.0
+    assert play(path, Trial(Candidate("rounds", 0), 1, 200.0)).reached == 0.0
     played, one = load_scenario(path), Candidate("rounds", 0, None, 0.25)
     folder = tmp_path / "founded"
     folder.mkdir()
-    plan = make_plan(_found_variant(played, Trial(one, 1, 200.0), str(folder)), one, 3)
+    plan = make_plan(_found_variant(played, Trial(one, 1, 200.0), str(folder)), one)
     optimizer = plan.section.group[0].optimizer
-    assert (optimizer.name, optimizer.learning_rate, plan.section.versions) == ("fedadam", 0.25, 3)
+    assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.25)
     assert plan.initial_digest
     console = screen()
     _tell_founding(played, section_of(played), console)
     assert any("its optimizer (name = fedadam" in line for line in said(console))
-
-
-def test_where_bytes_take_time_those_of_the_cipher_do_in_the_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
-    job = Trial(Candidate("rounds", 1), 1)
-    assert make_plan(load_scenario(path), job.candidate, 1).section.cipher.name == "plain"
-    found = play(path, job)
-    assert isinstance(found, Likeness)
-    assert (found.model, found.seconds) == (True, True)
-    monkeypatch.setattr(trial, "charging_plan", lambda *_: None)
-    bare = play(path, job)
-    assert isinstance(bare, Likeness)
-    assert (bare.model, bare.seconds) == (True, False), "its own bytes are fewer"

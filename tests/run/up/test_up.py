@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError, Diverged, SecurepsError
 from secureps.policy.plan import load_plan
-from secureps.run.report.plots import Sheet
 from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
 from secureps.run.up.programs import Order, Programs
@@ -501,22 +499,3 @@ def test_a_run_outlives_its_own_output(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert (out / "model.safetensors").exists()
     assert (out / "report" / "summary.json").exists()
-
-
-def test_who_interrupts_baselines_has_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are drawn beside, and the process waits for that at its end."""
-    drawn: list[Path] = []
-    interrupted = threading.Event()
-
-    def draw(lines: object, sheet: object, report: Path) -> None:
-        assert interrupted.wait(10.0)
-        drawn.append(report)
-
-    monkeypatch.setattr(module, "draw", draw)
-    drawing = module._begin_drawing([], Sheet("trial", "time", False), tmp_path)
-    assert drawn == []
-    interrupted.set()
-    drawing.result()
-    assert drawn == [tmp_path]

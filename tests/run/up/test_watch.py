@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, ScriptFailed
-from secureps.messages.requests import CohortSteps, GroupStatus, Status
+from secureps.messages.requests import CohortSteps, Figure, GroupStatus, Status, Telemetry
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.version_metrics import Gathered, Totals
@@ -36,13 +36,15 @@ def test_nobody_is_started_once_the_run_is_over(
     said, goes_on = list[str](), Status(b"", 1, "", (), (), (), ())
     statuses = [goes_on, goes_on, *[replace(goes_on, finished="all 2 versions are made")] * 2]
     watch = looking(tmp_path)
-    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"))
+    watch._programs = SimpleNamespace(start_added=lambda *who: said.append("starts"), unsafe=False)
     watch._started = set()
     watch._supervisor = SimpleNamespace(
         expect_end=lambda: said.append("ends"), poll=tuple, running=tuple, failed={}
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
-    watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
+    totals = Totals()
+    totals.add([Telemetry("a", "all", 1, (Figure("bytes_up", 7.0),))])
+    watch._metrics = SimpleNamespace(totals=totals, take=len, settle=tuple)
     watch._echo = SimpleNamespace(
         news=tuple, flush=lambda: ("a sends no update",), notes=lambda: ("range cut 2 updates",)
     )
@@ -62,9 +64,10 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda watch, status: None)
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
-    outcome, last = watch.until_over(), ["a sends no update"]
-    assert outcome.finished == "all 2 versions are made"
-    assert outcome.cuts == ("range cut 2 updates",), "after the last look"
+    summary, last = watch.until_over(), ["a sends no update"]
+    assert summary.finished == "all 2 versions are made"
+    assert (summary.counted, summary.bytes_up, summary.ratio_up) == (1, 7.0, None), "of no model"
+    assert watch.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks", *last]
 
 
