@@ -110,6 +110,10 @@ class DeviceVector:
         return self._values
 
     def attempt(self, action: Callable[[], Made]) -> Made | None:
+        """Performs an action on the device; returns None if its memory does not suffice.
+
+        The values then move to the host, and all later attempts return None.
+        """
         if self._values is None:
             return None
         try:
@@ -124,6 +128,7 @@ class DeviceVector:
     def round_block(
         self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
     ) -> Integers:
+        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
         stream, start = words_at
         encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
         for at, piece in _number_pieces(encoded):
@@ -139,6 +144,12 @@ class DeviceVector:
         stream: Stream,
         hidden: Callable[[Iterator[Integers]], Stream],
     ) -> list[Integers]:
+        """Rounds all blocks, and adds this client's noise.
+
+        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
+        the noise for the rounded integers of all blocks.
+        """
+
         def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
             return encode(code, self._there[slice(*place)]).float()
 
@@ -175,6 +186,7 @@ class DeviceVector:
     def subtract(
         self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
     ) -> bool:
+        """Subtracts what a block's integers, times a step, decode to."""
         values = self._there[slice(*place)]
         carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
         values -= decode(code, carried.double() * step)

@@ -75,7 +75,6 @@ class Products:
         return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
 
     def to_gradients(self) -> Tensor:
-        """Computes the gradients; [records, rows * columns]."""
         records, _, columns = self.right.shape
         if self.left.is_floating_point():
             return (self.left.mT @ self.right).flatten(1)
@@ -200,7 +199,6 @@ def is_cheap(places: int, rows: int, columns: int, words: bool = False) -> bool:
 
 
 def total(found: Sequence[Tensor]) -> Tensor:
-    """Adds up one tensor or more, in order."""
     return sum(found[1:], found[0])
 
 

@@ -228,7 +228,6 @@ def take_frozen(initial: Tensors, frozen: Sequence[TensorSpec]) -> dict[str, NDA
 
 
 def refuse_changed(before: Tensors, after: Tensors, frozen: Sequence[TensorSpec]) -> None:
-    """Raises WrongShape if training has changed a frozen tensor."""
     for spec in frozen:
         if _hash_bits(before[spec.name]) != _hash_bits(after[spec.name]):
             raise WrongShape(
@@ -270,11 +269,9 @@ def _check_records(text: str) -> str:
 
 @dataclass(frozen=True)
 class RoundRecords:
-    """The records, without arrays, that clients get from one round until they change.
+    """The records, without arrays, that clients get from one round, from 1, until they change.
 
-    Args:
-        since: the first round, from 1.
-        records: (name, kind, items) of each, as JSON.
+    `records` is JSON, with (name, kind, items) of each.
     """
 
     since: Annotated[int, Field(ge=1)]
@@ -286,11 +283,10 @@ class ServerAppRecords:
     """Records that a ServerApp sends its clients; the defaults are those of Flower's FedAvg.
 
     Args:
-        names: the names of the model's arrays, in the app's order; empty: as in the file.
+        names: of the model's arrays, in the app's order; empty: as in the file.
         arrays, config: names of the records.
         weighted_by: the metric that is a reply's weight.
         run: changes of run_config.
-        fits, evaluations: records for clients, by the round at which they begin.
     """
 
     names: tuple[str, ...] = ()
@@ -361,8 +357,6 @@ class ServerAppResult:
     Args:
         model: version 0, in the app's order; empty if a client has to make it.
         ties: further names of its tensors.
-        served: what clients get.
-        strategy: the strategy's name.
         optimizer: a plan's section, or None for the mean itself.
     """
 

@@ -225,13 +225,9 @@ IN_RANGE: Mapping[Any, Callable[..., Tensor]] = {
 
 @dataclass(eq=False)
 class PrivateSum:
-    """Adds up a model's clipped gradients.
+    """Adds up a model's gradients by record, each clipped to `bound` (L2), `most` at a time.
 
-    Args:
-        gradients: computes records' gradients.
-        most: the most records at a time.
-        bound: the clip of each record's gradient, L2.
-        left_out: how many drawn records have added nothing so far.
+    `left_out` counts the drawn records that have added nothing so far.
     """
 
     gradients: BatchedGradients | SingleGradients
@@ -523,7 +519,6 @@ def map_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
 
 
 def is_whole(tensor: Tensor) -> bool:
-    """Tells whether a tensor holds integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
@@ -615,9 +610,7 @@ class TensorGuard:
         sent = self._module.state_dict()
         for name, each in self._now():
             before = self._values.get(name)
-            if (
-                before is None and name not in sent
-            ):  # a buffer that is made at its first use and not sent
+            if before is None and name not in sent:  # made at its first use, and never sent
                 continue
             if before is None or not _equal(each, before):
                 kind = "parameter" if isinstance(each, nn.Parameter) else "buffer"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -179,7 +179,6 @@ class Joining:
 
     @property
     def effective_terms(self) -> Terms:
-        """The stricter of the client's own terms and its site's."""
         own = self.terms
         return self.site.terms.tighten(own.budget, own.threshold, own.plan)
 
@@ -318,12 +317,6 @@ def run(
     dump_crashes()
     try:
         given = _parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        if given.hold:
-            raise ConfigError(
-                "--hold: a script that is run by itself is a client alone: `secureps join "
-                f"{sys.argv[0]} --hold`, with the same options, runs the key holder beside it; or "
-                "leave --hold out, and have `secureps serve keyholder` run the key holder"
-            )
         if given.kernels is not None:
             from secureps.compiled import keep_in
 
@@ -370,7 +363,6 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
 
 
 def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parses a command line; a profile gives defaults."""
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--profile")
     if (profile := first.parse_known_args(arguments)[0].profile) is None:
@@ -434,16 +426,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--insecure", action="store_true", help="without TLS, on loopback alone")
     add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
-    add("--hold", action="store_true", help="refused: `secureps join` alone runs a key holder too")
     add("--verbose", action="store_true", help="show where the script's own errors come from")
     add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the script")
-    add("--sealing", type=_refuse_sealing, help=argparse.SUPPRESS)
     return parser
-
-
-def _refuse_sealing(_: str) -> NoReturn:
-    raise argparse.ArgumentTypeError("is gone: leave it out; updates are sealed on the processor")
 
 
 # --- script settings ---------------------------------------------------------------

@@ -149,7 +149,6 @@ class Script:
 
 @contextmanager
 def without_arguments(path: Path) -> Iterator[None]:
-    """Hides our command line's arguments from a script."""
     before, sys.argv = sys.argv, [str(path)]
     try:
         yield

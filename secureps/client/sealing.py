@@ -54,7 +54,6 @@ Sealing = Generator[BlockHeader, None, Made]
 
 
 def finish_sealing(sealing: Sealing[Made]) -> Made:
-    """Seals to the end, and returns the result."""
     while True:
         try:
             next(sealing)
@@ -92,7 +91,6 @@ class OutboxSealer:
 
     Args:
         committee: returns the key holders for an update of a group from a version.
-        ledger: records every update and its cost before its one-time key is made.
         announced: returns the newest key of each holder that has replaced the one in the kit.
     """
 

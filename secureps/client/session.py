@@ -562,7 +562,6 @@ class Exchange(Meter):
     # --- the caller's side ----------------------------------------------------------
 
     def wait_for_start(self) -> None:
-        """Waits until the client exists, or has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._started or self.is_over)
 
@@ -586,7 +585,6 @@ class Exchange(Meter):
             return tuple(sorted((self._sealed or set()) & self._durable))
 
     def close(self) -> None:
-        """Ends every wait for a model or an update."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -632,7 +630,6 @@ class ExchangeTrainer:
         return self.exchange.ask(PulledModel(parameters, config))
 
     def take_totals(self, parameters: Parameters) -> None:
-        """Keeps what was pulled last, for `Session.totals`."""
         for array in parameters.values():
             array.flags.writeable = False
         self.exchange.newest = parameters
@@ -657,9 +654,7 @@ class ExchangeWorker:
             done = self._worker.work(task)
         except SessionClosed:
             return Leave(LEFT)
-        sealing = isinstance(task, Contribute | SealOn)
-        if (
-            sealing and isinstance(done, Contributed) and not done.again
-        ):  # with `again` it is sealed again later
+        sealing = isinstance(task, Contribute | SealOn) and isinstance(done, Contributed)
+        if sealing and not done.again:  # with `again` it is sealed again later
             self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
         return done

@@ -63,12 +63,7 @@ _GLOBAL_GENERATORS = threading.RLock()
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The share of records whose largest output is their class.
-
-    Args:
-        outputs: scores, [n, classes].
-        targets: classes, [n].
-    """
+    """The share of records whose largest output [n, classes] is their class [n]."""
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
@@ -176,11 +171,9 @@ class TorchTrainer:
     def parameters(self, seed: int) -> dict[str, Array]:
         """The state dict of a fresh model, buffers included; a pure function of `seed` (63 bits).
 
-        Each tensor is a NumPy array of its shape and dtype; bfloat16 becomes float32. Raises
-        ConfigError if the seed is out of range, ScriptFailed if the model is compiled.
+        Each tensor is a NumPy array of its shape and dtype; bfloat16 becomes float32. ScriptFailed
+        if the model is compiled.
         """
-        if not 0 <= seed < 1 << SEED_BITS:
-            raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
             module = self._make_model()
         state, ties = _tensors_of(module), _ties(module)
@@ -583,7 +576,6 @@ def derive(key: bytes, purpose: str, size: int = 32) -> int:
 
 
 def seed_of(key: bytes, purpose: str) -> int:
-    """Derives a seed of SEED_BITS from `key` for one purpose."""
     return derive(key, purpose, 8) >> (64 - SEED_BITS)
 
 

@@ -47,12 +47,10 @@ class Order:
 
 
 def is_group() -> bool:
-    """Tells whether several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def is_client() -> bool:
-    """Tells whether this process is the client, rank 0."""
     return dist.get_rank() == 0
 
 
@@ -186,7 +184,6 @@ def descend_together(
 
 
 def shards_of(module: nn.Module) -> Callable[[], Iterable[nn.Module]] | None:
-    """Returns a model's method `shards`, if it has one."""
     found: Callable[[], Iterable[nn.Module]] | None = getattr(module, "shards", None)
     return found if callable(found) else None
 

@@ -107,12 +107,10 @@ def descend_privately(
 
     If a sample is empty, the step adds noise alone. How many records added nothing, because their
     loss or gradient is not finite, is logged here but not sent, because no noise covers it.
+    `generators` are one for the samples, and several whose noise is added up.
 
-    Args:
-        generators: one for the samples, and several whose noise is added up.
-    Raises:
-        PlanRefused: the loss mixes records, or the model does not work for one record alone, has no
-            gradients by record, or changes tensors that would be sent without noise.
+    PlanRefused if the loss mixes records, or the model does not work for one record alone, has no
+    gradients by record, or changes tensors that would be sent without noise.
     """
     rng, noise = generators
     refuse_model(module)

@@ -60,11 +60,6 @@ SECRET_BYTES = 32
 """The length of the secret that noise is made from; nobody can try all its values."""
 
 
-def _require(condition: bool, text: str) -> None:
-    if not condition:
-        raise ConfigError(text)
-
-
 @dataclass(frozen=True)
 class RecordPrivacy:
     """Record-level privacy: DP-SGD with Poisson sampling (Abadi et al. 2016).
@@ -75,15 +70,9 @@ class RecordPrivacy:
     `sample_rate` times `records`.
 
     Args:
-        noise_multiplier: finite, above 0.
-        max_grad_norm: finite, above 0.
-        sample_rate: in (0, 1].
-        delta: in (0, 1), for the accountant; training does not use it.
-        records: the public number of records, at least 1, that the expected batch follows from;
-            None under `adjacency = "zero-out"`, where the true number is public.
-
-    Raises:
-        ConfigError: a value is not finite or out of range.
+        delta: for the accountant; training does not use it.
+        records: the public number of records that the expected batch follows from; None under
+            `adjacency = "zero-out"`, where the true number is public.
 
     Examples:
         >>> privacy = ps.RecordPrivacy(1.1, 1.0, sample_rate=0.25, delta=1e-5, records=200)
@@ -96,23 +85,6 @@ class RecordPrivacy:
     sample_rate: float
     delta: float
     records: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("noise_multiplier", "max_grad_norm"):
-            value = getattr(self, name)
-            _require(
-                math.isfinite(value) and value > 0,
-                f"record privacy: {name} must be a finite number above 0, got {value!r}",
-            )
-        _require(
-            0 < self.sample_rate <= 1,
-            f"record privacy: sample_rate must be in (0, 1], got {self.sample_rate!r}",
-        )
-        _require(0 < self.delta < 1, f"record privacy: delta must be in (0, 1), got {self.delta!r}")
-        _require(
-            self.records is None or self.records >= 1,
-            f"record privacy: records must be at least 1, got {self.records!r}",
-        )
 
     def expected_batch(self, held: int) -> float:
         """The mean number of records in a step's batch, for a client that holds `held`."""
@@ -154,8 +126,7 @@ class FitConfig:
             differ between submissions. Empty without privacy.
 
     Raises:
-        ConfigError: the seed does not fit 63 bits, `work` is not in (0, 1], or there is `privacy`
-            and no secret.
+        ConfigError: there is `privacy` and no secret, or only a part of the work.
 
     Examples:
         >>> config = ps.FitConfig({"all": 3}, seed=7, settings={"local_steps": 10}, work=0.5)
@@ -171,16 +142,16 @@ class FitConfig:
     secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(0 < self.work <= 1, f"work must be in (0, 1], got {self.work!r}")
-        _require(
-            self.work == 1 or self.privacy is None,
-            "record privacy: a training takes all private steps, so work must be 1",
-        )
-        _require(
-            len(self.secret) == SECRET_BYTES or not (self.secret or self.privacy),
-            f"private noise is made from a secret of {SECRET_BYTES} bytes, not {len(self.secret)}",
-        )
-        _require(0 <= self.seed < 1 << SEED_BITS, f"a training seed has {SEED_BITS} bits, unsigned")
+        if self.privacy is None:
+            return
+        if self.work != 1:
+            raise ConfigError(
+                "record privacy: a training takes all private steps, so work must be 1"
+            )
+        if (given := len(self.secret)) != SECRET_BYTES:
+            raise ConfigError(
+                f"private noise is made from a secret of {SECRET_BYTES} bytes, not {given}"
+            )
 
     def part(self, count: int) -> int:
         """The steps or epochs, out of `count`, that this training takes; at least one."""
@@ -246,12 +217,8 @@ class Evaluator(Protocol):
     """Evaluates a model on held-out records."""
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
-        """Evaluates `parameters` on this holder's held-out data; changes nothing.
+        """Evaluates a model on this holder's held-out data; changes nothing.
 
-        Args:
-            parameters: every tensor by name.
-        Returns:
-            the mean loss, the number of held-out records, and metrics.
         Raises:
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss is NaN or infinite.
@@ -326,10 +293,8 @@ class Trainer(Evaluator, Protocol):
     def parameters(self, seed: int) -> dict[str, Array]:
         """The initial model, every tensor by name in the model's order; a pure function of `seed`.
 
-        The names, shapes and dtypes are those of every later model of the run.
-
-        Args:
-            seed: 63 bits, unsigned.
+        The names, shapes and dtypes are those of every later model of the run. The seed has 63
+        bits.
         """
 
     def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
@@ -343,19 +308,6 @@ class Trainer(Evaluator, Protocol):
             WrongShape: `parameters` are not this model's.
             NotFinite: the loss or a parameter became NaN or infinite.
         """
-
-
-class AheadTrainer(Protocol):
-    """A trainer in another process, which can begin before its result is needed.
-
-    The client then calls `fit` or `evaluate` with the same arguments, or not at all.
-    """
-
-    def begin_fit(self, parameters: dict[str, Array], config: FitConfig) -> None:
-        """Begins a call of `fit`."""
-
-    def begin_evaluate(self, parameters: dict[str, Array], versions: Mapping[str, int]) -> None:
-        """Begins a call of `evaluate_at` or `evaluate`."""
 
 
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
@@ -585,7 +537,7 @@ class Judgement:
     Args:
         metrics: the plan's metrics, in their own units, sorted by name, without reports.
         vector: the client's contribution, float32 in [-1, 1].
-        examples: the number that it counts by: the largest of its evaluation and its reports.
+        examples: the largest of its evaluation and its reports.
     """
 
     metrics: tuple[Metric, ...] = field(repr=False)

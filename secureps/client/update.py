@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,10 @@ from secureps.roles.member.tasks import Aim, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.spool import Spool
 
+if TYPE_CHECKING:  # it imports torch
+    from secureps.client.device_update import DeviceVector
+
 Integers = NDArray[np.integer[Any]]
-Made = TypeVar("Made")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 BlockIntegers = Callable[[int, int], Integers]
@@ -64,40 +66,6 @@ EXACT = ("float32", "float64")
 """Dtypes that hold every float32 exactly."""
 
 
-class DeviceValues(Protocol):
-    """The values of an update in a device's memory (`client.device_update`)."""
-
-    def attempt(self, action: Callable[[], Made]) -> Made | None:
-        """Performs an action on the device; returns None if its memory does not suffice.
-
-        The values then move to the host, and all later attempts return None.
-        """
-
-    def round_block(
-        self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
-    ) -> Integers:
-        """Rounds the block whose values are at a place; NotFinite if a value is not finite."""
-
-    def round_and_noise(
-        self,
-        mechanism: ClientMechanism,
-        blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
-        coded: bool,
-        stream: Stream,
-        hidden: Callable[[Iterator[Integers]], Stream],
-    ) -> list[Integers]:
-        """Rounds all blocks, and adds this client's noise.
-
-        `coded` tells whether a codec may have lengthened the values; `hidden` returns the words of
-        the noise for the rounded integers of all blocks.
-        """
-
-    def subtract(
-        self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
-    ) -> bool:
-        """Subtracts what a block's integers, times a step, decode to; returns whether it did."""
-
-
 @dataclass(frozen=True)
 class Update:
     """A clipped update of a group.
@@ -105,7 +73,6 @@ class Update:
     Args:
         largest: a bound of the magnitude of its values.
         norm: the L2 norm, without running statistics.
-        part: returns values [first, last), float32, from any thread.
         device: the values in a device's memory, if they are there.
         uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
@@ -114,7 +81,7 @@ class Update:
     largest: float
     norm: float
     part: Part
-    device: DeviceValues | None = None
+    device: DeviceVector | None = None
     uncut: float | None = None
 
     @classmethod
@@ -145,10 +112,8 @@ class Update:
 class Trained:
     """A trained model of a group, from which an update is made.
 
-    Args:
-        published: the group's pulled blocks, in order.
-        model: trained tensors by name.
-        kept: what the last update left out, float32 (size,).
+    `published` are the group's pulled blocks, in order; `kept` is what the last update left out,
+    float32 (size,).
     """
 
     party: str
@@ -408,11 +373,7 @@ def _slices(values: NDArray[Scalar]) -> Callable[[int, int], NDArray[Scalar]]:
 
 @dataclass(frozen=True)
 class UpdateIntegers:
-    """Makes the integers of one update of one client.
-
-    Args:
-        stream: the client's random words for a purpose and labels.
-    """
+    """Makes the integers of one update; `stream` has the client's words for purpose and labels."""
 
     client: str
     plan: Plan
@@ -421,22 +382,14 @@ class UpdateIntegers:
     stream: Callable[..., Stream]
 
     def make(
-        self,
-        code_of: Callable[[int], BlockCode],
-        update: Update,
-        examples: int,
-        share: float,
+        self, code_of: Callable[[int], BlockCode], update: Update, examples: int, share: float
     ) -> tuple[bytes, list[tuple[int, BlockIntegers]]]:
         """Returns the digest of all integers, and each block's number and integers.
 
         Blocks come in the client's own order. Under feedback what the integers leave out replaces
-        the clipped values of `update`, which must be in memory.
-
-        Args:
-            examples: the public number that the client counts by; the digest covers it.
-            share: what values are multiplied by before they are rounded; follows from `examples`.
-        Raises:
-            NotFinite: a value is not finite.
+        the clipped values of `update`, which must be in memory. Values are multiplied by `share`
+        before they are rounded; it follows from `examples`, the public number that the client
+        counts by, which the digest covers. NotFinite if a value is not finite.
         """
         every = range(self.layout.blocks)
         order = in_own_order(self.client, every)
@@ -529,7 +482,7 @@ class UpdateIntegers:
         return kept, [noised[span] for _, _, span in parts]
 
     def _round_and_noise_on_device(
-        self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
+        self, device: DeviceVector, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
         section, kept = self.plan.group(self.layout.name), list[Integers]()
         blocks = [(code, place) for code, place, _ in parts]

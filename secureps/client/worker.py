@@ -36,7 +36,6 @@ from secureps.client.sealing import OutboxSealer, Sealing, draft_receipt, finish
 from secureps.client.trainer import (
     LOOK,
     SECRET_BYTES,
-    AheadTrainer,
     FitConfig,
     FitResult,
     HeldTensor,
@@ -142,7 +141,6 @@ class Site:
         local: the folder of tensors that are never sent (the plan's `local` patterns).
         threads: how many threads seal blocks.
         records: the public number that the client counts by; None for the plan's.
-        ledger: records every update and its cost before it is sealed.
         shared: whether other clients train in this process at the same time, perhaps in the same
             arrays; results are then copied.
     """
@@ -234,8 +232,9 @@ class ClientWorker(Worker):
         self._aims: tuple[Aim, ...] = ()
         self._left = self._between = 0.0
         """When its last block was sealed, and how many seconds other tasks took since it began."""
-        trainer: Any = site.trainer
-        self._ahead: AheadTrainer | None = trainer if hasattr(trainer, "begin_fit") else None
+        self._ahead: Any = site.trainer if hasattr(site.trainer, "begin_fit") else None
+        """A trainer in another process, which can begin before its result is needed. The client
+        then calls `fit` or `evaluate` with the same arguments, or not at all."""
         self._noted = set[str]()
         self._buffers = _BUFFERS
         self._frozen: Tensors = {}
@@ -254,21 +253,21 @@ class ClientWorker(Worker):
         if self._ahead is not None:
             held = self.pulled
             try:
-                self._begin(self._ahead, task)
+                self._begin(task)
             except SecurepsError:
                 pass  # `work` will raise it
             finally:
                 self.pulled = held  # `work` may still need all blocks
         return self._cost(task)
 
-    def _begin(self, trainer: AheadTrainer, task: Task) -> None:
+    def _begin(self, task: Task) -> None:
         match task:
             case Contribute():
                 if not self._is_trained(task):
-                    trainer.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
+                    self._ahead.begin_fit(*self.prepare_fit(task, self._load_staying(task)))
             case Evaluate():
                 model = self._assemble(task, self._load_staying(task))
-                trainer.begin_evaluate(model, {at.group: at.version for at in task.model})
+                self._ahead.begin_evaluate(model, {at.group: at.version for at in task.model})
 
     # --- payloads -----------------------------------------------------------------
 
@@ -406,9 +405,8 @@ class ClientWorker(Worker):
         pinned, ledger = self._machine.pinned, self._site.ledger
         if ledger.updates_per_hour is None or self._is_trained(task):
             return 0.0
-        self._sealer.check_budget(
-            pinned, self._site.name, task
-        )  # if it is spent, leave instead of resting
+        # If the budget is spent, leave instead of resting.
+        self._sealer.check_budget(pinned, self._site.name, task)
         return ledger.begin_training(pinned.run.id)
 
     def _is_trained(self, task: Contribute) -> bool:
@@ -640,11 +638,7 @@ class ClientWorker(Worker):
             model = self._assemble(task, self._load_staying(task))
             of = task.aim and pinned.plan.group(task.aim.group).weighting
             judgement = judge(site.trainer, model, section, task.model, of == "uniform")
-        except (
-            ConfigError,
-            PlanRefused,
-            ScriptFailed,
-        ) as error:  # do not end the client: training can continue
+        except (ConfigError, PlanRefused, ScriptFailed) as error:  # training can continue
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), {task.aim: DECLINES})

@@ -27,7 +27,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.errors import Malformed, NotFinite, PlanRefused
 
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
@@ -44,11 +44,7 @@ def levels(bits: int) -> int:
 class Grid:
     """A grid of Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
 
-    Args:
-        bits: bits of one value, 2 to 24.
-        range: the largest magnitude on the grid, finite and > 0; larger values are clamped.
-    Raises:
-        PlanRefused: the range is out of bounds.
+    Larger magnitudes than `range` are clamped. PlanRefused if the range is not finite and above 0.
     """
 
     bits: int
@@ -85,22 +81,15 @@ class Grid:
         Computed in float64, as y / range * Z, so that +-range falls on +-Z exactly.
 
         Args:
-            x: float32 or float64 of shape (n,).
-            words: uint32 of shape (n,), uniform and independent of everything.
-            share: what each value is multiplied by first, finite.
+            x: float32 or float64 (n,).
+            words: uint32 (n,), uniform and independent of everything.
         Returns:
-            int32 of shape (n,), in [0, 2Z].
+            int32 (n,), in [0, 2Z].
         Raises:
-            WrongShape: there is not one uint32 word for each value.
             NotFinite: x has a NaN or an infinity.
         """
         from secureps.codec import kernels  # numba: import it only where it is used
 
-        if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
-            raise WrongShape(
-                f"{list(x.shape)} values need as many uint32 words for rounding, not "
-                f"{words.dtype}{list(words.shape)}"
-            )
         steps = np.empty(x.shape, np.int32)
         if not kernels.round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")
@@ -121,11 +110,9 @@ class Grid:
         Each client sent x_i = s_i * delta_i on the grid, where s_i is its public share.
 
         Args:
-            sum_u: int64 of shape (n,), the sums of w_i u_i over the cohort.
+            sum_u: int64 (n,), the sums of w_i u_i over the cohort.
             shares: the sum of w_i s_i, > 0 (`policy.counting.shares_in`).
             total_weight: the sum of the cohort's integer weights w_i.
-        Returns:
-            float32 of shape (n,).
         Raises:
             NotFinite: a mean is too large for float32.
         """
@@ -148,11 +135,7 @@ MOST = 4.0
 class MovingRange:
     """The moving range of one group; every party computes the same one.
 
-    Args:
-        clip: C, the greatest norm of an update, 2^-100 to 2^100.
-        range: the grid's range, in units of the scale.
-    Raises:
-        PlanRefused: the clip is out of bounds.
+    `range` is the grid's, in units of the scale. PlanRefused if the clip is out of bounds.
     """
 
     clip: float

@@ -56,7 +56,6 @@ def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -
 
 
 def _encode_pieces(exact: Floats, published: Floats, bits: int, length: int) -> tuple[Bytes, Bytes]:
-    """Encodes a few pieces: their exponents and their codes."""
     most, size, pieces = (1 << (bits - 1)) - 1, exact.size, -(-exact.size // length)
     apart = np.zeros(pieces * length)
     apart[:size] = exact.astype(np.float64) - published
@@ -96,5 +95,4 @@ def add_codes(values: Floats, codes: Bytes, bits: int, length: int) -> None:
 
 
 def _shifts(bits: int) -> NDArray[np.uint64]:
-    """The first bit of each code of a group."""
     return np.arange(_GROUP, dtype=np.uint64) * np.uint64(bits)

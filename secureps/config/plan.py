@@ -94,23 +94,26 @@ class ScalingSection(Table):
 
 
 class ScheduleSection(Table):
-    """The learning rate over the server's steps; names as in `model.optimizer`."""
+    """The learning rate over the server's steps (`model.optimizer`)."""
 
-    name: str = "constant"
+    name: Literal["constant", "cosine", "exponential", "warmup"] = "constant"
     total_steps: int = Field(default=100, ge=1)
     floor: float = Field(default=0.0, ge=0)
     decay: float = Field(default=0.99, gt=0, le=1)
     warmup_steps: int = Field(default=10, ge=1)
 
 
-class OptimizerSection(Table):
-    """The server's step on the averaged update; names as in `model.optimizer`."""
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
-    name: str = "sgd"
+
+class OptimizerSection(Table):
+    """The server's step on the averaged update (`model.optimizer`)."""
+
+    name: Literal["sgd", "momentum", "adam", "yogi", "fedadam", "fedyogi", "fedadagrad"] = "sgd"
     learning_rate: float = Field(default=1.0, gt=0)
     schedule: ScheduleSection = ScheduleSection()
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    betas: tuple[float, float] = (0.9, 0.99)
+    betas: tuple[Beta, Beta] = (0.9, 0.99)
     tau: float = Field(default=1e-3, gt=0)
 
 

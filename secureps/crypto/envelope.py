@@ -44,8 +44,6 @@ SECRET_BYTES: Final = _MLKEM_SEED_BYTES + _X25519_BYTES
 OVERHEAD: Final = _MLKEM_SEALED_BYTES + _X25519_BYTES + 16
 """The difference between an envelope's length and its content's."""
 
-KEY_OF_0_1: Final = b"secureps-envelope-public-key-1\n"
-"""The tag of a public key of version 0.1, X25519 alone."""
 _PUBLIC_TAG = b"secureps-envelope-public-key-2\n"
 _SECRET_TAG = b"secureps-envelope-SECRET-key-2\n"
 _DOMAIN = "secureps-envelope-2"

@@ -22,9 +22,6 @@ FORMAT: Final = 5
 FINGERPRINT: Final = "50e02374f6c8c589"
 """Digest of all that is sent, journalled and kept in files (`tests/golden/schema.py`)."""
 
-UNNUMBERED: Final = 2
-"""The format of a peer that names none: version 0.1.0."""
-
 OLDEST_LEDGER: Final = 2
 OLDEST_CHECKPOINT: Final = 4
 

@@ -48,9 +48,7 @@ class GroupLayout:
     """The tensors of a group in schema order, one after another, cut into blocks.
 
     Args:
-        name: the group's name in the plan.
-        tensors: the group's tensors in schema order; SCALE after them, if the group has a scale.
-        size: the number of their values.
+        tensors: SCALE after them, if the group has a scale.
         block_values: values of a block; the last block may have fewer.
         rows: the group has rows [first, last) of every tensor; None for all rows.
         one_in: one of `one_in` values of a block is sent (`codec.chain`); None: all are.
@@ -68,7 +66,6 @@ class GroupLayout:
 
     @property
     def full(self) -> int:
-        """The number of integers in a full sealed block."""
         return -(-self.block_values // (self.one_in or 1))
 
     @property
@@ -101,7 +98,6 @@ class GroupLayout:
 
     @property
     def scaled(self) -> bool:
-        """True if the group's last value is a scale."""
         return self.tensors[-1:] == (SCALE,)
 
     def apart(self, block: int) -> int:
@@ -234,11 +230,8 @@ class Layout:
         """Sorts the tensors of a schema into the groups of a plan.
 
         Groups are tried in order, after the patterns of `local` and `frozen`; patterns are those of
-        `fnmatch`, case-sensitive.
+        `fnmatch`, case-sensitive. `element` is as in `cut`, `trailing` the group of evaluations.
 
-        Args:
-            element: as in `cut`.
-            trailing: the group of evaluations.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a

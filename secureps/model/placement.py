@@ -32,19 +32,12 @@ def _demand_weights(nodes: Mapping[str, float]) -> None:
 
 
 def place(key: str, nodes: Mapping[str, float]) -> str:
-    """Returns the node with the highest score -w / ln(u) for a key.
+    """Returns the node with the highest score -w / ln(u) for a key, such as "embedding/17".
 
-    A node of weight w gets the key with probability w / (sum of all weights).
-
-    Args:
-        key: such as "embedding/17".
-        nodes: each node's weight, finite and > 0.
-    Raises:
-        PlanRefused: no nodes, or a weight that is not finite and > 0.
-    References:
-        Thaler and Ravishankar 1998, "Using name-based mappings to increase hit rates"; weights by
-        the logarithmic method (Resch 2015, "New hashing algorithms for data storage";
-        draft-ietf-bess-weighted-hrw).
+    A node of weight w gets the key with probability w / (sum of all weights). PlanRefused if there
+    are no nodes, or a weight is not finite and above 0. References: Thaler and Ravishankar 1998,
+    "Using name-based mappings to increase hit rates"; weights by the logarithmic method (Resch
+    2015, "New hashing algorithms for data storage"; draft-ietf-bess-weighted-hrw).
     """
     _demand_weights(nodes)
     return max((-weight / math.log(_uniform(key, node)), node) for node, weight in nodes.items())[1]
@@ -59,16 +52,14 @@ def place_groups(
     weight's share of a group's first copies, rounded up; or of all groups' first copies, because
     row-blocks are groups of one block, whose own share bounds nothing. The same holds for second
     copies, and so on. A full node gets a copy only if all other nodes have the block already.
+    Reference: Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
 
     Args:
         sizes: the number of blocks of each group, in the order of placing.
-        copies: the number of copies of each block.
     Returns:
         for each group the nodes of every block, that of the first copy first.
     Raises:
         PlanRefused: as `place`, or there are fewer nodes than copies.
-    References:
-        Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
     """
     _demand_weights(nodes)
     if len(nodes) < copies:
@@ -89,13 +80,11 @@ def place_groups(
 
 
 def _room(blocks: int, nodes: Mapping[str, float]) -> dict[str, int]:
-    """Each node's share of blocks by its weight, rounded up."""
     total = sum(nodes.values())
     return {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
 
 
 def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
-    """Subtracts these blocks from the room of their nodes."""
     for each in blocks:
         for node in each:
             room[node] -= 1
@@ -124,11 +113,9 @@ def move_copies(
     other blocks stay.
 
     Args:
-        held: for each group the nodes of every block.
-        nodes: each node's weight from now on.
-        copies: the number of copies of a block, if there are as many nodes.
-    Returns:
-        the same as `held`; a node takes the position of the node whose block it takes over.
+        held: for each group the nodes of every block; so is the result, in which a node takes the
+            position of the node whose block it takes over.
+        copies: of a block, if there are as many nodes.
     Raises:
         PlanRefused: as `place`.
     """
@@ -154,9 +141,8 @@ def move_copies(
     if joining:
         for group, blocks in kept.items():
             _take_share({group: blocks}, joining, nodes, copies)
-        _take_share(
-            kept, joining, nodes, copies
-        )  # for groups that are too small for a share of each
+        # for groups that are too small for a share of each
+        _take_share(kept, joining, nodes, copies)
     return kept
 
 

@@ -38,8 +38,7 @@ def block_codes(
 ) -> Callable[[int], BlockCode]:
     """Returns a function that draws the code of one block; all codes at once may be large.
 
-    Args:
-        base: the digests of all blocks; empty for metrics.
+    `base` has the digests of all blocks; it is empty for metrics.
     """
     known = base or [b""] * layout.blocks
     return lambda block: block_code(plan, layout, block, version, known[block])
@@ -67,7 +66,6 @@ class BlockDelta:
     """Encodes and applies the difference of one block from a version to the next.
 
     Args:
-        values: number of values in the block.
         bits: per value of the difference.
         one_in: a difference has one of so many values; 1: all of them.
         scaled: whether the last value is a scale, which is sent whole.
@@ -90,18 +88,11 @@ class BlockDelta:
         """The most consecutive differences that are shorter than the block together."""
         return (FLOAT_BYTES * self.values - 1) // self.length
 
-    def publish(
-        self,
-        values: Values,
-        before: Values,
-        code: BlockCode | None,
-    ) -> Codes:
+    def publish(self, values: Values, before: Values, code: BlockCode | None) -> Codes:
         """Rounds exact values, in place, to the values that are published; returns the difference.
 
-        Args:
-            values: float32 (values,), of the new version.
-            before: float32 (values,), as published of the version before.
-            code: of updates with the version before as their base, where they have one.
+        `before` has the values as published of the version before, and `code` is that of updates
+        with this version as their base, where they have one.
         """
         here, last = self._places(code), values[values.size - self.scaled :]
         # A read-only block, such as one of a mapped file, would have numba compile another kernel.

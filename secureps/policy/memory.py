@@ -66,8 +66,7 @@ class Service:
         shards: names, for placement; all of the same weight.
         clients: connected to each shard at once.
         program: bytes of a shard's process without a model.
-        connection: bytes of buffers per client connection.
-        stream: bytes of buffers per upload, if the upload is as long.
+        connection, stream: bytes of buffers per client connection, and per upload as long.
         threads: of a shard that take uploads in.
         streams: by which one client sends.
         piece: bytes of an upload on their way into a block.
@@ -94,8 +93,6 @@ class MemoryUse:
     """Bytes of the shard that needs most; the module's docstring describes the parts.
 
     Args:
-        shards: that the blocks lie on.
-        clients: that are connected.
         memory: resident at the peak: the sum of the next five.
         disk: of updates in its spool, while the largest cohort of every group is open.
         files: of its state files: each group has FILED versions.
@@ -257,12 +254,8 @@ def room_to_make(
 ) -> int:
     """Returns the bytes left for the version being made; a longer version is made in a file.
 
-    Args:
-        own: the blocks that are placed on the shard, by group.
-        memory: limit of the shard, in bytes.
-        threads: that step blocks in parallel.
-    Raises:
-        ConfigError: the limit is less than resident groups and the blocks in work take.
+    `own` has the blocks that are placed on the shard. ConfigError if its limit of `memory` is less
+    than resident groups and the blocks in work take.
     """
     pinned = largest = 0
     for group in groups:

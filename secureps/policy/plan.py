@@ -226,7 +226,7 @@ class Plan:
                 found[name] = group
         return found
 
-    def touched_groups(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+    def find_touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
         """Returns the groups that a client contributes to if its data touches these rows.
 
         Args:
@@ -276,19 +276,16 @@ class Plan:
 
     @property
     def metrics_count(self) -> int:
-        """The number of values of an evaluation; 0 without one."""
         evaluation = self.section.evaluation
         return 0 if evaluation is None else len(evaluation.contributed)
 
     @property
     def evaluator(self) -> str:
-        """The designated evaluator, which does not train; empty without one."""
         evaluation = self.section.evaluation
         return (evaluation.evaluator or "") if evaluation is not None else ""
 
     @property
     def keeps_best(self) -> bool:
-        """True if checkpoints keep the best of the evaluated versions."""
         evaluation = self.section.evaluation
         return evaluation is not None and evaluation.best is not None
 
@@ -312,7 +309,6 @@ class Plan:
 
     @property
     def has_model(self) -> bool:
-        """True if any group is trained, rather than only summed."""
         return not all(map(self.is_sum, self.groups))
 
     def is_exact(self, group: str) -> bool:
@@ -447,7 +443,6 @@ class Plan:
 
     @cached_property
     def threshold(self) -> int:
-        """Number of holders that must agree to open a sum."""
         asked = self.section.cipher.threshold
         return self.holders // 2 + (self.holders > 0) if asked is None else asked
 

@@ -37,12 +37,8 @@ def make_fact(
 ) -> Fact | None:
     """Makes the privacy fact of one update; None if it spends nothing.
 
-    Record-level privacy covers training only, so an evaluation spends nothing of it.
-
-    Args:
-        values: number of values that are sent of an update (`GroupLayout.sent`).
-        version: the update's base.
-        step: number of the update among the client's updates of this base.
+    Record-level privacy covers training only, so an evaluation spends nothing of it. An update
+    sends so many `values` (`GroupLayout.sent`), and `version` is its base.
     """
     privacy = plan.section.privacy
     if privacy is None or (plan.trails(group) and privacy.unit == "record"):
@@ -58,16 +54,13 @@ def make_fact(
 def total_epsilon(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     """Computes the epsilon of one party's facts, at the plan's delta or `most_delta`; 0 for none.
 
-    Args:
-        facts: any number, or how often each occurs (`Ledger.tally`).
-    Raises:
-        InternalError: the plan has no privacy, or a fact is of the other unit.
+    `facts` may also say how often each occurs (`Ledger.tally`). InternalError if one is of the
+    other unit than the plan's.
     """
     from secureps.privacy.accountant import client_epsilon, epsilon
 
     privacy = plan.section.privacy
-    if privacy is None:
-        raise InternalError("nothing is spent under a plan without privacy")
+    assert privacy is not None
     charges: Counter[Charge] = Counter()
     releases: Counter[Release] = Counter()
     for each, times in Counter(facts).items():
@@ -86,12 +79,8 @@ def plan_epsilon(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     """Computes the epsilon of a client that takes part in each of the first `versions` versions.
 
     No amplification by sampling is claimed, because a rule that takes the first updates to arrive
-    is no random sample. The last version includes what the rule lets a member send ahead.
-
-    Args:
-        sizes: number of values that are sent of an update, by group.
-    Raises:
-        InternalError: the plan has no privacy.
+    is no random sample. The last version includes what the rule lets a member send ahead. `sizes`
+    has the number of values that are sent of an update, by group.
     """
     sizes = {**sizes, plan.trailing: plan.metrics_count}
     facts = (
@@ -112,8 +101,7 @@ def _updates(plan: Plan, group: str, versions: int) -> int:
 def refuse_unaffordable(plan: Plan, sizes: Mapping[str, int] | None = None) -> None:
     """Refuses a budget that is too small for a single version (PlanRefused).
 
-    Args:
-        sizes: as in `plan_epsilon`; default: one value in each group, which costs least.
+    `sizes` are as in `plan_epsilon`; default: one value in each group, which costs least.
     """
     privacy = plan.section.privacy
     if privacy is None:
@@ -151,7 +139,6 @@ class Choice:
 
     Args:
         noise_multiplier, versions: of the changed plan; one of the two was searched for.
-        epsilon: that was asked for, at the plan's `delta`.
         spends: the epsilon of the whole changed run.
         lines: of TOML, to replace the plan's own.
         otherwise: an alternative, in words; empty without one.
@@ -182,13 +169,8 @@ def choose_noise(
 ) -> tuple[Plan, Choice]:
     """Finds the least noise for the plan's versions; if the noise is stated, the most versions.
 
-    Args:
-        sizes: number of values that are sent of an update, by group.
-        noise_stated: whether the plan's noise is kept.
-    Returns:
-        the changed plan, with `epsilon` as its budget.
-    Raises:
-        PlanRefused: no noise is enough, or the stated noise is too little for one version.
+    Returns the changed plan, with `epsilon` as its budget. Raises PlanRefused if no noise is
+    enough, or the stated noise is too little for one version. `sizes` are as in `plan_epsilon`.
     """
     asked, refused = plan.section.versions, ""
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import ConfigError, Malformed, PlanRefused
+from secureps.errors import ConfigError, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
 
@@ -102,15 +102,9 @@ def epsilon(charges: Iterable[Charge], delta: float) -> float:
     must be about the same records, as one party's are (`Ledger.tally`); charges of several parties
     give a bound for a record that all of them hold.
 
-    Args:
-        charges: any number of charges, or a Counter of them; an empty one costs 0.
-        delta: in (0, 1).
-    Returns:
-        an upper bound on epsilon >= 0; infinity if any step was taken without noise.
-    Raises:
-        Malformed: a charge whose numbers are out of range.
-    References:
-        Mironov, Talwar and Zhang 2019.
+    Returns an upper bound on epsilon; infinity if any step was taken without noise. Raises
+    Malformed for a charge whose numbers are out of range. Reference: Mironov, Talwar and Zhang
+    2019.
     """
     mechanisms: Counter[tuple[float, float]] = Counter()
     for charge, times in Counter(charges).items():
@@ -158,11 +152,8 @@ def fractional_rdp(noise: float, rate: float, orders: NDArray[np.float64]) -> ND
     The integral of N(z; 0, s^2) (1 - q + q exp((2 z - 1) / (2 s^2)))^a over z, for order a, noise s
     and rate q, by the trapezoidal rule, whose error falls exponentially with the number of points.
     An upper bound of rounding errors, 1e-9 of the divergence and 1e-12 of the integral, is added.
-
-    Returns:
-        A bound for every order; infinity below `LEAST_INTEGRATED`.
-    References:
-        Mironov, Talwar and Zhang 2019 (arXiv 1908.10530), equation 1 and theorem 5.
+    The bound is infinity below `LEAST_INTEGRATED`. Reference: Mironov, Talwar and Zhang 2019 (arXiv
+    1908.10530), equation 1 and theorem 5.
     """
     if noise < LEAST_INTEGRATED:
         return np.full(len(orders), np.inf)
@@ -192,23 +183,17 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
 
     In all, delta' = delta - b1 - (1 + e^eps) b2 is left for the conversion.
 
-    Args:
-        releases: any number of one client's releases, or a Counter of them (`Ledger.tally`); an
-            empty one costs 0.
-        delta: in (0, 1).
     Returns:
-        an upper bound on epsilon >= 0; infinity if there is none, because something was released
+        an upper bound on epsilon; infinity if there is none, because something was released
         without noise or because epsilon is so large that e^eps b2 exceeds delta.
     Raises:
         PlanRefused: clamping alone uses up delta, whatever epsilon is.
-        Malformed: a release's numbers are out of range, or there are two clients.
+        Malformed: a release's numbers are out of range.
     """
     made: Counter[tuple[float, float, float]] = Counter()
     clamped: Counter[tuple[bool, float]] = Counter()
-    parties: set[str] = set()
     for release, times in Counter(releases).items():
         demand_sound(release)
-        parties.add(release.party)
         made[release.l2, release.l1, release.stddev] += times
         clamped[release.sources == 1, release.clamping] += times
     # Add up in a fixed order, so that all parties get the same bits of an epsilon.
@@ -216,10 +201,6 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
         math.fsum(times * each for (one, each), times in sorted(clamped.items()) if one is alone)
         for alone in (True, False)
     )
-    if len(parties) > 1:
-        raise Malformed(
-            f"releases of {len(parties)} clients: each client has an epsilon of its own"
-        )
     if not made:
         return 0.0
     if once + 2 * twice >= delta:
@@ -240,12 +221,8 @@ def skellam_rdp(
         a l2^2 / (2 s^2) + min(((2 a - 1) l2^2 + 6 l1) / (4 s^4), 3 l1 / (2 s^2))
 
     for order a and variance s^2; the first term is the Gaussian's. The noise of every value is
-    drawn independently. The vector has integers, and the norms l2 and l1.
-
-    Args:
-        orders: whole numbers above 1; the theorem covers no others.
-    References:
-        Agarwal, Kairouz and Liu 2021 (arXiv 2110.04995), Corollary 3.6.
+    drawn independently. The vector has integers, and the norms l2 and l1. The theorem covers whole
+    orders above 1 alone: Agarwal, Kairouz and Liu 2021 (arXiv 2110.04995), Corollary 3.6.
     """
     variance = stddev * stddev
     gaussian = orders * l2 * l2 / (2 * variance)

@@ -56,7 +56,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused, WrongShape
+from secureps.errors import InternalError, Malformed, NotFinite, PlanRefused
 from secureps.messages.charge import Release
 from secureps.privacy.mechanism import Words, clip_l2
 from secureps.privacy.skellam import LEAST_VARIANCE, MOST_VARIANCE, Skellam, tail
@@ -81,16 +81,12 @@ def norm_limit(bound: Fraction, dimension: int) -> int:
 def round_to_norm(
     x: NDArray[np.float64], bound: Fraction, limit: int, words: Words
 ) -> NDArray[np.int64]:
-    """Rounds to z = floor(x) + [word < frac(x) 2^32], again until ||z||^2 <= limit.
+    """Rounds to z = floor(x) + [word < frac(x) 2^32], again until ||z||^2 <= limit; int64 (d,).
 
     Every try reads x.size words. |z - x| < 1 for every value; whole numbers do not change.
 
     Args:
         x: float64 (d,), in grid steps, of L2 norm at most `bound`.
-        bound: C in grid steps.
-        limit: the largest squared norm (`norm_limit`).
-    Returns:
-        int64 (d,).
     Raises:
         NotFinite: x has a NaN or an infinity.
         Malformed: x is clearly longer than the bound.
@@ -145,7 +141,7 @@ class Calibration:
         bound: C / step, exactly.
         limit: the largest squared norm of a rounded update.
         largest: the largest magnitude of one rounded value.
-        variance: the variance of one draw of noise.
+        variance: of one draw of noise.
         clamping: an upper bound of the probability that any draw of a release is clamped; 0 under
             `local`, where clamping is post-processing.
     """
@@ -157,11 +153,6 @@ class Calibration:
     variance: float
     clamping: Fraction
 
-    @property
-    def inflation(self) -> float:
-        """The largest ratio of the norm after rounding to the norm before."""
-        return math.sqrt(self.limit / (self.bound * self.bound))
-
 
 @dataclass(frozen=True)
 class ClientMechanism:
@@ -170,9 +161,8 @@ class ClientMechanism:
     Args:
         clip: C, the L2 norm to which updates are clipped, 2^-100 to 2^100.
         dimension: d, the number of values.
-        bits: bits of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
+        bits: of one value on the grid, 2 to 24; Z = 2^(bits-1) - 1.
         noise_multiplier: zeta > 0; sigma = zeta * the L2 sensitivity.
-        placement: where noise is added.
         honest: under `distributed`, how many members of any summed cohort are trusted to follow the
             protocol, at least 2; 1 elsewhere.
     Raises:
@@ -218,7 +208,6 @@ class ClientMechanism:
 
     @property
     def most(self) -> int:
-        """Z, the largest magnitude on the grid."""
         return (1 << (self.bits - 1)) - 1
 
     @property
@@ -245,44 +234,22 @@ class ClientMechanism:
         """sigma in grid steps, rounded down."""
         return _root_below(self.shares * Fraction(self.calibration.variance))
 
-    @property
-    def clamping(self) -> float:
-        """`Calibration.clamping` as a float, rounded up."""
-        return _above(self.calibration.clamping)
-
     def release(self, party: str, group: str, version: int) -> Release:
-        """The ledger's record of one update of `party`."""
-        return Release(
-            party,
-            group,
-            version,
-            self.l2_sensitivity,
-            self.l1_sensitivity,
-            self.stddev,
-            self.honest,
-            self.clamping,
-        )
+        norms = (self.l2_sensitivity, self.l1_sensitivity, self.stddev)
+        clamping = _above(self.calibration.clamping)
+        return Release(party, group, version, *norms, self.honest, clamping)
 
     # --- the mechanism ------------------------------------------------------------
 
     def round_update(self, update: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
-        """Rounds an update to whole grid steps, before any noise.
+        """Rounds an update to whole grid steps, before any noise; raises as `round_to_norm`.
 
         Args:
             update: float32 (d,), after `clip_l2` to C.
             words: a stream that is used for nothing else.
         Returns:
             z, int64 (d,), of a norm of at most `l2_sensitivity`.
-        Raises:
-            WrongShape: another shape or dtype.
-            NotFinite: a value is not finite.
-            Malformed: the update was not clipped.
         """
-        if update.shape != (self.dimension,) or update.dtype != np.float32:
-            raise WrongShape(
-                f"an update of this group is float32[{self.dimension}], not "
-                f"{update.dtype}{list(update.shape)}"
-            )
         made = self.calibration
         # The factor 1 - 2^-50 outweighs three roundings of float64, 1 + 2^-53 each: no value is
         # larger than in exact arithmetic, and so the norm is not either.
@@ -360,10 +327,11 @@ class ClientMechanism:
         if made.variance < LEAST_VARIANCE:
             return f"noise of variance {made.variance:.3g} is less than can be drawn, 2^-20"
         if made.limit > MOST_INFLATION**2 * made.bound**2:
+            longer = math.sqrt(made.limit / (made.bound * made.bound))
             return (
                 f"a clip of {float(made.bound):.3g} grid steps is the finest that leaves room for "
                 f"noise of standard deviation {math.sqrt(made.variance):.3g}, and rounding would "
-                f"make the norm {made.inflation:.2f} times as long, not {MOST_INFLATION} at most"
+                f"make the norm {longer:.2f} times as long, not {MOST_INFLATION} at most"
             )
         return ""
 
@@ -390,13 +358,11 @@ def _place(step: float) -> int:
 
 
 def _above(x: Fraction) -> float:
-    """Rounds up to a float."""
     nearest = float(x)
     return nearest if Fraction(nearest) >= x else math.nextafter(nearest, math.inf)
 
 
 def root_above(x: Fraction) -> float:
-    """Computes the square root, rounded up."""
     root = math.sqrt(float(x))
     while Fraction(root) ** 2 < x:
         root = math.nextafter(root, math.inf)
@@ -404,7 +370,6 @@ def root_above(x: Fraction) -> float:
 
 
 def _root_below(x: Fraction) -> float:
-    """Computes the square root, rounded down."""
     root = math.sqrt(float(x))
     while Fraction(root) ** 2 > x:
         root = math.nextafter(root, 0.0)
@@ -426,7 +391,7 @@ class AdaptiveClip:
         quantile: gamma in (0, 1), the share of updates that should be within the clip.
         rate: eta_C >= 0, by which the clip follows; 0 keeps it fixed.
         weight: the distance between the indicator's two values, in units of C_0; > 0.
-        least, most: bounds of the scale, 2^-40 <= least <= 1 <= most <= 2^40.
+        least, most: bounds of the scale.
     Raises:
         PlanRefused: the clip may leave the range of 2^-100 to 2^100.
     """
@@ -469,16 +434,13 @@ class AdaptiveClip:
 
         Args:
             update: float32 (d + 1,); its last value, in the indicator's place, is 0.
-            scale: the base version's scale.
+            scale: the base version's.
         Returns:
             float32 (d + 1,) of an L2 norm of at most `norm`, for every scale.
         Raises:
-            WrongShape: this is no vector of float32, or its last value is not 0.
             NotFinite: a value is not finite, or too large for float32 in units of the scale.
             Malformed: the scale is out of bounds.
         """
-        if update.ndim != 1 or update.dtype != np.float32 or not update.size or update[-1] != 0:
-            raise WrongShape("an update under adaptive clipping has a last place for its indicator")
         self.check(scale)
         joint, norm = clip_l2(update.astype(np.float64) / scale, self.clip)
         joint[-1] = self.indicator if norm <= self.clip else -self.indicator
@@ -509,7 +471,6 @@ class AdaptiveClip:
 
     @cached_property
     def _bounds(self) -> tuple[float, float]:
-        """The plan's bounds, rounded inwards to float32."""
         least, most = np.float32(self.least), np.float32(self.most)
         if float(least) < self.least:
             least = np.nextafter(least, np.float32(np.inf))

@@ -56,7 +56,6 @@ _MOST_BITS = 1024
 
 
 def demand_variance(variance: float) -> None:
-    """Refuses a variance whose noise cannot be drawn (PlanRefused)."""
     if not LEAST_VARIANCE <= variance <= MOST_VARIANCE:
         raise PlanRefused(
             f"Skellam noise of variance {variance}: from 2^-20 to 2^34 (a standard deviation of "
@@ -67,11 +66,7 @@ def demand_variance(variance: float) -> None:
 def tail(variance: float, k: int) -> Fraction:
     """Computes an upper bound of P(|X| > k) that is at most 2^-191 too large.
 
-    Args:
-        variance: v, 2^-20 to 2^34.
-        k: any integer; below 0 the result is 1.
-    Raises:
-        PlanRefused: the variance is out of range.
+    Raises PlanRefused if the variance is out of range.
     """
     demand_variance(variance)
     if k < 0:
@@ -104,10 +99,7 @@ class Table:
 class Skellam:
     """A sampler of one variance; its table is made when the first value is drawn.
 
-    Args:
-        variance: v, 2^-20 to 2^34.
-    Raises:
-        PlanRefused: the variance is out of range.
+    Raises PlanRefused if the variance is out of range.
     """
 
     variance: float
@@ -151,12 +143,9 @@ class Skellam:
         return values
 
     def decide(self, more: Callable[[], int]) -> int:
-        """Draws one value from 64 bits, or as many as it takes.
+        """Draws one value from 64 bits, or as many as it takes; raises as `sample`.
 
-        Args:
-            more: reads the next two words; the first is the low half.
-        Raises:
-            InternalError: the words are not random.
+        `more` reads the next two words; the first is the low half.
         """
         drawn = more()
         size = self._decide_size(drawn >> 2, more)

@@ -35,9 +35,9 @@ from secureps.files.objects import initial_path
 from secureps.messages.charge import Release
 from secureps.messages.run import Schema
 from secureps.policy.counting import publishes_counts, publishes_exact_counts
-from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import (
     DEFAULT_LINK,
+    CommitteeCost,
     Explanation,
     GroupCost,
     Link,

@@ -90,7 +90,6 @@ def fresh_file(
 
 
 def hash_pieces(pieces: Iterable[bytes | memoryview], hasher: Any) -> Iterator[bytes | memoryview]:
-    """Yields the pieces, and adds each to a digest."""
     for piece in pieces:
         hasher.update(piece)
         yield piece
@@ -261,7 +260,6 @@ def read_holder(file: int) -> str:
 
 
 def _lock_mark(file: int) -> bool:
-    """Locks the byte at MARK; returns whether that worked."""
     os.lseek(file, MARK, os.SEEK_SET)
     try:
         _windows().locking(file, _windows().LK_NBLCK, 1)

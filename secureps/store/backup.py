@@ -118,10 +118,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
     """Restores a state folder from a copy; returns the journal's rows.
 
     If it is interrupted, call it again; until it succeeds no party starts from the folder.
-
-    Args:
-        role: of the party.
-        private: the folder of the party's keys, which also has the height of a holder's ledger.
+    `private` is the folder of the party's keys, which also has the height of a holder's ledger.
 
     Raises:
         ConfigError: `copy` is incomplete, or belongs to another party or run.

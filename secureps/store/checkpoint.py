@@ -127,8 +127,6 @@ class Manifest:
 
     Args:
         format: the FORMAT of the writing version of secureps.
-        number: of the checkpoint; its directory is named after it.
-        versions: the version of each group.
         id: of the `run`, hexadecimal.
         files: one for every shard; the `placement` says which blocks are in which.
         unsafe: the clients, sorted, that ever submitted an update with an unsafe seed: the ledger's
@@ -174,15 +172,8 @@ def write_state(
     """Writes a safetensors file, atomically and durably; equal input makes equal bytes.
 
     safetensors' own writer orders metadata at random, but a repeated step must give the same
-    digest.
-
-    Args:
-        path: replaced if it exists; its directory is made.
-        tensors: of any shape and of numpy's numeric types or bool, in memory or in files.
-        mode: of the file; None: others may read it, if the umask allows.
-
-    Returns:
-        `payload_digest` of the file.
+    digest. With a `mode` of None others may read the file, if the umask allows. Returns
+    `payload_digest` of the file.
 
     Raises:
         Malformed: safetensors does not have an array's type.
@@ -448,11 +439,8 @@ _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 def find_tensors(path: Path, digest: bytes | None) -> dict[str, FiledTensor]:
     """Finds where the tensors of a safetensors file lie in it.
 
-    Args:
-        digest: of the whole file, as `write_state` returned it; None: only the header is read.
-
-    Raises:
-        DamagedStore: the file is absent, torn, of types that numpy lacks, or of another digest.
+    Without the `digest` of the whole file only the header is read. DamagedStore if the file is
+    absent, torn, of types that numpy lacks, or of another digest.
     """
     with open_part(path, buffered=False) as file:
         found, _ = _find_tensors(path, file, _read(file, 0, _HEADER))

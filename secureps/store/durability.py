@@ -152,11 +152,7 @@ def open_to_read(
 
 
 def open_to_create(path: str | os.PathLike[str], mode: int) -> io.BufferedWriter:
-    """Creates a file that must not exist; each write counts as a wait for the disk.
-
-    Args:
-        mode: of the file, less the umask.
-    """
+    """Creates a file of this mode, less the umask; each write counts as a wait for the disk."""
     with count_wait():
         opener = partial(os.open, mode=mode)
         return io.BufferedWriter(_WaitedFile(os.fspath(path), "xb", opener=opener))

@@ -76,12 +76,8 @@ def make_keys(
 ) -> KeyRequest:
     """Makes a party's missing keys; returns the request to certify them.
 
-    Args:
-        kind: of a holder's cipher key, by the plan's cipher; ignored for other roles.
-
-    Raises:
-        KitError: an unsuitable name or role; a file, folder or link in the way; keys that cannot
-            be read.
+    The `kind` of a holder's cipher key follows from the plan's cipher. KitError for an unsuitable
+    name or role; a file, folder or link in the way; keys that cannot be read.
     """
     try:
         check_party(name, role)
@@ -317,11 +313,7 @@ def _select_new(
 
 
 def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) -> None:
-    """Raises KitError unless the told fingerprints are exactly those of these requests.
-
-    Args:
-        told: fingerprints as in `KeyRequest.fingerprint`, over another channel.
-    """
+    """Raises KitError unless these fingerprints, told over another channel, are the requests'."""
     for request in requests:
         if request.fingerprint not in told:
             raise KitError(
@@ -506,10 +498,8 @@ def _write(directory: Path, roster: Roster) -> None:
 
 
 def _read_validity(directory: Path) -> int:
-    """Reads the seconds for which the kit's rosters are valid; HOURS in older kits."""
+    """Reads the seconds for which the kit's rosters are valid."""
     path = directory / "ca" / "holds.json"
-    if not path.exists():
-        return _seconds(HOURS)
     with _name_damage(path):
         return int(json.loads(read(path, "")))
 

@@ -106,8 +106,7 @@ class Journal(Protocol):
         """Releases the file; a second call does nothing."""
 
     @property
-    def mark(self) -> Mark:
-        """The last row."""
+    def mark(self) -> Mark: ...
 
     @property
     def last(self) -> float:
@@ -311,11 +310,8 @@ class SqliteJournal:
         """Yields the records after the fold, or after a known row, with their times."""
         if self._closed:
             raise InternalError("the journal is closed")
-        return self._replay(since or self.fold_mark)
-
-    def _replay(self, since: Mark) -> Iterator[tuple[float, Record]]:
         with advise_restore(self._path):
-            for row in rows_after(self._path, self._base, since, self.mark):
+            for row in rows_after(self._path, self._base, since or self.fold_mark, self.mark):
                 yield row.at, row.record
 
     @property
@@ -573,8 +569,6 @@ class DatedJournal(WrappedJournal):
     behind the coordinator's.
 
     Args:
-        party: the name of the writing party.
-        role: the role of this party.
         unix: reads the calendar, in seconds since 1970.
         refused: takes the counts of requests refused since its last call.
     """
@@ -595,7 +589,7 @@ class DatedJournal(WrappedJournal):
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         at = max(at, self._taken)
-        refusals = self._refusals() if records and at - self._counted >= EVERY else []
+        refusals = self._refusals() if records and at - self._counted >= EVERY else ()
         self._append(at, [*refusals, *records])
         if refusals:
             self._counted, self._counts = at, ()
@@ -610,14 +604,14 @@ class DatedJournal(WrappedJournal):
         if before:
             self._began = began
 
-    def _refusals(self) -> list[Record]:
+    def _refusals(self) -> tuple[RefusedRequests, ...]:
         self._counts = self._counts or self._take_refused()
-        return list(self._counts)
+        return self._counts
 
     def replay(self) -> Iterator[tuple[float, Record]]:
         """Yields the machine's records with their times, without this class's own."""
-        unknown = (Dated, RefusedRequests)
-        return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+        own = Dated | RefusedRequests
+        return (row for row in self._journal.replay() if not isinstance(row[1], own))
 
     def close(self) -> None:
         with suppress(SecurepsError):  # the disk's failure is known already

@@ -36,7 +36,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -72,7 +72,7 @@ from secureps.messages.requests import (
     Prepared,
     Submit,
 )
-from secureps.messages.submission import BlockHeader, Held, Receipt
+from secureps.messages.submission import BlockHeader, Held
 from secureps.roles.machine import Fold
 from secureps.store import atomic_file, durability
 from secureps.store.atomic_file import write_durably
@@ -110,10 +110,7 @@ class Row:
 
 @contextmanager
 def name_damage(path: Path, where: str = "") -> Iterator[None]:
-    """Turns SQLite's errors into DamagedStore, or DiskFailed if the disk is full.
-
-    SQLite needs disk space even to read its log.
-    """
+    """Turns SQLite's errors into DamagedStore; DiskFailed, as even reading its log needs space."""
     try:
         yield
     except DAMAGED as error:
@@ -356,11 +353,8 @@ def compact(
 ) -> int:
     """Writes the fold of all rows up to `mark` and archives old rows; returns the fold's size.
 
-    Call it within a transaction.
-
-    Args:
-        segments: the rows up to the previous fold; `mark` is a later row.
-        last: the newest second up to `mark`.
+    Call it within a transaction. `segments` has the rows up to the previous fold, and `last` is the
+    newest second up to `mark`.
     """
     segments.write()
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
@@ -481,17 +475,8 @@ _NO_FLAW = '"flaw":""'
 
 
 def _summarize_receipt(receipt: Receipt, sealed: bool) -> ReceiptSummary:
-    return ReceiptSummary(
-        id=receipt.id,
-        purpose=receipt.purpose,
-        version=receipt.version,
-        size=receipt.size,
-        charge=receipt.charge,
-        release=receipt.release,
-        unsafe=receipt.unsafe,
-        digest=receipt.digest,
-        sealed=sealed,
-    )
+    names = (each.name for each in fields(ReceiptSummary) if each.name != "sealed")
+    return ReceiptSummary(**{name: getattr(receipt, name) for name in names}, sealed=sealed)
 
 
 def _lines(packed: bytes) -> Iterable[str]:
@@ -579,7 +564,8 @@ def read_height(path: Path) -> Mark | None:
         return None
     except OSError as error:
         raise OperatorError(f"{path}: cannot read: {error.strerror}") from None
-    marks = [mark for mark in _slots(content) if mark is not None]
+    slots = (content[at : at + PAGE] for at in range(0, _SLOTS * PAGE, PAGE))
+    marks = [mark for mark in map(_parse_slot, slots) if mark is not None]
     if not marks:
         raise DamagedStore(
             f"{path}: damaged: it says how far the journal beside it has come, and without it "
@@ -591,19 +577,15 @@ def read_height(path: Path) -> Mark | None:
 class Height:
     """The open height file of the process that holds the journal; it begins with `mark`.
 
-    The file is made anew if it is missing or has another mark; OperatorError if the disk refuses.
+    The file is made anew, because a killed process may not have synced it; OperatorError if the
+    disk refuses.
     """
 
     def __init__(self, path: Path, mark: Mark) -> None:
-        self._path = path
+        self._path, self._slot = path, 0
         try:
-            slot = _find_slot(path, mark)
-            if slot is None:
-                write_height(path, mark)
-            self._slot = slot or 0
+            write_height(path, mark)
             self._file = os.open(path, os.O_WRONLY | BINARY)
-            if slot is not None:  # the writing process may have been killed before its sync
-                durability.sync_data(self._file)
         except OSError as error:
             raise disk_error(path, "write", error) from error
 
@@ -619,20 +601,6 @@ class Height:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-def _find_slot(path: Path, mark: Mark) -> int | None:
-    """Finds the slot with this mark in a whole file; None if the file must be made anew.
-
-    Reusing the file saves time for a party that opens its journal in every wave. At START it is
-    always made anew: a killed process may not have synced the file's name.
-    """
-    if mark == START or path.is_symlink() or not path.is_file():
-        return None
-    found = _slots(path.read_bytes())
-    if None in found or mark not in found or max(each.seq for each in found if each) > mark.seq:
-        return None
-    return found.index(mark)
 
 
 def write_height(path: Path, mark: Mark) -> None:
@@ -683,10 +651,6 @@ def advise_restore(path: Path) -> Iterator[None]:
 def _slot(mark: Mark) -> bytes:
     body = _BODY.pack(_MAGIC, mark.seq, mark.chain)
     return (body + digest("secureps-height", body)).ljust(PAGE, b"\0")
-
-
-def _slots(content: bytes) -> list[Mark | None]:
-    return [_parse_slot(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
 
 
 def _parse_slot(slot: bytes) -> Mark | None:

@@ -34,7 +34,7 @@ from typing import Final
 
 from secureps.crypto.bfv import BfvPublicKey, BfvSecretKey
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.envelope import KEY_OF_0_1, PUBLIC_BYTES, EnvelopeKey, EnvelopePublicKey
+from secureps.crypto.envelope import PUBLIC_BYTES, EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity, PublicIdentity, Role, check_name
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
@@ -55,7 +55,7 @@ from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import is_on_loopback
 from secureps.store.atomic_file import secure_folder, sync
 from secureps.store.journal_rows import disk_error
-from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write, write_new
+from secureps.store.kit_files import Passphrases, make_folder, read, read_secret, write
 from secureps.wording import named
 
 HolderSecret = BfvSecretKey | EnvelopeKey
@@ -66,7 +66,6 @@ class KeyKind:
     """One kind of holders' keys, and how to make and read them.
 
     Args:
-        name: of the kind, in file names.
         generate: makes a fresh pair: the bytes of the secret file and of the public one.
         public: reads the key under which clients seal from the public file's bytes; Malformed or
             Oversized if these have another kind.
@@ -100,12 +99,13 @@ def _envelope_pair() -> tuple[bytes, bytes]:
     return secret.to_bytes(), secret.public.to_bytes()
 
 
-def _envelope_public(data: bytes) -> bytes:
-    return EnvelopePublicKey.from_bytes(data).key
-
-
 BFV: Final = KeyKind("bfv", _bfv_pair, _bfv_public, BfvSecretKey.from_bytes)
-ENVELOPE: Final = KeyKind("envelope", _envelope_pair, _envelope_public, EnvelopeKey.from_bytes)
+ENVELOPE: Final = KeyKind(
+    "envelope",
+    _envelope_pair,
+    lambda data: EnvelopePublicKey.from_bytes(data).key,
+    EnvelopeKey.from_bytes,
+)
 KINDS: Final[Mapping[Opening, KeyKind]] = MappingProxyType(
     {Opening.HOLDER: BFV, Opening.COMMITTEE: ENVELOPE}
 )
@@ -129,8 +129,6 @@ class PublicKit:
     """The verified public part of a kit.
 
     Args:
-        ca: the CA's key, which signed the rest.
-        roster: all parties.
         holder_keys: by holder's name, the key under which clients seal: a whole public key (bfv) or
             the raw bytes of an envelope key (rlwe); empty under `plain`.
     """
@@ -173,11 +171,6 @@ def default_state(kit: Path, name: str) -> Path:
 def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit:
     """Reads public/ and verifies every signature and digest in it.
 
-    Args:
-        directory: the kit.
-        ca_fingerprint: 64 hexadecimal digits of the CA's key, if it is pinned; spaces and capitals
-            do not matter.
-
     Raises:
         ConfigError: `ca_fingerprint` is no fingerprint.
         KitError: a file is missing, damaged, writable by others, or of another CA.
@@ -193,11 +186,6 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
                 data = read(path, _FETCH)
                 if file_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
-                if data.startswith(KEY_OF_0_1):
-                    raise KitError(
-                        f"{path} is a key of secureps 0.1.0: finish the run with the version that "
-                        f"began it, and then start a new kit with `{init_command(directory)}`"
-                    )
                 keys[holder.name] = kind.public(data)
                 kinds.add(kind.name)
     except ClientError as error:
@@ -347,10 +335,6 @@ def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
 def choose_seed(state: Path, unsafe: int | None, server: str, insecure: bool) -> Seed:
     """Returns the root of a party's randomness: the secret in `state`, or an unsafe number.
 
-    Args:
-        server: the coordinator's address.
-        insecure: whether this is a test.
-
     Raises:
         ConfigError: an unsafe seed with a coordinator that is not on loopback, or without a test.
         KitError: as `load_seed`.
@@ -477,7 +461,7 @@ def write_certificate(kit: Path, ca: Identity, role: Role, name: str, public: by
     try:
         authority = read(_authority(kit), "")
         check_authority(ca.public, authority)
-    except (ClientError, KitError):  # damaged, expired, or missing in an old kit
+    except (ClientError, KitError):  # damaged, expired, or missing
         authority = write_authority(kit, ca)
     write(certificate_file(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
 
@@ -499,12 +483,9 @@ def renew_certificate(kit: Path, ca: Identity, roster: Roster, name: str) -> dat
             public = public_key_of(ca.public, name, read(path, ""))
         except ClientError as error:
             raise KitError(f"{path}: {error}; put the one that you made there") from None
-    elif (kit / "private" / name).is_dir():  # an old kit may lack its TLS key
-        if not _tls_key(kit, name).exists():
-            write_new(_tls_key(kit, name), TlsKey.generate().to_bytes())
-        public = read_secret(TlsKey, _tls_key(kit, name), "").public
     else:
-        raise KitError(f"{kit} has neither a certificate nor private keys of {name}")
+        absent = f", and so is {path}: {kit} has neither a certificate nor a key of {name}"
+        public = read_secret(TlsKey, _tls_key(kit, name), absent).public
     write_certificate(kit, ca, role, name, public)
     return expiry_of(read(path, ""))
 

@@ -130,12 +130,8 @@ def read_secret(
 def read(path: Path, absent: str, forbidden: int = 0o022, most: int = _MAX_FILE) -> bytes:
     """Reads a file after checking the permissions of the opened file.
 
-    Args:
-        absent: the end of the sentence "... is missing".
-        forbidden: bits that the file's mode must not have.
-        most: the most bytes of the file.
-    Raises:
-        KitError: the file is missing, open to others, or too long.
+    `absent` ends the sentence "... is missing", and `forbidden` are bits that the file's mode must
+    not have. KitError if the file is missing, open to others, or longer than `most` bytes.
     """
     try:
         with open_to_read(path, opener=os.open) as file:
@@ -203,8 +199,7 @@ _SALT, _NONCE, _TAG = 16, 12, 16
 class Passphrase(Secret):
     """Seals and opens files; all files that one object seals share a salt and one derivation.
 
-    Args:
-        words: the passphrase, 1 to MOST_BYTES bytes; else ConfigError.
+    ConfigError unless the passphrase has 1 to MOST_BYTES bytes.
     """
 
     __slots__ = ("_derived", "_salt", "_words")
@@ -247,5 +242,4 @@ class Passphrase(Secret):
 
 
 def under_passphrase(file: bytes) -> bool:
-    """True if a private file is sealed, by any version."""
     return file.startswith(_BEGIN)

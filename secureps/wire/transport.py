@@ -129,12 +129,6 @@ class InProcessNetwork:
         """Makes a party's transport; the coordinator is at one of `places`."""
         return _InProcessTransport(self, party, places)
 
-    def end_of(self, owner: Transport, party: str) -> None:
-        """Ends the open calls and streams of one transport of a party."""
-        with self._lock:
-            own = [link for link in self._own.get(party, ()) if link.owner is owner]
-        self._end(own, closed_error(), quiet=True)
-
     def _call(self, call: _Call, message: Any) -> None:
         self._begin(call)
         wait = self._delay(call.sender, call.to, message)
@@ -273,8 +267,10 @@ class _InProcessTransport:
         """Does nothing, because no party can pose as another one here."""
 
     def close(self) -> None:
-        self._closed = True
-        self._network.end_of(self, self._party)
+        self._closed, network = True, self._network
+        with network._lock:
+            own = [link for link in network._own.get(self._party, ()) if link.owner is self]
+        network._end(own, closed_error(), quiet=True)
 
 
 def party_at(place: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import ghost_clipping
-from secureps.client.ghost_clipping import Part, Products, clipped_sum, is_cheap, norms_and_sum
+from secureps.client.ghost_clipping import Part, Products, clipped_sum, norms_and_sum
 from secureps.client.private_sum import BatchedGradients, make_records, private_sum, zero_sums
 from secureps.errors import PlanRefused
 from tests.kits.torch_models import Built
@@ -411,14 +411,6 @@ def test_gradients_in_slices_have_the_same_norms_and_sums(
     assert torch.allclose(again, squared, rtol=1e-9)
     assert torch.allclose(cut(weights).flatten(), added(weights).flatten())
     assert max(largest, default=0) <= 40
-
-
-def test_words_cost_a_comparison_and_no_product() -> None:
-    """512 places of a table of 50,257 words of width 768: whole, a record is 154 MB."""
-    assert is_cheap(512, 50257, 768, words=True)
-    assert not is_cheap(512, 50257, 768)
-    assert is_cheap(1, 4, 4)
-    assert not is_cheap(64, 4, 4, words=True)
 
 
 # --- what is seen of a model, and what is refused -----------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from secureps.codec.grid import Grid
-from secureps.errors import NotFinite, PlanRefused, WrongShape
+from secureps.errors import NotFinite, PlanRefused
 
 pytestmark = pytest.mark.usefixtures("kernel_kind")
 grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
@@ -77,17 +77,6 @@ def test_encode_follows_the_formula(
 def test_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(NotFinite):
         Grid(8, 1.0).encode(np.array([0.0, bad]), constant(0, 2))
-
-
-def test_shapes_are_checked() -> None:
-    grid, x = Grid(8, 1.0), np.zeros(3)
-    for bad in (constant(0, 1), constant(0, 4)):
-        with pytest.raises(WrongShape):
-            grid.encode(x, bad)
-    with pytest.raises(WrongShape, match="uint64"):
-        grid.encode(x, np.zeros(3, dtype=np.uint64))
-    with pytest.raises(WrongShape):
-        grid.encode(np.zeros((2, 2)), np.zeros((2, 2), dtype=np.uint32))
 
 
 @given(

@@ -175,7 +175,6 @@ def test_the_layout_follows_the_plan() -> None:
             "at most 4 members are invited, but a round waits for 5; raise cipher.capacity to 5",
         ),
         ({"cipher": {"name": "rwle"}}, r"no cipher 'rwle'; did you mean rlwe\? known are bfv, pl"),
-        ({"group": [group(optimizer={"name": "adm"})]}, r"'adm': did you mean adam\? known are"),
         (
             {"group": [group(bits=24)], "cipher": {"name": "bfv", "capacity": 4096}},
             "bits|plain modulus|does not",

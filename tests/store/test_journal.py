@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import shutil
 import sqlite3
@@ -267,11 +266,6 @@ def set_format(path: Path, format: int, *more: str) -> None:
             base.execute(statement)
 
 
-def test_swapped_rows_are_recognised(written: Path) -> None:
-    swap = [f"UPDATE journal SET seq = {a} WHERE seq = {b}" for a, b in ((9, 2), (2, 3), (3, 9))]
-    assert "row 2 does not match" in damaged(written, *swap)
-
-
 def test_a_kind_of_another_version_is_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(RECORDS, "RoundOpened")
     assert "row 2 is a RoundOpened" in damaged(written)
@@ -305,11 +299,6 @@ def test_a_torn_file_is_recognised(tmp_path: Path) -> None:
         assert damaged(path)
     path.write_bytes(whole)
     assert len(read_all(path)) == 500
-
-
-def test_a_directory_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError):
-        SqliteJournal(tmp_path / "no" / "journal")
 
 
 def test_rows_are_read_beside_the_party_that_writes_them(tmp_path: Path) -> None:
@@ -647,39 +636,8 @@ def test_a_torn_slot_leaves_the_other(tmp_path: Path) -> None:
     height.close()
 
 
-def test_a_journal_that_is_opened_anew_writes_its_height_on_where_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "height"
-    marks = [Mark(number, bytes([number]) * 32) for number in range(1, 6)]
-    first = Height(path, START)
-    first.advance(marks[0])
-    first.close()
-    inode = path.stat().st_ino
-    for known, mark in itertools.pairwise(marks):
-        whole = path.read_bytes()
-        height = Height(path, known)
-        assert (path.stat().st_ino, path.read_bytes()) == (inode, whole)
-        height.advance(mark)
-        height.close()
-        after = path.read_bytes()
-        kept = [at for at in (0, PAGE) if whole[at : at + PAGE] == after[at : at + PAGE]]
-        assert len(kept) == 1, "the other slot: this one is whole if that one is torn"
-        path.write_bytes(
-            os.urandom(PAGE) + after[PAGE:] if kept == [PAGE] else after[:PAGE] + os.urandom(PAGE)
-        )
-        assert read_height(path) == known
-        path.write_bytes(after)
-
-
-def test_at_the_start_a_height_is_made_anew_for_its_name_may_not_be_durable(tmp_path: Path) -> None:
-    path = tmp_path / "height"
-    write_height(path, START)
-    inode = path.stat().st_ino
-    Height(path, START).close()
-    assert path.stat().st_ino != inode
-
-
 @pytest.mark.parametrize("damage", [b"torn", b"", None])
-def test_a_height_that_is_not_whole_is_made_anew(damage: bytes | None, tmp_path: Path) -> None:
+def test_an_opened_height_is_made_anew(damage: bytes | None, tmp_path: Path) -> None:
     path, mark = tmp_path / "height", Mark(2, bytes(32))
     write_height(path, Mark(1, bytes(32)) if damage is None else mark)
     if damage is not None:
@@ -698,17 +656,6 @@ def test_a_link_in_a_heights_place_is_not_written_to(tmp_path: Path) -> None:
     height.close()
     assert read_height(other) == mark
     assert read_height(path) == Mark(2, bytes(32))
-
-
-def test_what_an_earlier_process_noted_is_durable_once_its_height_is_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, mark = tmp_path / "height", Mark(1, bytes(32))
-    write_height(path, mark)
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
-    Height(path, mark).close()
-    assert len(synced) == 1
 
 
 @pytest.mark.parametrize(

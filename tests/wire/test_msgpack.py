@@ -138,15 +138,15 @@ NAN = {"name": "x", "value": float("nan")}
         (b"\xdd\xff\xff\xff\xff", "these bytes are no secureps message"),
         (packed("Cohort"), "'Cohort' is no message of this version of secureps"),
         (packed("Heartbeat"), "Heartbeat: Object missing required field `party`"),
-        (packed("Subscribe", PARTY, ("unsettled", [])), r"Subscribe.epoch: unknown, repeated or"),
+        (packed("Subscribe", PARTY, ("unsettled", [])), "Subscribe: unknown, repeated or missing"),
         (packed("Heartbeat", PARTY, ("more", 1)), "Heartbeat: unknown, repeated or missing fields"),
-        (packed("Heartbeat", ("more", 1), PARTY), "Heartbeat.party: unknown, repeated or"),
+        (packed("Heartbeat", ("more", 1), PARTY), "Heartbeat: unknown, repeated or missing"),
         (packed("Heartbeat", PARTY, PARTY), "Heartbeat: unknown, repeated or missing fields"),
         (packed("Heartbeat", ("party", 1)), "Heartbeat.party: Expected `str`, got `int`"),
         (packed("Heartbeat", ("party", b"a")), "Heartbeat.party: Expected `str`, got `bytes`"),
         (packed("Heartbeat", ("party", msgspec.msgpack.Ext(1, b"a"))), "Heartbeat.party: Expected"),
         (packed("Heartbeat", ("party", None)), "Heartbeat.party: Expected `str`, got `None`"),
-        (b"\x92\xa9Heartbeat\x81\xa5party\xd9\x01a", "Heartbeat.party: .*another spelling"),
+        (b"\x92\xa9Heartbeat\x81\xa5party\xd9\x01a", "Heartbeat: .*another spelling"),
         (b"\x92\xa9Heartbeat\x81\xa5party\xa3\xed\xa0\x80", "Heartbeat: .*(?i:utf-8)"),
         (
             packed("Retire", PARTY, ("reason", ""), ("returns", 1)),
@@ -158,7 +158,7 @@ NAN = {"name": "x", "value": float("nan")}
         (packed("Follow", ("standby", b""), ("seq", 1), ("chain", b"c")), "Follow.chain: a wrong"),
         (
             packed("Telemetry", *FIGURES, ("figures", [{"name": "x", "value": 1}]), ("step", 0)),
-            "Telemetry.figures: .*another spelling",
+            "Telemetry: .*another spelling",
         ),
         (
             packed("Telemetry", *FIGURES, ("figures", [{}])),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import SecurepsError, Unreachable
+from secureps.errors import Unreachable
 from secureps.messages.orders import Commit
 from secureps.messages.requests import AskStatus, Heartbeat, Noted, Subscribe
 from secureps.wire.transport import InProcessNetwork
-from tests.kits.faults_kit import Cut, Delay, Drop, DropReply, Duplicate, Fault, FaultyNetwork
 from tests.kits.transport_kit import EchoServer, InProcess, TransportContract, never
 
 
@@ -39,73 +37,6 @@ class TestInProcessWithDelays(TransportContract):
 
 
 # --- faults of the in-process network ---------------------------------------------
-
-
-def faulty(name: str, fault: Fault, nth: int = 1, sender: str = "a", to: str = "shard-0") -> Any:
-    world = InProcess(partial(FaultyNetwork, faults={(sender, to, name, nth): fault}, timeout=7.0))
-    echo = EchoServer()
-    world.serve("shard-0", echo)
-    world.serve("coordinator", echo)
-    return world, echo, world.transport("a")
-
-
-@pytest.mark.parametrize(
-    ("fault", "performed", "at"), [(Drop(), 0, 7.0), (DropReply(), 1, 7.0), (Cut(), 1, 0.0)]
-)
-def test_lost_requests(fault: Fault, performed: int, at: float) -> None:
-    world, echo, transport = faulty("Heartbeat", fault, nth=2)
-    for _ in range(2):
-        assert world.result(world.transport("b").call("shard-0", Heartbeat("b"))) == Noted()
-    echo.seen.clear()
-    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-    with pytest.raises(Unreachable, match="lost between a and shard-0"):
-        world.result(transport.call("shard-0", Heartbeat("a")))
-    assert len(echo.seen) == 1 + performed
-    assert world.clock.now() == at
-    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-
-
-def test_duplicated_and_delayed_requests() -> None:
-    world, echo, transport = faulty("Heartbeat", Duplicate())
-    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-    assert len(echo.seen) == 2
-    world, echo, transport = faulty("Heartbeat", Delay(2.5))
-    assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
-    assert world.clock.now() == 2.5
-
-
-@pytest.mark.parametrize(
-    ("fault", "versions", "losses"),
-    [
-        (Duplicate(), [1, 2, 2, 3], 0),
-        (Delay(3.0), [1, 2, 3], 0),
-        (Cut(), [1], 1),
-        (Drop(), [1], 1),
-        (DropReply(), [1], 1),
-    ],
-)
-def test_faults_of_orders(fault: Fault, versions: list[int], losses: int) -> None:
-    world, echo, transport = faulty("Commit", fault, 2, "coordinator", "a")
-    orders: list[Any] = []
-    lost: list[SecurepsError] = []
-    transport.watch(Subscribe("a", ()), orders.append, lost.append)
-    world.next(echo.subscribed)
-    for version in (1, 2, 3):
-        echo.streams["a"](Commit(1, "all", version, 0))
-    world.clock.run(never)
-    assert [order.version for order in orders] == versions
-    assert len(lost) == losses
-    assert echo.cancelled.qsize() == losses
-
-
-@pytest.mark.parametrize(("fault", "at"), [(Cut(), 0.0), (Drop(), 7.0)])
-def test_faults_of_subscriptions(fault: Fault, at: float) -> None:
-    world, echo, transport = faulty("Subscribe", fault, to="coordinator")
-    lost: queue.Queue[SecurepsError] = queue.Queue()
-    transport.watch(Subscribe("a", ()), lambda _: None, lost.put)
-    assert isinstance(world.next(lost), Unreachable)
-    assert world.clock.now() == at
-    assert echo.subscribed.empty()
 
 
 def test_a_detached_party_is_dead_in_both_directions() -> None:

@@ -51,7 +51,6 @@ class FlowerApp:
     Args:
         where: the place where it was found, for error texts.
         client: its ClientApp, which may be made of a client or a client_fn.
-        server: returns its ServerApp, if it has one.
         config: the project's [tool.flwr.app.config], flat ("a.b" for b of table a).
         texts: returns all strings in the project's own code.
     """
@@ -376,7 +375,6 @@ def _mods(app: ClientApp) -> Iterator[Any]:
 
 
 def _refuse(where: str, mod: Any, legacy: bool) -> None:
-    """Raises ConfigError for a mod that cannot work here."""
     while isinstance(mod, functools.partial):
         mod = mod.func
     kind = mod if hasattr(mod, "__name__") else type(mod)

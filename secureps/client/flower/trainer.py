@@ -117,8 +117,6 @@ class FlowerTrainer:
 
     def parameters(self, seed: int) -> Tensors:
         """Version 0, of the file `initial` or the client's get_parameters; else ConfigError."""
-        if not 0 <= seed < 1 << SEED_BITS:
-            raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         if self._initial is None or self._initial[0] != seed:
             self._initial = seed, self._make_initial(seed)
         return {name: array.copy() for name, array in self._initial[1].tensors.items()}
@@ -406,7 +404,6 @@ def new_message(content: RecordDict, metadata: Metadata) -> Message:
 
 
 def statistics_in(model: FlowerModel) -> dict[str, Kind]:
-    """Finds running statistics by PyTorch's names."""
     return {name: "statistics" for name in model.tensors if name.endswith(STATISTICS)}
 
 
@@ -622,7 +619,6 @@ class States:
         return self._load([known for known in self._places() if known <= newest])
 
     def load_newest(self) -> RecordDict:
-        """Loads the state after the last fit or evaluation."""
         return self._load(self._places())
 
     def keep(self, version: int, state: RecordDict, evaluated: bool = False) -> None:

@@ -38,11 +38,8 @@ def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.in
     """Returns the part of its local work that a client does next: 1 before any measurement.
 
     The target is the plan's, or else the shortest deadline of its groups. Under `[scaling]` it is
-    also at most `within`.
-
-    Args:
-        paces: of its last contributions; the next one is expected to take their mean.
-        within: seconds until the deadline in force, as the invitation says.
+    also at most `within`, the seconds until the deadline in force, as the invitation says. The next
+    contribution is expected to take the mean of the last ones.
     """
     if section.work is None or not paces:
         return 1.0

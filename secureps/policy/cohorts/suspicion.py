@@ -52,6 +52,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 from secureps.crypto.cipher import WEIGHTS
 from secureps.errors import Refused
@@ -67,10 +68,7 @@ def halves(
 ) -> tuple[Clients, ...]:
     """Cuts a set of clients into two halves, drawn by a hash; none if one had fewer than `least`.
 
-    Args:
-        run: run id, 32 bytes.
-        group, version: what the cohort was to make.
-        least: >= 1.
+    `group` and `version` are what the cohort was to make.
     """
     if len(whole) < 2 * least:
         return ()
@@ -223,7 +221,6 @@ def choose(
     Args:
         able: clients that may take part in this run.
         live: those of them that are here.
-        minimum, most: clients of a cohort.
         allowed: whether a set may follow a burnt one.
     """
     live &= able
@@ -245,8 +242,7 @@ def choose(
         fewest = min([each - live for each in left], key=_order)
         away = sorted(fewest)
         return Choice(frozenset(), f"waits for {named(away)}, without whom no set may be tried")
-    tried = state.passed.count
-    best = min(here, key=lambda each: (_spoils(state, each), tried(each), *_rank(state, each)))
+    best = min(here, key=partial(_rank, state))
     if best.isdisjoint(_union(state.burnt)):
         return Choice(best, f"{len(best)} members that stood in no burnt cohort are invited")
     return Choice(best, f"exactly {len(best)} members of a burnt cohort are invited")
@@ -304,10 +300,6 @@ def _parts(whole: Clients, cut: Cut, least: int) -> Iterator[Clients]:
         yield from _parts(half, cut, least)
 
 
-def _spoils(state: Suspicion, clients: Clients) -> bool:
-    return any(suspects <= clients for suspects in state.suspect_sets)
-
-
 def _smallest(sets: Iterable[Clients]) -> frozenset[Clients]:
     """Keeps the sets that are not empty and contain no other."""
     known = {each for each in sets if each}
@@ -322,8 +314,11 @@ def _order(clients: Clients) -> tuple[int, list[str]]:
     return len(clients), sorted(clients)
 
 
-def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, list[str]]:
-    return not clients.isdisjoint(state.flawed), -len(clients), sorted(clients)
+def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, bool, int, list[str]]:
+    """Ranks sets that may be tried, the best first."""
+    spoils = any(suspects <= clients for suspects in state.suspect_sets)
+    flawed = not clients.isdisjoint(state.flawed)
+    return spoils, state.passed.count(clients), flawed, -len(clients), sorted(clients)
 
 
 # --- overlap -----------------------------------------------------------------------
@@ -384,10 +379,7 @@ def places(cohort: Cohort) -> dict[str, Place]:
 def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     """Tells whether two sums of one group may both be opened while each member still hides.
 
-    Args:
-        run: run id, 32 bytes.
-        one, other: cohorts that pass `check_members`.
-        least: fewest members of a leaf.
+    Both cohorts pass `check_members`; `least` is the fewest members of a leaf.
     """
     mine, theirs = places(one), places(other)
     common = mine.keys() & theirs.keys()

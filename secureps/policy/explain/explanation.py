@@ -8,12 +8,16 @@ touches which row-block stays where it is known.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
+from secureps.codec.grid import MOST_BITS, levels
 from secureps.config.plan import (
+    MOST_CAPACITY,
     AsyncSection,
     BufferedSection,
     ClientPrivacySection,
@@ -27,13 +31,21 @@ from secureps.config.plan import (
     SyncSection,
 )
 from secureps.config.site_files import ServeSection
-from secureps.crypto.cipher import Opening
+from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.ring import (
+    COEFFICIENT_BYTES,
+    GUIDELINES_LOG_Q,
+    HINTED_SIGMA,
+    ML_KEM_768,
+    choose,
+    core_svp,
+)
 from secureps.crypto.suite import cipher
+from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, bound, counts_by_public_number, is_few, shares_of
-from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.visibility import (
     Sight,
     across_versions,
@@ -45,7 +57,14 @@ from secureps.policy.explain.visibility import (
     sights,
 )
 from secureps.policy.memory import MemoryUse, Service, footprint, least_footprint, sealing_memory
-from secureps.policy.plan import LARGE_BLOCK, Plan, bytes_up, one_envelope
+from secureps.policy.plan import (
+    LARGE_BLOCK,
+    Plan,
+    bytes_up,
+    envelope_bytes,
+    one_envelope,
+    value_bytes,
+)
 from secureps.policy.rules.rule import Bounds
 from secureps.policy.spending import Choice, adjacency, plan_epsilon, refuse_unaffordable
 from secureps.wording import counted, size
@@ -53,13 +72,11 @@ from secureps.wording import counted, size
 
 @dataclass(frozen=True, slots=True)
 class RuleText:
-    """One group's rule.
+    """One group's rule, in words.
 
     Args:
         group: its name; of a table that is cut, for all its row-blocks.
-        rule: when members train and versions are made.
         behind: how old the base of an update may be.
-        weights: of members, and how much of the cipher's capacity they take.
         charged: the most that a client is charged in the whole run.
         seen: what the coordinator sees of a client besides participation and sizes.
     """
@@ -265,16 +282,13 @@ class GroupCost:
     """What one group costs; None for what depends on an unknown number of values.
 
     Args:
-        values, blocks: of the model in this group.
         bits, step, range: of the integers: size, distance in the model's units, and largest change
             of a value (under a codec, of what is sent).
         bytes_value: per value on the wire.
         cohort: members of the smallest and of the largest cohort.
         bytes_up, ratio: of one client's update, and relative to plain float32.
         bytes_down: the most that a client with the version before pulls.
-        seconds_up, seconds_down: of these bytes on a client's link.
         client_cpu, server_cpu: approximate seconds of one core per update, without training.
-        client_memory: bytes at a client's peak (`memory.sealing_memory`).
         bits_left: of `bits`, in the mean of a cohort of the smallest clients; None for a sum, or if
             their examples are unknown.
     """
@@ -336,12 +350,9 @@ class Explanation:
 
     Args:
         digest: by which a site's policy allows the plan; empty if unknown.
-        sights: by role.
         collusion: every party, or set of parties, that can open a single update.
         opened: what a party that opens one learns.
-        rules: of each group of the plan's file, in words.
         price: None if nothing is private.
-        groups: costs, in the plan's order.
         link: a client's, for transfer times.
         committee: None without a committee, or for a model of unknown size.
         shard: memory and disk of the shard that needs most; None for an unknown size.
@@ -387,7 +398,6 @@ def explain(
         sizes: None if the size of any group is unknown, because blocks are cut alike.
         examples: of each client; empty if unknown.
         lengths: by group, of a trial update without noise.
-        notes: remarks about the model to include.
     Raises:
         PlanRefused: its budget allows no version.
     """
@@ -749,12 +759,6 @@ def _trusted(plan: Plan) -> Iterator[str]:
                 "add their share of the noise"
             )
     yield from _of_holders(plan)
-    if plan.opening is Opening.COMMITTEE and plan.threshold < plan.holders:
-        yield (
-            f"{plan.threshold} of {plan.holders} key holders suffice: before version 0.3.0 a "
-            "malicious aggregator alone opened single updates of such plans; no party of a run "
-            "with 0.3.0 can be of an earlier version"
-        )
 
 
 def _of_holders(plan: Plan) -> Iterator[str]:
@@ -911,3 +915,140 @@ def row_block_words(plan: Plan, few: Collection[str]) -> Iterator[str]:
                 "stay as they began; make the block of [group.sparse] larger, or the rule's "
                 "minimum, and what else a version waits for, smaller"
             )
+
+
+# --- committee ---------------------------------------------------------------------
+
+RECEIPT_BYTES = 300
+"""Approximate bytes of a receipt as holders get it: names, digests, charge and signature, no keys.
+"""
+TIMES_SENT = 2
+"""A holder gets a receipt twice: on arrival, to check its envelope, and with the cohort."""
+SECURITY_BITS = 128
+SOURCE = "Security Guidelines for Implementing Homomorphic Encryption (2024), table 5.2"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitteeCost:
+    """The cost of a plan's committee.
+
+    Seeds, envelopes and answers belong to a key, whose length is the ring's degree. So a holder's
+    traffic grows with the clients of a cohort, not with the model.
+
+    Args:
+        holders: n.
+        threshold: t, how many must agree.
+        withstood: corrupt holders from which a malicious aggregator gains nothing.
+        degree: N of the ring.
+        modulus_bits: of the ring's q.
+        most_modulus_bits: what `source` allows for `security_bits` against classical attacks.
+        core_svp: bits of the primal attack on a key after a sum was opened, classical and quantum
+            (`crypto.ring`).
+        envelope: the same for ML-KEM-768, in envelopes and TLS.
+        digits: values in a coefficient.
+        bits, capacity: the largest that cost no more bytes per value.
+        submission: bytes of a submission's envelopes, commitments and correction.
+        down, up: bytes that a holder receives and sends for a version of the largest cohorts.
+    """
+
+    holders: int
+    threshold: int
+    withstood: int
+    degree: int
+    modulus_bits: int
+    most_modulus_bits: int
+    security_bits: int
+    source: str
+    core_svp: tuple[float, float]
+    envelope: tuple[float, float]
+    digits: int
+    bits: int
+    capacity: int
+    submission: int
+    down: int
+    up: int
+
+    @property
+    def weakest(self) -> str:
+        """What breaks first if an attacker records everything and later has a quantum computer."""
+        links = {"the ring": self.core_svp, "ML-KEM-768 in envelopes and TLS": self.envelope}
+        first, then = sorted(links, key=lambda name: links[name][1])
+        return (
+            f"{first}: {links[first][1]:.0f} bits of core-SVP against a quantum computer; "
+            f"{then}: {links[then][1]:.0f}"
+        )
+
+
+def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
+    if plan.opening is not Opening.COMMITTEE:
+        return None
+    committee = plan.unnamed_committee
+    parameters = plan.fit_cipher(groups[0])
+    own = choose(parameters)
+    ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
+    correction = ring.degree * COEFFICIENT_BYTES  # no holder gets it
+    receipt = RECEIPT_BYTES + shared - correction
+    receipts = sum(plan.bounds(group.name).most * receipt for group in groups)
+    return CommitteeCost(
+        holders=plan.holders,
+        threshold=plan.threshold,
+        withstood=count_withstood(plan.threshold, plan.holders),
+        degree=ring.degree,
+        modulus_bits=ring.modulus.bit_length(),
+        most_modulus_bits=GUIDELINES_LOG_Q[ring.degree],
+        security_bits=SECURITY_BITS,
+        source=SOURCE,
+        core_svp=core_svp(ring.degree, ring.modulus, HINTED_SIGMA),
+        envelope=core_svp(*ML_KEM_768),
+        digits=own.digits,
+        bits=_most_bits(parameters),
+        capacity=_most_capacity(parameters),
+        submission=shared,
+        down=TIMES_SENT * receipts,
+        up=len(groups) * correction,
+    )
+
+
+def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
+    if plan.opening is not Opening.COMMITTEE:
+        return
+    own, part = plan.fit_cipher(group), group.sent / group.size
+    now, bits = part * value_bytes(own), _bits(own.levels)
+    largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
+    tight = part * value_bytes(replace(own, capacity=largest))
+    if tight < now:
+        yield (
+            f"cipher.capacity: no cohort is larger than {largest}; that capacity would take "
+            f"{tight:.2f} bytes a value in place of {now:.2f}"
+        )
+    for fewer in range(bits - 1, max(1, bits - 3), -1):
+        less = part * value_bytes(replace(own, levels=levels(fewer)))
+        if less < now:
+            yield (
+                f"bits: {fewer} would take {less:.2f} bytes a value in place of {now:.2f}, in "
+                f"steps {2 ** (bits - fewer)} times as large"
+            )
+            return
+
+
+def _bits(levels: int) -> int:
+    return (levels // 2).bit_length() + 1
+
+
+def _costs_more(own: CipherParameters, capacity: int, most: int) -> bool:
+    """True if a larger capacity or grid takes more bytes per value, or is impossible."""
+    try:
+        return value_bytes(replace(own, capacity=capacity, levels=most)) > value_bytes(own)
+    except PlanRefused:
+        return True
+
+
+def _most_bits(own: CipherParameters) -> int:
+    more = range(_bits(own.levels) + 1, MOST_BITS + 1)
+    costs = partial(_costs_more, own, own.capacity)
+    return _bits(own.levels) + bisect_left(more, True, key=lambda bits: costs(levels(bits)))
+
+
+def _most_capacity(own: CipherParameters) -> int:
+    more = range(own.capacity + 1, MOST_CAPACITY + 1)
+    return own.capacity + bisect_left(more, True, key=lambda n: _costs_more(own, n, own.levels))

@@ -21,17 +21,13 @@ class Sight:
     never: str
 
 
-def name_published(plan: Plan) -> str:
-    if not plan.has_model:
-        return "totals"
-    return "models and totals" if any(map(plan.is_sum, plan.groups)) else "models"
-
-
 def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
-    made = name_published(plan)
+    made = "models" if plan.has_model else "totals"
+    if plan.has_model and any(map(plan.is_sum, plan.groups)):
+        made = "models and totals"
     model = ", the model" if plan.has_model else ""  # a total is the sum of its cohort
     if publishes_counts(plan.section):
         more = f"; by how many examples each client counts{more}"

@@ -146,13 +146,11 @@ def build_rule(section: RuleSection, room: int) -> Rule:
 
 
 def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards: bool) -> None:
-    """Refuses a rule whose numbers contradict each other or the cipher's capacity.
+    """Refuses a rule whose numbers contradict each other or the cipher's capacity (PlanRefused).
 
     Args:
         sealed: whether the cipher hides anything.
         noisy_shards: whether the shards' noise takes 1 of the capacity.
-    Raises:
-        PlanRefused: says which numbers, and what to do.
     """
     own = bounds(section, capacity - noisy_shards)
     if sealed and isinstance(section, AsyncSection):
@@ -220,12 +218,7 @@ def refuse_close(
     """Returns why these may not be a cohort, whatever the rule says; empty if they may.
 
     An update may not be summed before an older one of its client: the older one is dropped for
-    ever, and no holder opens it afterwards.
-
-    Args:
-        here: all that has arrived.
-        version: the newest.
-        sealed: whether the cipher hides anything.
+    ever, and no holder opens it afterwards. `here` is all that has arrived.
     """
     ids = [member.id for member in members]
     if len(members) < own.minimum:
@@ -404,10 +397,6 @@ def fade(staleness: int, power: float) -> int:
 
     It is (1 + tau)^-p, rounded to the nearest of 1, 1/2 and 1/4 (Nguyen et al. 2022, section 5.1,
     with the polynomial scaling of Xie et al. 2019).
-
-    Args:
-        staleness: tau >= 0, in versions.
-        power: p >= 0.
     """
     exact = FULL * math.pow(1.0 + staleness, -power)
     return min(reversed(WEIGHTS), key=lambda weight: abs(weight - exact))
@@ -418,9 +407,6 @@ def even_out(weights: Sequence[int], least: int) -> tuple[int, ...]:
 
     If fewer than `least` members are lighter than the others, they are made as heavy. If that is
     not enough, the heaviest are made lighter.
-
-    Args:
-        weights: of at least `least` members, each 1, 2 or 4.
     """
     found = list(weights)
     for heavier in WEIGHTS[1:]:
@@ -503,7 +489,6 @@ class Buffered:
         return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
-        """Sums these updates, each weighted by its staleness."""
         faint = [fade(state.version - arrival.version, self.section.power) for arrival in chosen]
         weights = even_out(faint, self.bounds.minimum)
         members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))

@@ -73,7 +73,8 @@ class Guarded:
         self._check_reason("decide", answer)
         match answer:
             case Wait(until, _):
-                if until is not None and not _is_later(until, now):
+                timed = isinstance(until, int | float) and now < until < math.inf
+                if until is not None and not timed:
                     raise self._fault("decide", answer, f"it is {now:g} s, and until is later")
                 if answer.arrivals:
                     return replace(answer, arrivals=0)  # a user's rule is asked at each arrival
@@ -174,7 +175,3 @@ def _freeze(state: RuleState) -> RuleState:
         sent=MappingProxyType(state.sent),
         training=None if state.training is None else tuple(state.training),
     )
-
-
-def _is_later(until: object, now: float) -> bool:
-    return isinstance(until, int | float) and math.isfinite(until) and until > now

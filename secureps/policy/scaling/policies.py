@@ -33,10 +33,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, linear_regression
-from typing import Protocol
 
 from secureps.messages.acts import ShardDeed
 from secureps.messages.scaling import BlockAssigned, ScalingDecided
@@ -148,17 +147,8 @@ class Action:
     reason: str
 
 
-class ScalingPolicy(Protocol):
-    """Decides how to follow the load: a pure function of its arguments."""
-
-    def __call__(
-        self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits
-    ) -> Action:
-        """Returns what to put in force, within the limits, and the reason.
-
-        Args:
-            before: the newest KEPT decisions, oldest first.
-        """
+ScalingPolicy = Callable[[Observation, Sequence[ScalingDecided], Limits], Action]
+"""(observed, the newest KEPT decisions, oldest first, limits) -> what to put in force: pure."""
 
 
 def stay(seen: Observation, reason: str) -> Action:
@@ -230,7 +220,9 @@ def decide_by_thresholds(
     if seen.lost > LATE:
         deadline, buffer = deadline * STEP, buffer * STEP
         why.append(f"{seen.lost:.0%} of the work is lost, above {LATE:.0%}")
-    elif seen.rounds and _last_arrival(seen) < EARLY * limits.deadline * deadline:
+    elif seen.rounds and (
+        fmean(each.closed for each in seen.rounds) < EARLY * limits.deadline * deadline
+    ):
         deadline /= STEP
         why.append(f"all are here within {EARLY:.0%} of the deadline")
     elif not seen.rounds and limits.buffer and waits.clients > BUSY * limits.deadline * deadline:
@@ -238,10 +230,6 @@ def decide_by_thresholds(
         why.append("versions wait long for a full buffer")
     reason = "; ".join(why) or f"{part:.0%} of a version is spent on shards"
     return clamp_action(Action(shards, deadline, buffer, reason), seen, limits)
-
-
-def _last_arrival(seen: Observation) -> float:
-    return sum(each.closed for each in seen.rounds) / len(seen.rounds)
 
 
 # --- A policy of `[scaling]` that fits a model of what a version takes -------------

@@ -35,7 +35,6 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import Base, Receipt, SubmissionId
 from secureps.policy.cohorts.suspicion import Choice
-from secureps.policy.rules import supports
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admission,
@@ -48,7 +47,9 @@ from secureps.policy.rules.rule import (
     PassOver,
     RuleState,
     Wait,
+    end_hopeless_wait,
     holds_everybody,
+    select_alike,
 )
 from secureps.roles.coordinator import (
     checkpointing,
@@ -540,12 +541,12 @@ def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...])
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
-    shown = supports.select_alike(period, arrivals, bases, group.version, own.minimum)
+    shown = select_alike(period, arrivals, bases, group.version, own.minimum)
     if isinstance(shown, Drop):
         return shown
     seen = _discount(tx, group, rule_state(tx, group), {arrival.id for arrival in arrivals})
     decision = tx.rule(group.name).decide(tx.now, shown, seen)
-    decision = supports.end_hopeless_wait(period, decision, shown, bases, group.version)
+    decision = end_hopeless_wait(period, decision, shown, bases, group.version)
     if not isinstance(decision, Close):
         return decision
     if opening.has_committee(tx.plan) and group.suspicion.suspect_sets:

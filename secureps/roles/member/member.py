@@ -201,7 +201,7 @@ class Member:
             case RunPinned():
                 self._pinned = Pinned.of(record)
                 plan = self._pinned.plan
-                self._groups = plan.touched_groups(self._settings.rows)
+                self._groups = plan.find_touched(self._settings.rows)
                 pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
                 self._model = PulledModel(pulled, client=self._settings.name)
                 self._out.keeping = frozenset(g for g in plan.groups if plan.group(g).feedback)

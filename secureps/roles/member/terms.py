@@ -408,7 +408,7 @@ class MemberSettings:
         run = welcome.run
         if pinned is None:
             plan = check_run(run, welcome.placement, self.roster)
-            plan.touched_groups(self.rows)
+            plan.find_touched(self.rows)
             if self.name != plan.evaluator:
                 public_number(plan.section, self.records)  # refuses a plan without one
             model = self.model(plan)

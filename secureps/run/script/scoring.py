@@ -176,7 +176,7 @@ class Look:
 
     def find_touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
         with blamed("touches"):
-            return plan.touched_groups(read_touched_rows(trainer, self.schema))
+            return plan.find_touched(read_touched_rows(trainer, self.schema))
 
     def staying_tensors(self, plan: Plan) -> dict[str, NDArray[Any]]:
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}

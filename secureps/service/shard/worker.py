@@ -57,7 +57,7 @@ from secureps.policy.block_deltas import FLOAT_BYTES, Codes, block_code, block_d
 from secureps.policy.counting import shares_in
 from secureps.policy.groups import scale_mover
 from secureps.policy.plan import Plan
-from secureps.policy.rules.supports import common_version
+from secureps.policy.rules.rule import common_version
 from secureps.privacy.client_level import FIRST
 from secureps.roles.machine import Done, Prune, Sweep
 from secureps.roles.shard.state import (

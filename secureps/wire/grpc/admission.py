@@ -260,11 +260,7 @@ class Refusals:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def note(self, party: str, error: SecurepsError) -> None:
-        """Counts a refused request if its error is COUNTED.
-
-        Args:
-            party: the authenticated sender, or NOBODY.
-        """
+        """Counts a request of an authenticated sender, or NOBODY, if its error is COUNTED."""
         if not isinstance(error, COUNTED):
             return
         name = type(error).__name__
@@ -338,7 +334,6 @@ class Callers:
             raise
 
     def _identify(self, method: str, context: Any) -> Claim:
-        """Authenticates a call's sender; raises as `admit`."""
         claim = read_claim(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
@@ -422,7 +417,6 @@ class PayloadBuffer:
         self.have = end
 
     def whole(self) -> bytes | memoryview:
-        """Returns the complete payload, read-only, without a copy."""
         return self._small.getvalue() if self._large is None else self._large.toreadonly()
 
 

@@ -131,8 +131,8 @@ class Liveness:
         ask: Any = channel.unary_unary("/secureps/Nobody")
         try:
             self._call = ask.future(b"", timeout=NOBODY_SECONDS)
-        except BaseException:
-            _leak(channel)
+        except BaseException:  # leak the channel: closing it would wait for the call for ever
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
             raise
         self._channel = channel
         return ""
@@ -141,11 +141,6 @@ class Liveness:
         channel, self._channel, self._call = self._channel, None, None
         if channel is not None:
             channel.close()
-
-
-def _leak(channel: grpc.Channel) -> None:
-    """Leaks a channel whose call got no thread, because closing it would wait for that call."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,12 +457,13 @@ class GrpcTransport:
             several = self._addresses.has_several(to)
         timeout = min(self._timeout, ELSEWHERE) if several else self._timeout
         begun = call.future(data, timeout=timeout, metadata=metadata)
-        begun.add_done_callback(lambda ended: self._note_met(to, ended))
-        return begun
 
-    def _note_met(self, to: str, ended: Any) -> None:
-        if framing.is_answered(ended):
-            self._met.add(to)
+        def note_met(ended: Any) -> None:
+            if framing.is_answered(ended):
+                self._met.add(to)
+
+        begun.add_done_callback(note_met)
+        return begun
 
     # --- payloads -----------------------------------------------------------------
 
@@ -618,7 +614,6 @@ class GrpcTransport:
 
 
 def _is_resumable(error: Exception) -> bool:
-    """True if the call may continue over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
 

@@ -61,7 +61,7 @@ from secureps.errors import (
     from_wire,
 )
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.format import FORMAT, UNNUMBERED
+from secureps.messages.format import FORMAT
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskRun,
@@ -110,7 +110,7 @@ class Claim:
     run: bytes
     digest: bytes
     signature: bytes = b""
-    format: int = UNNUMBERED
+    format: int = FORMAT
 
     def signed(self, method: str) -> bytes:
         """Returns the bytes to sign: each part after its length, so that parts cannot be shifted.
@@ -159,7 +159,7 @@ def read_claim(metadata: Iterable[Any] | None) -> Claim:
         raise Malformed(f"a request's digest has {len(digest)} bytes, not {DIGEST_BYTES}")
     if len(run) not in (0, DIGEST_BYTES):
         raise Malformed(f"the id of a request's run has {len(run)} bytes, not {DIGEST_BYTES}")
-    format = found.get(_FORMAT, str(UNNUMBERED))
+    format = found.get(_FORMAT)
     if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
         raise Malformed(f"{format!r:.80} is no number of a format")
     check_name(party)
@@ -699,11 +699,7 @@ PLAINTEXT = Plaintext()
 
 
 class Tls:
-    """Mutual TLS 1.3.
-
-    Args:
-        credentials: returns the newest ones, and the same object while nothing changes.
-    """
+    """Mutual TLS 1.3; `credentials` returns the same object while nothing changes."""
 
     def __init__(self, credentials: Callable[[], Credentials]) -> None:
         self._credentials = credentials

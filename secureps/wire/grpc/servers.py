@@ -3,10 +3,8 @@
 A server authenticates the sender of a request before it reads the message, hands the message to an
 `Endpoint`, and sends back the answer or the SecurepsError. A waiting call holds no thread.
 
-`Health` answers grpc.health.v1 for load balancers and orchestrators. Health requests are not
-signed: a probe, with any certificate of the kit, learns one bit and reaches no endpoint. Their
-messages, of one field each, are encoded by hand, because the asyncio servicer of
-grpcio-health-checking (1.81) forgets watchers when another one leaves.
+`Health` answers `Check` of grpc.health.v1 for load balancers and orchestrators. These requests are
+not signed: a probe, with any certificate of the kit, learns one bit and reaches no endpoint.
 https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto
 """
 
@@ -123,10 +121,9 @@ class Server(ABC):
         return self._callers.refusals.take()
 
     def set_ready(self, ready: bool) -> None:
-        self._health.set_ready(ready)
+        self._health.ready = ready
 
     def start(self) -> None:
-        """Begins to serve; OperatorError if it cannot listen there."""
         self._thread.start()
         self._started.result()
 
@@ -166,7 +163,7 @@ class Server(ABC):
             await server.start()
             self._started.set_result(port)
             await self._stop.wait()
-            self._health.end()
+            self._health.stopping = True
             for queue in tuple(self._watchers):  # other calls get the grace
                 _push(queue, _stopping_error())
         finally:
@@ -490,15 +487,11 @@ def _make_method(handle: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], 
 
 SERVICE = "grpc.health.v1.Health"
 
-WATCHERS = 64
-"""The most open streams of all callers; more are refused."""
 ASKING = 64
 """The most calls whose request has not arrived; one more ends the oldest."""
 QUESTION_SECONDS = 10.0
-WATCH_SECONDS = 600.0
-"""Seconds after which an unsigned stream ends; its watcher may ask again."""
 
-_SERVING, _NOT_SERVING, _UNKNOWN = (bytes([0x08, status]) for status in (1, 2, 3))
+_SERVING, _NOT_SERVING = (bytes([0x08, status]) for status in (1, 2))
 """HealthCheckResponses: the status is field 1."""
 
 
@@ -518,42 +511,19 @@ def ask(channel: grpc.Channel, timeout: float) -> bool:
 
 
 class Health:
-    """Answers `Check` and `Watch`. `handlers` and `end` are called on the server's loop.
+    """Answers NOT_SERVING until the server is `ready`, and again once it is `stopping`.
 
-    Args:
-        service: the name of the server's service; "" asks for the same.
+    A question about "" asks for the same as one about the server's `service`.
     """
 
     def __init__(self, service: str) -> None:
         self._known = (_encode_question(""), _encode_question(service))
-        self._ready = self._ended = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ready = self.stopping = False
         self._asking: dict[asyncio.Timeout, None] = {}
-        self._watchers: set[asyncio.Event] = set()
-
-    def set_ready(self, ready: bool) -> None:
-        """Sets the answer, which is NOT_SERVING at first; thread-safe."""
-        self._ready = ready
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the server has stopped
-                self._loop.call_soon_threadsafe(self._tell)
-
-    def end(self) -> None:
-        """Answers NOT_SERVING from now on."""
-        self._ended = True
-        self._tell()
 
     def handlers(self) -> Any:
-        self._loop = asyncio.get_running_loop()
-        methods: dict[str, Any] = {
-            "Check": grpc.stream_unary_rpc_method_handler(self._check),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-        }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
-
-    def _tell(self) -> None:
-        for changed in self._watchers:
-            changed.set()
+        check: Any = grpc.stream_unary_rpc_method_handler(self._check)
+        return grpc.method_handlers_generic_handler(SERVICE, {"Check": check})
 
     async def _read_question(self, context: Any) -> bytes:
         """Reads a call's request; a silent call gives way to newer ones."""
@@ -579,30 +549,4 @@ class Health:
         question = await self._read_question(context)
         if question not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        return self._response(question)
-
-    async def _watch(self, _: Any, context: Any) -> None:
-        question = await self._read_question(context)
-        if len(self._watchers) >= WATCHERS:
-            text = f"{WATCHERS} watch the health of this server already"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        changed, last = asyncio.Event(), b""
-        self._watchers.add(changed)
-        try:
-            async with asyncio.timeout(WATCH_SECONDS):
-                while True:
-                    changed.clear()
-                    response = self._response(question)
-                    if response != last:
-                        await context.write(response)
-                        last = response
-                    await changed.wait()
-        except TimeoutError:
-            return
-        finally:
-            self._watchers.discard(changed)
-
-    def _response(self, question: bytes) -> bytes:
-        if question not in self._known:
-            return _UNKNOWN
-        return _SERVING if self._ready and not self._ended else _NOT_SERVING
+        return _SERVING if self.ready and not self.stopping else _NOT_SERVING

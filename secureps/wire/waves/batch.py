@@ -126,9 +126,8 @@ class Kind(enum.IntEnum):
 class Entry:
     """One message of a batch.
 
-    Args:
-        name: the party that a request is for; in a server's entry, a `request_digest`.
-        envelope: the message without its payload; may be empty.
+    `name` is the party that a request is for, or in a server's entry a `request_digest`; `envelope`
+    is the message without its payload, and may be empty.
     """
 
     kind: Kind
@@ -139,12 +138,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All entries of a message.
+    """All entries of a message, in the wave of a `challenge`.
 
-    Args:
-        sender, to: names of parties; `to` is empty if the server does not know the party yet.
-        run: id of the sender's run; empty before the sender knows it.
-        challenge: of the wave, CHALLENGE_BYTES.
+    `to` is empty if the server does not know the party yet, and `run` before the sender knows it.
     """
 
     sender: str
@@ -260,11 +256,7 @@ def has_work(orders: Iterable[object]) -> bool:
 
 
 def has_holder_work(orders: Iterable[object], begins: bool) -> bool:
-    """True if these orders give a key holder work.
-
-    Args:
-        begins: whether the holder does not know the run yet, and has to announce its keys.
-    """
+    """True if these orders give a key holder work; one that `begins` has to announce its keys."""
     return any(
         isinstance(order, Open) or (begins and isinstance(order, Configure)) for order in orders
     )
@@ -285,9 +277,7 @@ class WaveTransport:
     """A party's connection to the servers in waves; implements `wire.transport.Transport`.
 
     Answers and orders come by `take`. An answer may come before its request: it is kept until then.
-
-    Args:
-        one_wave: whether the process lives for one wave, and so assumes foreseeable answers.
+    A process that lives for `one_wave` assumes foreseeable answers.
     """
 
     def __init__(self, one_wave: bool = False) -> None:
@@ -732,7 +722,10 @@ class Relay:
                 entries.append(make_answer(asked.about, answer))
         if stream is not None:
             entries.append(Entry(Kind.STREAM, stream.about))
-            entries += map(_make_order, orders)
+            for order in orders:
+                lost = isinstance(order, SecurepsError)
+                data = encode_refusal(order) if lost else encode(order)
+                entries.append(Entry(Kind.LOST if lost else Kind.ORDER, envelope=data))
         return tuple(entries), payloads
 
 
@@ -745,12 +738,6 @@ def make_answer(name: bytes, answer: Any) -> Entry:
     return Entry(Kind.ANSWER, name, data)
 
 
-def _make_order(order: AnyOrder | SecurepsError) -> Entry:
-    if isinstance(order, SecurepsError):
-        return Entry(Kind.LOST, envelope=encode_refusal(order))
-    return Entry(Kind.ORDER, envelope=encode(order))
-
-
 def _is_final(answer: Any) -> bool:
     if isinstance(answer, PeerError):
         return answer.retry_after is None
@@ -761,12 +748,11 @@ def _read_message(entry: Entry) -> Any:
     """Reads an entry's message, a block with its payload; returns an error as a value."""
     try:
         message = decode(entry.envelope)
-        return _attach_payload(message, entry.payload) if isinstance(message, PutBlock) else message
     except SecurepsError as error:
         return error
-
-
-def _attach_payload(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
-    if message.offset or len(payload) != message.header.length:
-        raise Malformed(f"{len(payload)} bytes of a block; its header says {message.header.length}")
-    return dataclasses.replace(message, payload=payload)
+    if not isinstance(message, PutBlock):
+        return message
+    here, length = len(entry.payload), message.header.length
+    if message.offset or here != length:
+        return Malformed(f"{here} bytes of a block; its header says {length}")
+    return dataclasses.replace(message, payload=entry.payload)

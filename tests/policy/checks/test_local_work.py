@@ -95,12 +95,6 @@ def test_a_plan_without_it_has_the_text_of_before() -> None:
     assert Plan.from_text(plan(least=0.25).text) == plan(least=0.25)
 
 
-@pytest.mark.parametrize("work", [0.0, -1.0, 1.5, float("nan")])
-def test_a_part_is_a_part(work: float) -> None:
-    with pytest.raises(ConfigError, match="work must be in"):
-        FitConfig({}, 1, {}, work=work)
-
-
 def test_steps_are_rounded_down_but_one_is_taken() -> None:
     light = FitConfig({}, 1, {}, work=0.25)
     assert [light.part(count) for count in (1, 3, 7, 8)] == [1, 1, 1, 2]

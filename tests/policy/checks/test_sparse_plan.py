@@ -15,7 +15,7 @@ from secureps.config.sections import parse
 from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, PlanRefused, ScriptFailed, WrongShape
 from secureps.messages.run import Schema, TensorSpec
-from secureps.policy.explain.committee_cost import committee_cost
+from secureps.policy.explain.explanation import committee_cost
 from secureps.policy.plan import Plan
 from tests.kits.shoppers import BLOCK, BUFFERED, ROWS, SYNC, WIDTH, Shopper, shopping, sparse_plan
 
@@ -82,11 +82,11 @@ def test_what_no_trainer_touches(
 def test_rows_become_row_blocks_and_silence_all_of_them() -> None:
     plan = sparse_plan("plain", BUFFERED)
     assert read_touched_rows(Shopper(1, [0, 2]), SCHEMA) == {"table": [1, 11]}
-    assert plan.touched_groups({"table": [1, 3, 11]}) == ("table.0", "table.2", "tower")
-    assert plan.touched_groups({"table": []}) == ("tower",)
-    assert plan.touched_groups({}) == ("table.0", "table.1", "table.2", "table.3", "tower")
+    assert plan.find_touched({"table": [1, 3, 11]}) == ("table.0", "table.2", "tower")
+    assert plan.find_touched({"table": []}) == ("tower",)
+    assert plan.find_touched({}) == ("table.0", "table.1", "table.2", "table.3", "tower")
     with pytest.raises(Malformed, match=f"no row {ROWS}"):
-        plan.touched_groups({"table": [ROWS]})
+        plan.find_touched({"table": [ROWS]})
 
 
 def test_a_client_that_touches_nothing_at_all_cannot_take_part() -> None:
@@ -94,4 +94,4 @@ def test_a_client_that_touches_nothing_at_all_cannot_take_part() -> None:
     table = data["group"][0]
     plan = Plan(parse(PlanSection, data | {"group": [table]}, "test"))
     with pytest.raises(Malformed, match="this client has nothing to train"):
-        plan.touched_groups({"table": np.array([], np.int64).tolist()})
+        plan.find_touched({"table": np.array([], np.int64).tolist()})

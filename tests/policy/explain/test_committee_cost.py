@@ -17,7 +17,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.orders import Examine
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId, shorten
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.committee_cost import (
+from secureps.policy.explain.explanation import (
     RECEIPT_BYTES,
     CommitteeCost,
     advice,

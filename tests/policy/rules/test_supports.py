@@ -6,8 +6,15 @@ import pytest
 
 from secureps.errors import Malformed
 from secureps.messages.submission import Cohort, Member, SubmissionId
-from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.policy.rules.supports import common_version, end_hopeless_wait, select_alike
+from secureps.policy.rules.rule import (
+    Arrival,
+    Close,
+    Drop,
+    Wait,
+    common_version,
+    end_hopeless_wait,
+    select_alike,
+)
 
 
 def fours(version: int) -> int:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from secureps.errors import ConfigError, Malformed, SecurepsError, Unreachable, Unsigned, WrongRun
-from secureps.messages.format import FORMAT, UNNUMBERED
+from secureps.messages.format import FORMAT
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.framing import Claim, read_claim, sign_request
@@ -73,12 +73,6 @@ def test_metadata_that_says_nothing_sensible(
     said[key] = value
     with pytest.raises(error):
         read_claim(tuple(said.items()))
-
-
-def test_who_names_no_format_has_that_of_the_first_version() -> None:
-    said: dict[str, Any] = dict(said_of(b""))
-    del said["secureps-format"]
-    assert read_claim(tuple(said.items())).format == UNNUMBERED == 2
 
 
 # --- over sockets -----------------------------------------------------------------

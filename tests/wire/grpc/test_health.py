@@ -8,13 +8,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from secureps.wire.grpc import servers
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 Server = CoordinatorServer | ShardServer
@@ -53,38 +51,8 @@ def test_another_service_is_not_found(server: Server) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_watchers_hear_of_changes_and_of_the_end(server: Server) -> None:
-    with grpc.insecure_channel(at(server)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        streams = [
-            stub.Watch(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE)
-            for service in ("", "", "secureps.Nothing")
-        ]
-        assert [next(s).status for s in streams] == [NOT_SERVING, NOT_SERVING, UNKNOWN]
-        streams[0].cancel()  # the others go on to be told
-        server.set_ready(True)
-        assert next(streams[1]).status == SERVING
-        server.stop(0.2)
-        assert next(streams[1]).status == NOT_SERVING
-        with pytest.raises(grpc.RpcError):
-            next(streams[1])
-
-
-def test_there_are_only_so_many_watchers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "WATCHERS", 1)
-    with grpc.insecure_channel(at(server)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        first = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
-        assert next(first).status == NOT_SERVING
-        with pytest.raises(grpc.RpcError) as caught:
-            next(stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE))
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_what_is_stopping_is_never_ready_again() -> None:
-    one = servers.Health("secureps.Shard")
-    one.set_ready(True)
-    assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == SERVING
-    one.end()
-    one.set_ready(True)
-    assert health_pb2.HealthCheckResponse.FromString(one._response(b"")).status == NOT_SERVING
+def test_what_is_stopping_is_never_ready_again(server: Server) -> None:
+    server.set_ready(True)
+    server._health.stopping = True
+    server.set_ready(True)
+    assert check(server) == NOT_SERVING

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secureps.crypto.roster import Roster
 from secureps.errors import SecurepsError, UnknownParty
@@ -22,7 +20,7 @@ from secureps.service.executor import Watchers
 from secureps.service.process import authenticator
 from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
-from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import REQUEST_DOMAIN, sign_request
 from secureps.wire.grpc.servers import CoordinatorServer
@@ -134,15 +132,3 @@ def test_who_is_honest_goes_on_over_another_connection(world: World) -> None:
         while time.monotonic() < until:
             assert honest.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
         assert lost.empty()
-
-
-def test_no_stream_that_nobody_signs_for_stays(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "WATCH_SECONDS", 0.5)
-    with tls_of(world.kit, "eve").channel(COORDINATOR, world.address, []) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(
-            health_pb2.HealthCheckRequest(), timeout=PATIENCE
-        )
-        assert len(list(watch)) == 1
-        assert watch.code() is grpc.StatusCode.OK

@@ -267,11 +267,10 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serv
         retired(b"")
 
 
-def test_a_kit_of_before_there_was_tls_is_told_what_to_do(kit: Path) -> None:
+def test_a_kit_without_certificates_is_told_what_to_do(kit: Path) -> None:
     ca = load_public(kit).ca
     for path in (kit / "public" / "tls").iterdir():
         path.unlink()
-    (kit / "private" / "eve" / "tls.key").unlink()
     assert certificate_end(kit, "eve") is None
     with pytest.raises(
         KitError, match=r"missing: fetch the issuer's public/ .*secureps keys renew"
