@@ -39,7 +39,7 @@ from secureps.roles.coordinator import (
     scheduler,
     termination,
 )
-from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
+from secureps.roles.coordinator.group import MAKING, GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
@@ -607,7 +607,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
         return
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
-    if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
+    if group.phase in MAKING:
         # The shard may have lost its journal: ask again, and continue from its reply.
         if shard in group.coming:
             tx.sessions.unconfirmed.add((group.name, shard))
@@ -618,9 +618,7 @@ def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> Non
     if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
-    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent_holders(
-        tx, group
-    ):
+    if group.is_opening and holder in opening.silent_holders(tx, group):
         tx.order(holder, commit.make_open(tx, group))
 
 

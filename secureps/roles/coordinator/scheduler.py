@@ -74,16 +74,13 @@ def advance(tx: Transaction) -> float | None:
     leaves = resharding.drop_absent_shard(tx)
     resharding.advance(tx)
     founding.choose_founder(tx)
-    if trailing.unkept_version(tx) and not resharding.describe_due_move(tx):
+    moves = resharding.describe_due_move(tx)
+    if trailing.unkept_version(tx) and not moves:
         checkpointing.order(tx)  # a round may wait for it
-    paused = (
-        tx.federation.paused
-        or resharding.describe_due_move(tx)
-        or checkpointing.why_cohorts_wait(tx)
-    )
+    paused = tx.federation.paused or moves or checkpointing.why_cohorts_wait(tx)
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
-    if not resharding.describe_due_move(tx):
+    if not moves:
         checkpointing.order(tx)
     envelopes.release(tx)
     if tx.federation.coming is None:
@@ -368,12 +365,19 @@ def rule_state(tx: Transaction, group: GroupState) -> RuleState:
     if members.spent:
         gone = members.spent - {id.client for id in group.receipts}
         live = tx.takers(group.name) - group.sitting_out - gone
-    seen = members.state(group.version, live, group.opened_at)
-    invited = group.invited if group.rounds else seen.invited
-    waiting = len(group.receipts) + len(members.returning)
-    training = own.asked  # without members that may not train any more
-    return replace(
-        seen, invited=invited, extensions=group.extensions, waiting=waiting, training=training
+    return RuleState(
+        version=group.version,
+        live=live,
+        invited=group.invited if group.rounds else members.training.keys(),
+        opened_at=group.opened_at,
+        extensions=group.extensions,
+        clocks=members.clocks,
+        closed=members.closed,
+        moved=members.moved,
+        passed=members.passed,
+        sent=members.sent,
+        waiting=len(group.receipts) + len(members.returning),
+        training=own.asked,  # without members that may not train any more
     )
 
 
