@@ -18,8 +18,7 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.state import WriteManifest
+from secureps.roles.coordinator.state import Moving, WriteManifest
 from secureps.roles.machine import WORKER, Step, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
