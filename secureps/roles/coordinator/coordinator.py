@@ -43,7 +43,14 @@ from secureps.roles.coordinator.group import MAKING, GroupState, OpenReceipts, P
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
-from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
+from secureps.roles.coordinator.status import (
+    HERE,
+    NOT_KNOWN,
+    Window,
+    describe_wait,
+    servers,
+    status,
+)
 from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
@@ -255,7 +262,12 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """The shards and holders for a status, and the coordinator if it has a trouble."""
-        return servers(self.federation, self._settings.roster, self._sessions, self.plan)
+        return servers(self._tx(0.0), self._settings.roster)
+
+    def describe_waits(self, now: float) -> dict[str, str]:
+        """Says, by group, what the group waits for."""
+        tx, own = self._tx(now), self.servers
+        return {name: describe_wait(tx, group, own) for name, group in tx.federation.groups.items()}
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
