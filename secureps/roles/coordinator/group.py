@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -647,15 +648,16 @@ class GroupState:
             raise InternalError(f"{text}: no transition has it")
         return then
 
-    def move(self, record: object, change: Callable[[], None]) -> None:
-        """Changes the group by a record, and checks the change against the table.
+    @contextmanager
+    def moved_by(self, record: object) -> Iterator[None]:
+        """Checks the change that a record makes in the `with` against the table.
 
         Raises:
-            InternalError: the table has no such change; before `change` runs if no row has the
+            InternalError: the table has no such change; before the `with` begins if no row has the
                 record in this phase.
         """
         before, then = self.phase, self.next_phases(record)
-        change()
+        yield
         if self.phase not in then:
             text = f"{type(record).__name__} brings {self.name} from {before.value} to"
             raise InternalError(f"{text} {self.phase.value}: no transition does")
@@ -710,12 +712,6 @@ class GroupState:
 
     def open(self) -> None:
         self.phase, self.reason = Phase.OPENING, OPENS
-
-    def end(self, reason: str) -> None:
-        self.phase, self.reason = Phase.DONE, self.resigned or reason
-
-    def reopen(self) -> None:
-        self.phase = Phase.WAITING
 
     def burn(self, reason: str) -> None:
         """Burns the cohort in progress: its members sit out until the next version."""

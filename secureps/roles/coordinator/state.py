@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from secureps.errors import InternalError
@@ -692,10 +691,11 @@ class CoordinatorState:
             case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
-                    group.move(record, partial(group.end, reason))
+                    with group.moved_by(record):
+                        group.phase, group.reason = Phase.DONE, group.resigned or reason
             case requests.Submit(receipt):
-                group = self.groups[receipt.id.group]
-                group.move(record, partial(self._receive, at, receipt))
+                with self.groups[receipt.id.group].moved_by(record):
+                    self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
@@ -759,7 +759,8 @@ class CoordinatorState:
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
-                group.move(record, group.reopen)
+                with group.moved_by(record):
+                    group.phase = Phase.WAITING
 
     def least_usable_key(self, holder: str) -> int:
         """Returns the number below which a holder's envelope keys open nothing any more."""
@@ -807,7 +808,8 @@ class CoordinatorState:
         if isinstance(record, Prepared) and record.epoch:
             self.moving.files.setdefault(group.name, {})[record.shard] = record.state
             return
-        group.move(record, partial(self._change, group, at, record))
+        with group.moved_by(record):
+            self._change(group, at, record)
 
     def _change(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
@@ -902,7 +904,8 @@ class CoordinatorState:
         self.reigns.note_placement(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
-                group.move(record, group.open)
+                with group.moved_by(record):
+                    group.open()
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

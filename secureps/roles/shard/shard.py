@@ -55,6 +55,7 @@ from secureps.roles.machine import (
     Fold,
     Halt,
     KitRead,
+    Locate,
     Prune,
     Record,
     Say,
@@ -473,7 +474,7 @@ class Shard:
             self._replace(step, pins)
         if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
-            step.effects += self.state.pinned.locate_shards(order.run, peers)
+            step.effects += [Locate(shard.name, shard.advertise) for shard in peers]
 
     def _replace(self, step: Step, pins: RunPinned) -> None:
         """Follows newer placements, and ends waits for shards that hold no blocks any more."""
