@@ -120,9 +120,9 @@ class Ward:
     def state_files(self) -> list[Path]:
         return sorted((self.folder / SHARD / "states").glob("*.safetensors"))
 
-    def wipe(self) -> None:
-        """Deletes all payloads."""
-        path = self.folder / "spool" / SHARD
+    def wipe(self, where: str) -> None:
+        """Deletes everything in a folder except the journal."""
+        path = self.folder / "spool" / SHARD if where == "spool" else self.folder / SHARD / "states"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
 
@@ -238,7 +238,7 @@ def test_when_the_sums_are_lost_too_members_send_again(
     ward = Ward(tmp_path, cipher)
     ward.until(Phase.PREPARING, 2)
     if lost == "everything":
-        ward.wipe()
+        ward.wipe("spool")
     else:
         for path in ward.files(OPENED)[1:2]:
             flip(path)
