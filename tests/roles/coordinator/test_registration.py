@@ -180,6 +180,7 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
     said = "the coordinator's journal has another cohort 0 of all than the one that shard-a has "
     assert halt.reason.startswith(said)
     world.group().spoilt, world.group().making = (cohort,), None
+    world.group().phase = Phase.WAITING
     assert halts(summed(world, other))
     assert halts(summed(world, cohort)) == []
 
