@@ -6,17 +6,16 @@ that is bound to others is refused before any update is sealed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
 from secureps.errors import NotReady, TermsRefused, WrongRun
 from secureps.messages.records import RunPinned
-from secureps.messages.run import Placement, RunInfo, Schema, ShardAddress, all_shards
+from secureps.messages.run import Placement, RunInfo, Schema, all_shards
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.roles.machine import CallOff, Locate, Say
+from secureps.roles.machine import CallOff, Say
 
 LATER = 1.0
 """Seconds after which a party that cannot be served yet first asks again."""
@@ -106,11 +105,6 @@ class Pinned:
     def call_off_left(self, before: Pinned) -> list[CallOff]:
         """Ends calls to shards that held blocks before, and do not now."""
         return [CallOff(shard) for shard in before.shards if shard not in self.shards]
-
-    def locate_shards(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
-        if run.id != self.run.id:
-            return []
-        return [Locate(shard.name, shard.advertise) for shard in shards]
 
     def place(self, group: str) -> Place:
         return Place(self.run.id, group, self.layout.digest, self.layout.group(group).full)

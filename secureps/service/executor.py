@@ -369,18 +369,13 @@ Reception = Future[Reply] | None
 
 
 class OpenRequests:
-    """The unanswered requests of other parties.
-
-    A request that is answered after a later event is deferred under a ticket. Thread-safe, except
-    for deferred requests.
-    """
+    """The unanswered requests of other parties; thread-safe."""
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._lock = threading.Lock()
         self._stopped = False
         self._waiting: set[Future[Reply]] = set()
-        self._deferred: dict[str, list[Reception]] = {}
 
     def stopping_error(self) -> Unreachable:
         return Unreachable(f"{self._party} is stopping")
@@ -400,13 +395,6 @@ class OpenRequests:
                 return
             self._waiting.remove(answer)
         settle(answer, result)
-
-    def defer(self, ticket: str, answer: Reception) -> None:
-        self._deferred.setdefault(ticket, []).append(answer)
-
-    def deferred(self, ticket: str) -> list[Reception]:
-        """Removes and returns the requests under a ticket."""
-        return self._deferred.pop(ticket, [])
 
     def stop(self) -> None:
         with self._lock:
@@ -485,6 +473,8 @@ class Executor:
         self._draining = False
         self._requests = OpenRequests(party)
         self._settle = self._requests.settle
+        self._deferred: dict[str, list[Reception]] = {}
+        """By ticket, the requests that are answered after a later event."""
         self._watchers = Watchers(lambda name: self._post(_Event(name, WatchLost())))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
@@ -768,10 +758,10 @@ class Executor:
     def _perform(self, item: _Event, effect: Effect) -> None:
         match effect:
             case Answer(message, attach, ticket):
-                for answer in self._requests.deferred(ticket) if ticket else (item.answer,):
+                for answer in self._deferred.pop(ticket, ()) if ticket else (item.answer,):
                     self._answer(item, answer, message, attach)
             case Defer(ticket):
-                self._requests.defer(ticket, item.answer)
+                self._deferred.setdefault(ticket, []).append(item.answer)
             case Order(to, message):
                 self._watchers.tell(to, message)
             case Call():

@@ -43,7 +43,6 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, total_epsilon
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.status import describe_wait
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Machine, Record, TaskResult
 from secureps.roles.shard.shard import Shard
@@ -253,7 +252,7 @@ def _is_ready(machine: Machine) -> bool:
 def _coordinator_rows(machine: Coordinator, now: float) -> Iterator[_Row]:
     federation, servers, live = machine.federation, machine.servers, machine.live(now)
     groups = federation.groups.values()
-    waits = {g.name: describe_wait(machine.plan, federation, live, g, servers) for g in groups}
+    waits = machine.describe_waits(now)
     members, finished = len(federation.members), bool(federation.finished)
     yield (
         "secureps_group_version",

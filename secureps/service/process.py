@@ -23,7 +23,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
@@ -59,7 +59,6 @@ from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown, before_threads
-from secureps.service.tracing import Tracing
 from secureps.store.act_lines import FILE, ActLine, read_acts
 from secureps.store.atomic_file import replace_text, secure_folder
 from secureps.store.backup import demand_owner
@@ -74,6 +73,9 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import PLAINTEXT, REQUEST_DOMAIN, Link, Tls
 from secureps.wire.grpc.servers import Server
 from secureps.wire.transport import Endpoint
+
+if TYPE_CHECKING:
+    from secureps.service.tracing import Tracing
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 EXPORTER, DISABLED = "OTEL_TRACES_EXPORTER", "OTEL_SDK_DISABLED"
@@ -210,9 +212,9 @@ def tracing(party: str, role: str, environment: Mapping[str, str] | None = None)
             known = ", ".join(EXPORTERS)
             raise ConfigError(f"{EXPORTER}: {exporter!r} is not known here; known are {known}")
         with from_extras():
-            from secureps.service.spans import OpenTelemetrySpans
+            from secureps.service.tracing import Tracing
 
-            return Tracing(OpenTelemetrySpans.exported(party, role, exporter))
+            return Tracing.exported(party, role, exporter)
     except Exception as error:  # a library refuses the value of a variable
         tell(party, "NotTraced", f"no traces: {error}", logging.WARNING)
         return None

@@ -13,17 +13,36 @@ The ids of a trace and of its steps are digests of the run, the group and the ve
 parties know. So messages carry no ids, a party continues its trace after a crash, and no party can
 bring in foreign ids. Spans are made from records, tasks and calls; machines know nothing of them.
 They name groups, versions, cohorts and numbers, never a client.
+
+OpenTelemetry sends them to the place that OTEL_EXPORTER_OTLP_ENDPOINT names. Only this module
+imports opentelemetry, which belongs to the extra `trace`.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from secureps import __version__
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
 from secureps.messages.holder_records import CohortReleased
@@ -51,35 +70,8 @@ VERSION = "version"
 
 SECOND = 10**9
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Work that a party did for a version of a group, in nanoseconds since 1970.
-
-    Args:
-        parent: the enclosing span; 0: none.
-        id: 0: a random one.
-        links: traces of earlier versions whose updates went into this version.
-        failed: one word about the failure, if the work failed.
-    """
-
-    name: str
-    trace: int
-    parent: int
-    begin: int
-    end: int
-    facts: Mapping[str, str | int]
-    id: int = 0
-    links: tuple[int, ...] = ()
-    failed: str = ""
-
-
-class Spans(Protocol):
-    """Receives spans; `add` is thread-safe, returns at once and never raises."""
-
-    def add(self, span: Span) -> None: ...
-
-    def close(self) -> None: ...
+LAST_SECONDS = 1.0
+"""Seconds that a process waits at its end for spans to be sent."""
 
 
 def trace_of(run: bytes, group: str, version: int) -> int:
@@ -103,11 +95,50 @@ class _Times:
     prepared: int = 0
 
 
-class Tracing(Meter):
-    """Makes the spans of one party; `clock` gives nanoseconds since 1970."""
+class _Ids:
+    """Generates the ids that this thread has chosen, or random ones."""
 
-    def __init__(self, spans: Spans, clock: Callable[[], int] = time.time_ns) -> None:
-        self._spans, self._clock = spans, clock
+    def __init__(self) -> None:
+        self._chosen = threading.local()
+        self._random = RandomIdGenerator()
+
+    def choose(self, trace: int, span: int) -> None:
+        self._chosen.trace, self._chosen.span = trace, span
+
+    def generate_trace_id(self) -> int:
+        return int(getattr(self._chosen, "trace", 0)) or int(self._random.generate_trace_id())
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+    def generate_span_id(self) -> int:
+        return int(getattr(self._chosen, "span", 0)) or int(self._random.generate_span_id())
+
+
+class Tracing(Meter):
+    """Makes and sends the spans of one party.
+
+    A client is named only if OTEL_RESOURCE_ATTRIBUTES names it. `clock` gives nanoseconds since
+    1970.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        role: str,
+        processor: SpanProcessor,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._ids = _Ids()
+        named = {} if role == "client" else {"service.instance.id": party}
+        own = {"service.name": f"secureps-{role}", "service.version": __version__, **named}
+        resource = Resource.create(own).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(
+            id_generator=self._ids, resource=resource, shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("secureps", __version__)
+        self._clock = clock
         self._born = clock()
         self._run = b""
         self._lock = threading.Lock()
@@ -118,8 +149,14 @@ class Tracing(Meter):
         self._contribution: tuple[Contribute, int] | None = None
         """The contribution that is being made, and its beginning."""
 
+    @classmethod
+    def exported(cls, party: str, role: str, exporter: str) -> Tracing:
+        return cls(party, role, BatchSpanProcessor(_exporter(exporter)))
+
     def close(self) -> None:
-        self._spans.close()
+        sending = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        sending.start()
+        sending.join(LAST_SECONDS)
 
     # --- Meter --------------------------------------------------------------------
 
@@ -224,19 +261,20 @@ class Tracing(Meter):
             case records.CohortClosed(cohort):
                 times = self._times_of(cohort.group)
                 times.closed = times.held = now
-                self._add_step("close", cohort, times.since, now)
+                self._add_step("close", cohort.group, times.since, now)
             case Held(group=group):
                 self._times_of(group).held = now
             case records.CohortReopened(group=group):
-                self._fail_step("hold", group, now, "reopened")
+                self._add_step("hold", group, self._times_of(group).closed, now, "reopened")
             case records.CohortBurnt(group=group, spoilt=spoilt):
-                self._close_hold(group)
-                self._fail_step("open", group, now, "spoilt" if spoilt else "burnt")
-            case records.CohortOpened(group=group):
-                self._close_hold(group)
                 times = self._times_of(group)
+                self._add_step("hold", group, times.closed, times.held)
+                self._add_step("open", group, times.held, now, "spoilt" if spoilt else "burnt")
+            case records.CohortOpened(group=group):
+                times = self._times_of(group)
+                self._add_step("hold", group, times.closed, times.held)
+                self._add_step("open", group, times.held, now)
                 times.opened = times.prepared = now
-                self._add_step("open", self._cohorts[group], times.held or self._born, now)
             case Prepared(group=group):
                 self._times_of(group).prepared = now
             case records.VersionCommitted(group, version):
@@ -248,38 +286,31 @@ class Tracing(Meter):
             self._times[group] = _Times(now or self._born)
         return self._times[group]
 
-    def _close_hold(self, group: str) -> None:
-        times = self._times_of(group)
-        if (cohort := self._cohorts.get(group)) is not None:
-            self._add_step("hold", cohort, times.closed or self._born, times.held or self._born)
-
-    def _fail_step(self, step: str, group: str, now: int, how: str) -> None:
-        times, cohort = self._times_of(group), self._cohorts.get(group)
-        began = times.closed if step == "hold" else times.held
-        if cohort is not None:
-            self._add_step(step, cohort, began or self._born, now, how)
-
     def _add_version(self, group: str, version: int, now: int) -> None:
         times, cohort = self._times_of(group), self._cohorts.get(group)
         if cohort is not None and cohort.version == version:
-            self._add_step("prepare", cohort, times.opened or self._born, times.prepared or now)
-            self._add_step("commit", cohort, times.prepared or now, now)
-            self._add_step("publish", cohort, now, now)
+            self._add_step("prepare", group, times.opened, times.prepared or now)
+            self._add_step("commit", group, times.prepared or now, now)
+            self._add_step("publish", group, now, now)
         trace = trace_of(self._run, group, version)
         others = {} if cohort is None else {each.version + 1 for each in cohort.members}
-        links = tuple(trace_of(self._run, group, each) for each in sorted({*others} - {version}))
+        links = [trace_of(self._run, group, each) for each in sorted({*others} - {version})]
         facts, own = self._facts(group, version), span_of(trace, VERSION)
-        self._spans.add(Span(VERSION, trace, 0, times.since, now, facts, own, links))
+        self._export(VERSION, trace, 0, times.since, now, facts, own, links)
         self._times[group] = _Times(now)
 
     # --- spans --------------------------------------------------------------------
 
-    def _add_step(self, step: str, cohort: Cohort, begin: int, end: int, failed: str = "") -> None:
-        trace = trace_of(self._run, cohort.group, cohort.version)
-        facts = self._facts(cohort.group, cohort.version)
+    def _add_step(self, step: str, group: str, begin: int, end: int, failed: str = "") -> None:
+        """Adds a step of a group's cohort; times that are 0 were before this process began."""
+        if (cohort := self._cohorts.get(group)) is None:
+            return
+        trace = trace_of(self._run, group, cohort.version)
+        facts = self._facts(group, cohort.version)
         facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
         own, whole = span_of(trace, step, cohort.number), span_of(trace, VERSION)
-        self._spans.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
+        begin = begin or self._born
+        self._export(step, trace, whole, begin, max(begin, end), facts, own, failed=failed)
 
     def _add_for_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
         more = {"cohort": cohort.number}
@@ -299,7 +330,63 @@ class Tracing(Meter):
         """Adds a span below a cohort's step, or below the whole version."""
         trace = trace_of(self._run, group, version)
         facts = self._facts(group, version) | dict(more or {})
-        self._spans.add(Span(name, trace, span_of(trace, step, cohort), begin, end, facts))
+        self._export(name, trace, span_of(trace, step, cohort), begin, end, facts)
 
     def _facts(self, group: str, version: int) -> dict[str, str | int]:
         return {"run": self._run.hex()[:16], "group": group, "version": version}
+
+    def _export(
+        self,
+        name: str,
+        trace: int,
+        parent: int,
+        begin: int,
+        end: int,
+        facts: Mapping[str, str | int],
+        id: int = 0,
+        links: Sequence[int] = (),
+        failed: str = "",
+    ) -> None:
+        """Sends a span; thread-safe, returns at once.
+
+        Args:
+            parent: the enclosing span; 0: none.
+            id: 0: a random one.
+            links: traces of earlier versions whose updates went into this version.
+            failed: one word about the failure, if the work failed.
+        """
+        within = Context()
+        if parent:
+            within = set_span_in_context(NonRecordingSpan(self._context(trace, parent)), within)
+        linked = [Link(self._context(each, span_of(each, VERSION))) for each in links]
+        named = {f"secureps.{fact}": value for fact, value in facts.items()}
+        self._ids.choose(trace, id)
+        try:
+            made = self._tracer.start_span(
+                name, within, attributes=named, links=linked, start_time=begin
+            )
+        finally:
+            self._ids.choose(0, 0)
+        if failed:
+            made.set_status(Status(StatusCode.ERROR, failed))
+        made.end(end)
+
+    def _context(self, trace: int, span: int) -> SpanContext:
+        """Makes a span's ids; the sampler decides by the trace, alike at every party."""
+        taken = self._provider.sampler.should_sample(None, trace, VERSION).decision.is_sampled()
+        return SpanContext(trace, span, True, TraceFlags(TraceFlags.SAMPLED if taken else 0))
+
+
+def _exporter(name: str) -> SpanExporter:
+    if name == "console":
+        return ConsoleSpanExporter()
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL"
+    )
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+        return Grpc()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
+
+    return Http()

@@ -143,13 +143,12 @@ def ray_is_there() -> None:
 def trace_is_there() -> None:
     """Spans are printed."""
     from secureps.service.process import tracing
-    from secureps.service.tracing import Span
 
     said = io.StringIO()
     with redirect_stdout(said):
         traces = tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "console"})
         assert traces is not None
-        traces._spans.add(Span("step", 1, 2, 3, 4, {}))
+        traces._export("step", 1, 2, 3, 4, {})
         traces.close()
     assert '"name": "step"' in said.getvalue()
 

@@ -71,7 +71,7 @@ ONLY_IMPORTERS = {
     "fsspec": {"files/objects.py"},
     "yaml": {"run/deploy/deployment.py"},
     "ray": {"run/simulate/ray_cluster.py"},
-    "opentelemetry": {"service/spans.py"},
+    "opentelemetry": {"service/tracing.py"},
     "pickle": set(),
     "flwr": {
         "client/flower/script.py",

@@ -317,7 +317,7 @@ SITES: dict[str, tuple[Callable[[Path], Signed], ...]] = {
     "roles/coordinator/membership.py take_evaluation": (evaluation,),
     "roles/coordinator/membership.py submit": (receipt_at_the_coordinator,),
     "roles/holder/holder.py check_author": (receipt_at_a_holder,),
-    "roles/shard/shard.py is_wanted": (update_block, opened_block),
+    "roles/shard/shard.py _is_wanted": (update_block, opened_block),
     "service/one_wave.py _verify": (wave,),
     "service/process.py authenticate": (request,),
     "store/act_lines.py read_acts": (act_lines,),

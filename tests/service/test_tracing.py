@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,9 +23,17 @@ from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.environment import Meter
 from secureps.service.process import tracing
-from secureps.service.tracing import SECOND, VERSION, Span, Tracing, span_of, trace_of
 from tests.kits.federations import same, small_federation, small_plan, unharmed
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
+
+memory = pytest.importorskip(
+    "opentelemetry.sdk.trace.export.in_memory_span_exporter",
+    reason="opentelemetry is not installed: pip install 'secureps[trace]'",
+)
+
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
+
+from secureps.service.tracing import SECOND, VERSION, Tracing, span_of, trace_of  # noqa: E402
 
 STEPS = ["close", "hold", "open", "prepare", "commit", "publish"]
 
@@ -35,17 +43,48 @@ TOLD = {"run", "group", "version", "cohort", "clients", "checkpoint"}
 CLIENTS = {"pull", "train", "seal", "upload", "submit"}
 
 
+class Span(NamedTuple):
+    """A span of OpenTelemetry."""
+
+    name: str
+    trace: int
+    parent: int
+    begin: int
+    end: int
+    facts: dict[str, Any]
+    id: int
+    links: tuple[int, ...]
+    failed: str
+    resource: dict[str, Any]
+
+
 class Kept:
     """Collects spans."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.exporter = memory.InMemorySpanExporter()
 
-    def add(self, span: Span) -> None:
-        self.spans.append(span)
+    def trace(self, name: str, clock: Callable[[], int]) -> Tracing:
+        role = name.partition("-")[0]
+        return Tracing(name, role, SimpleSpanProcessor(self.exporter), clock)
 
-    def close(self) -> None:
-        pass
+    @property
+    def spans(self) -> list[Span]:
+        return [
+            Span(
+                each.name,
+                each.context.trace_id,
+                0 if each.parent is None else each.parent.span_id,
+                each.start_time,
+                each.end_time,
+                {name.removeprefix("secureps."): fact for name, fact in each.attributes.items()},
+                each.context.span_id,
+                tuple(link.context.trace_id for link in each.links),
+                "" if each.status.is_ok or each.status.is_unset else each.status.description,
+                dict(each.resource.attributes),
+            )
+            for each in self.exporter.get_finished_spans()
+        ]
 
     def named(self, *names: str) -> list[Span]:
         return [span for span in self.spans if span.name in names]
@@ -54,19 +93,17 @@ class Kept:
 class Traced:
     """A federation in virtual time, whose parties each collect spans."""
 
-    def __init__(self, folder: Path, spans: Callable[[str], Any], cipher: str = "rlwe") -> None:
+    def __init__(self, folder: Path, cipher: str = "rlwe") -> None:
         plan = small_plan(cipher, versions=3)
         conditions = Conditions(meter=self._meter)
-        self.spans: dict[str, Any] = {}
-        self._make = spans
+        self.kept: dict[str, Kept] = {}
         self._clock: Callable[[], float] = lambda: 0.0
         self.play: Simulation = small_federation(plan, folder, conditions)
         self._clock = self.play.loop.now
 
     def _meter(self, name: str) -> Meter:
-        if name not in self.spans:
-            self.spans[name] = self._make(name)
-        return Tracing(self.spans[name], lambda: int((1000 + self._clock()) * SECOND))
+        kept = self.kept.setdefault(name, Kept())
+        return kept.trace(name, lambda: int((1000 + self._clock()) * SECOND))
 
     def reached(self, version: int) -> bool:
         return self.play.versions()["all"] >= version
@@ -84,7 +121,7 @@ def whole(spans: list[Span], run: bytes, version: int) -> None:
     own = [span for span in spans if span.trace == trace]
     (root,) = [span for span in own if span.name == VERSION]
     assert (root.parent, root.id) == (0, span_of(trace, VERSION))
-    ids = [span.id for span in own if span.id]
+    ids = [span.id for span in own]
     assert len(ids) == len(set(ids)), "no id is given twice"
     assert {span.parent for span in own} <= {0, *ids}, "every parent is there"
     assert all(span.begin <= span.end for span in own)
@@ -96,11 +133,14 @@ def whole(spans: list[Span], run: bytes, version: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cipher", ["plain", "rlwe", "bfv"])
-def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> None:
-    traced = Traced(tmp_path, lambda name: Kept(), cipher)
+def test_a_version_is_one_trace_of_all_parties(
+    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=ward-7")
+    traced = Traced(tmp_path, cipher)
     traced.play.run()
     assert same(traced.play.model(), unharmed(versions=3)[0]), "it changes nothing"
-    by = {name: kept.spans for name, kept in traced.spans.items()}
+    by = {name: kept.spans for name, kept in traced.kept.items()}
     everything = [span for spans in by.values() for span in spans]
     traces = {trace_of(traced.run, "all", version): version for version in range(4)}
     newer = trace_of(traced.run, "all", 4)
@@ -125,20 +165,24 @@ def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> N
     if cipher != "plain":
         assert parents["share" if cipher == "rlwe" else "decrypt"] == "open"
     assert {name for span in everything for name in span.facts} == TOLD
-    texts = " ".join(f"{s.name} {s.failed} {dict(s.facts)}" for s in everything)
+    texts = " ".join(f"{s.name} {s.failed} {s.facts}" for s in everything)
     assert "client-" not in texts
     assert "holder-" not in texts
+    assert {s.resource["deployment.environment"] for s in everything} == {"ward-7"}
+    assert all("client-" not in f"{dict(s.resource)}" for s in everything)
+    services = {span.resource["service.name"] for span in everything}
+    assert services >= {f"secureps-{role}" for role in ("coordinator", "shard", "client")}
 
 
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "client-03"])
 def test_who_comes_back_goes_on_in_the_same_trace(party: str, tmp_path: Path) -> None:
-    traced = Traced(tmp_path, lambda name: Kept())
+    traced = Traced(tmp_path)
     for version in range(3):
         traced.play.run(partial(traced.reached, version))
         traced.play.kill(party)
         traced.play.start(party)
     traced.play.run()
-    spans = [span for kept in traced.spans.values() for span in kept.spans]
+    spans = [span for kept in traced.kept.values() for span in kept.spans]
     for version in (1, 2, 3):
         whole(spans, traced.run, version)
 
@@ -156,7 +200,7 @@ class Told:
         self.say(RunPinned(self.run, make_placement(make_plan()), ADDRESSES))
 
     def restarted(self) -> Tracing:
-        self.tracing = Tracing(self.kept, lambda: self.now * SECOND)
+        self.tracing = self.kept.trace("coordinator", lambda: self.now * SECOND)
         return self.tracing
 
     def say(self, *written: Any) -> None:
@@ -221,76 +265,16 @@ def test_a_coordinator_that_comes_back_knows_the_cohort_from_its_journal() -> No
 # --- OpenTelemetry ----------------------------------------------------------------
 
 
-@pytest.fixture
-def memory() -> Any:
-    return pytest.importorskip(
-        "opentelemetry.sdk.trace.export.in_memory_span_exporter",
-        reason="opentelemetry is not installed: pip install 'secureps[trace]'",
-    )
-
-
-@pytest.mark.slow
-def test_spans_are_opentelemetrys_with_these_ids(
-    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
-    from secureps.service.spans import OpenTelemetrySpans
-
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=ward-7")
-    exporter = memory.InMemorySpanExporter()
-
-    def made(name: str) -> OpenTelemetrySpans:
-        role = name.partition("-")[0]
-        return OpenTelemetrySpans(name, role, SimpleSpanProcessor(exporter))
-
-    traced = Traced(tmp_path, made)
-    traced.play.run()
-    spans = exporter.get_finished_spans()
-    versions = {trace_of(traced.run, "all", v): v for v in range(5)}
-    own = [span for span in spans if versions[span.context.trace_id] == 2]
-    (root,) = [span for span in own if span.parent is None]
-    assert (root.name, root.context.span_id) == (VERSION, span_of(root.context.trace_id, VERSION))
-    assert root.attributes == {
-        "secureps.run": traced.run.hex()[:16],
-        "secureps.group": "all",
-        "secureps.version": 2,
-    }
-    ids = {span.context.span_id for span in own}
-    assert len(ids) == len(own)
-    assert all(span.parent is None or span.parent.span_id in ids for span in own)
-    services = {span.resource.attributes["service.name"] for span in own}
-    assert services == {"secureps-coordinator", "secureps-shard", "secureps-holder"} | {
-        "secureps-client"
-    }
-    assert all(
-        span.resource.attributes["deployment.environment"] == "ward-7"
-        and "client-" not in f"{span.to_json()}".replace('"secureps-client"', "")
-        for span in spans
-    )
-    failed = Span("hold", 1, 2, 3, 4, {}, failed="reopened")
-    made("coordinator").add(failed)
-    last = exporter.get_finished_spans()[-1]
-    assert (last.status.is_ok, last.status.description) == (False, "reopened")
-    assert (last.start_time, last.end_time, last.parent.span_id) == (3, 4, 2)
-
-
-def test_a_sampler_takes_the_same_traces_at_every_party(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
-    from secureps.service.spans import OpenTelemetrySpans
-
+def test_a_sampler_takes_the_same_traces_at_every_party(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     taken = []
     for role, parent in (("coordinator", 0), ("shard", 9)):
-        exporter = memory.InMemorySpanExporter()
-        spans = OpenTelemetrySpans("x", role, SimpleSpanProcessor(exporter))
+        kept = Kept()
+        tracing = kept.trace(role, lambda: 1)
         for version in range(200):
-            spans.add(Span("s", trace_of(b"r", "g", version), parent, 1, 2, {}))
-        taken.append({span.context.trace_id for span in exporter.get_finished_spans()})
+            tracing._export("s", trace_of(b"r", "g", version), parent, 1, 2, {})
+        taken.append({span.trace for span in kept.spans})
     assert taken[0] == taken[1]
     assert 60 < len(taken[0]) < 140
 
@@ -322,7 +306,6 @@ def test_what_is_wrong_with_the_variables_is_told_and_stops_nobody(
 def test_a_value_that_the_library_refuses_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1")
     assert tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "console"}) is None
     assert "no traces: " in caplog.text
@@ -352,7 +335,7 @@ def test_ids_follow_from_run_group_and_version_and_of_steps_from_the_cohort() ->
 
 def test_a_pull_is_over_with_its_last_block() -> None:
     kept, times = Kept(), iter(range(100, 200))
-    party = Tracing(kept, lambda: next(times))
+    party = kept.trace("client-00", lambda: next(times))
     blocks: list[Future[Any]] = [Future() for _ in range(3)]
     for number, answer in enumerate(blocks):
         party.on_call(GetBlock(b"r" * 32, "all", 4, number), answer)

@@ -26,7 +26,7 @@ from secureps.messages.submission import Held, SubmissionId, opening_digest
 from secureps.policy.checks.evaluation import check_total, from_vector
 from secureps.policy.counting import shares_in
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
-from secureps.roles.coordinator.group import OPENS, GroupState, Phase
+from secureps.roles.coordinator.group import MAKING, OPENS, GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests, check_part, check_prepared
 from secureps.wording import named
@@ -40,13 +40,12 @@ def take_held(tx: Transaction, event: Held) -> None:
     Raises:
         Malformed: there is not one digest for each block of the shard.
     """
-    holding = _find_in_phase(tx, event.group, Phase.HOLDING, event.cohort)
-    group = holding or _find_opening(tx, event.group, event.cohort)
-    if group is None:
+    group = tx.group(event.group)
+    if group.phase not in MAKING or group.number != event.cohort:
         return
     owned = tx.federation.owners(event.group).get(event.shard, ())
     check_digests(event.shard, event.group, owned, event.sums)
-    (_hold if holding else _hold_once_more)(tx, group, event)
+    (_hold if group.phase is Phase.HOLDING else _hold_once_more)(tx, group, event)
 
 
 def _hold(tx: Transaction, group: GroupState, said: Held) -> None:
@@ -91,7 +90,7 @@ def take_missing(tx: Transaction, event: Missing) -> None:
     wanted = tuple(id for id in event.ids if id in group.receipts)
     if group.phase is Phase.FOUNDING:
         commit.send_again(tx, wanted)
-    elif _find_opening(tx, event.group, event.cohort) is not None:
+    elif group.is_opening and group.number == event.cohort:
         _lose_opened(tx, group, wanted)
     elif group.phase is Phase.HOLDING and group.number == event.cohort and wanted:
         # nothing was opened, so the members send again, and the rule closes another cohort
@@ -123,7 +122,8 @@ def _lose_opened(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
 
 def take_spoilt(tx: Transaction, event: Spoilt) -> None:
     """Burns a cohort whose sum a shard cannot use, or has another sum of keys tried."""
-    if not (group := _find_in_phase(tx, event.group, Phase.PREPARING, event.cohort)):
+    group = tx.group(event.group)
+    if group.phase is not Phase.PREPARING or group.number != event.cohort:
         return
     making = group.closed_cohort
     if event.key is None:
@@ -232,9 +232,6 @@ def take_refusal(tx: Transaction, event: OpenRefused) -> None:
         tx.reasons[group.name] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
 
 
-# --- of which cohort --------------------------------------------------------------
-
-
 def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
     """Returns the group whose cohort a holder answers for; None if that cohort is past.
 
@@ -242,22 +239,12 @@ def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> 
         Conflict: the answer is about another cohort of this number, or of another run.
     """
     name, number = answer.group, answer.cohort
-    group = _find_opening(tx, name, number)
-    if group is not None:
-        cohort = group.closed_cohort.cohort
-        known = tx.federation.settled.receipts
-        receipts = (known[member.id] for member in cohort.members)
-        if answer.about != opening_digest(tx.federation.run.id, cohort, receipts):
-            raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
-    return group
-
-
-def _find_opening(tx: Transaction, group: str, cohort: int) -> GroupState | None:
-    return _find_in_phase(tx, group, Phase.OPENING, cohort) or _find_in_phase(
-        tx, group, Phase.PREPARING, cohort
-    )
-
-
-def _find_in_phase(tx: Transaction, name: str, phase: Phase, cohort: int) -> GroupState | None:
     group = tx.group(name)
-    return group if group.phase is phase and group.number == cohort else None
+    if not group.is_opening or group.number != number:
+        return None
+    cohort = group.closed_cohort.cohort
+    known = tx.federation.settled.receipts
+    receipts = (known[member.id] for member in cohort.members)
+    if answer.about != opening_digest(tx.federation.run.id, cohort, receipts):
+        raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
+    return group

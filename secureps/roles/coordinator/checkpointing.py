@@ -6,12 +6,17 @@ from secureps.messages.coordinator_records import CheckpointComplete, Checkpoint
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.run import Placement
 from secureps.roles.coordinator import trailing
-from secureps.roles.coordinator.group import CheckpointState, GroupState, too_far
+from secureps.roles.coordinator.group import CheckpointState, GroupState
 from secureps.roles.coordinator.state import ManifestWritten, WriteManifest
 from secureps.roles.coordinator.termination import is_over
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
 from secureps.wording import named
+
+AHEAD, LEAST_AHEAD = 2, 8
+"""How far a group may be ahead of the newest checkpoint: as many times the plan's
+`checkpoint_every`, and at least so many versions. A restart redoes no more, and outboxes keep no
+more."""
 
 
 def order(tx: Transaction) -> None:
@@ -46,8 +51,12 @@ def why_cohorts_wait(tx: Transaction) -> str:
     """Returns why no cohort may close before the checkpoint is whole; empty if one may."""
     if not (away := [shard for shard in parts_due(tx) if shard not in tx.watchers]):
         return ""
-    at = [GroupVersion(group.name, group.version) for group in tx.federation.model_groups]
-    if not too_far(at, tx.federation.checkpoints, tx.plan.section.checkpoint_every):
+    whole = [each for each in tx.federation.checkpoints if each.complete]
+    most = max(LEAST_AHEAD, AHEAD * tx.plan.section.checkpoint_every)
+    if all(
+        group.version - (whole[-1].version_of(group.name) if whole else -1) < most
+        for group in tx.federation.model_groups
+    ):
         return ""
     return f"waits for {named(away)}: too many versions are in no checkpoint without it"
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.requests import Prepared
-from secureps.messages.submission import Cohort, Member, Outcome, Receipt, SubmissionId, shorten
+from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, shorten
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -95,7 +95,7 @@ def resume_steps(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
         return
-    begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.is_closed_over(receipt.id)
+    begun = group.is_opening and group.is_closed_over(receipt.id)
     if begun and tx.sessions.asked.isdisjoint(group.summed):
         hold_again(tx, group)
 
@@ -246,8 +246,7 @@ def take_prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     tx.tell_shards(group.name, lambda blocks: make_commit(tx, group))
     tx.tell_clients(make_published(tx, group))
     tx.tell_fates(ids)
-    late = tuple(id for id in ids if tx.federation.fates[id].outcome == Outcome.DROPPED)
-    if late:
+    if late := tuple(id for id in ids if not tx.federation.is_kept(id)):
         tx.discard(late)
     return True
 

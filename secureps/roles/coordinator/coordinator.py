@@ -39,11 +39,18 @@ from secureps.roles.coordinator import (
     scheduler,
     termination,
 )
-from secureps.roles.coordinator.group import GroupState, OpenReceipts, Phase
+from secureps.roles.coordinator.group import MAKING, GroupState, OpenReceipts, Phase
 from secureps.roles.coordinator.reign import Seat
 from secureps.roles.coordinator.scaling import Load
 from secureps.roles.coordinator.state import BY_ITSELF, CoordinatorState, ManifestWritten
-from secureps.roles.coordinator.status import HERE, NOT_KNOWN, Window, servers, status
+from secureps.roles.coordinator.status import (
+    HERE,
+    NOT_KNOWN,
+    Window,
+    describe_wait,
+    servers,
+    status,
+)
 from secureps.roles.coordinator.transaction import Cache, Located, Sessions, Transaction
 from secureps.roles.machine import (
     WORKER,
@@ -255,7 +262,12 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """The shards and holders for a status, and the coordinator if it has a trouble."""
-        return servers(self.federation, self._settings.roster, self._sessions, self.plan)
+        return servers(self._tx(0.0), self._settings.roster)
+
+    def describe_waits(self, now: float) -> dict[str, str]:
+        """Says, by group, what the group waits for."""
+        tx, own = self._tx(now), self.servers
+        return {name: describe_wait(tx, group, own) for name, group in tx.federation.groups.items()}
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
@@ -609,7 +621,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
             tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
         return
     tx.order(shard, commit.make_known(tx, group, shard, blocks))
-    if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
+    if group.phase in MAKING:
         # The shard may have lost its journal: ask again, and continue from its reply.
         if shard in group.coming:
             tx.sessions.unconfirmed.add((group.name, shard))
@@ -620,9 +632,7 @@ def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> Non
     if group.takes_updates or group.phase in (Phase.HOLDING, Phase.OPENING):
         for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelopes.make_examine(tx, receipt))
-    if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent_holders(
-        tx, group
-    ):
+    if group.is_opening and holder in opening.silent_holders(tx, group):
         tx.order(holder, commit.make_open(tx, group))
 
 

@@ -122,13 +122,6 @@ def tell_moved(tx: Transaction) -> None:
         tx.order(party, configure)
 
 
-def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
-    if settings.initial is None or tx.federation.pinned is not None:
-        return
-    with suppress(NotReady):  # the next server that registers tries again
-        found(tx, settings, settings.initial)
-
-
 def choose_founder(tx: Transaction) -> None:
     """Has a client that is here send the models that no file gives.
 
@@ -214,7 +207,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         tx.step.effects.append(Say(text))
     elif moved and reign.is_ruling(tx):
         tell_moved(tx)
-    found_from_file(tx, settings)
+    if settings.initial is not None and federation.pinned is None:
+        with suppress(NotReady):  # the next server that registers tries again
+            found(tx, settings, settings.initial)
     return Noted()
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -42,7 +43,6 @@ from secureps.messages.submission import (
     model_digest,
 )
 from secureps.policy.cohorts.suspicion import Suspicion
-from secureps.policy.rules.rule import RuleState
 
 MOST_REFUSED = 3
 """Refused updates of one version after which a client is asked only once per deadline."""
@@ -207,19 +207,6 @@ class Members:
             client: (version, times, after_pause(at, since, until))
             for client, (version, times, at) in self.refused.items()
         }
-
-    def state(self, version: int, live: Set[str], since: float | None) -> RuleState:
-        return RuleState(
-            version=version,
-            live=live,
-            invited=self.training.keys(),
-            opened_at=since,
-            clocks=self.clocks,
-            closed=self.closed,
-            moved=self.moved,
-            passed=self.passed,
-            sent=self.sent,
-        )
 
 
 @dataclass(slots=True)
@@ -597,6 +584,11 @@ class GroupState:
         return {member.id.client: member.weight for member in members}
 
     @property
+    def is_opening(self) -> bool:
+        """True if key holders were asked to open the closed cohort."""
+        return self.phase in (OPENING, PREPARING)
+
+    @property
     def takes_updates(self) -> bool:
         """True if the group accepts updates; without rounds, also while a version is made."""
         return self.phase is Phase.COLLECTING or (not self.rounds and self.phase in MAKING)
@@ -656,15 +648,16 @@ class GroupState:
             raise InternalError(f"{text}: no transition has it")
         return then
 
-    def move(self, record: object, change: Callable[[], None]) -> None:
-        """Changes the group by a record, and checks the change against the table.
+    @contextmanager
+    def moved_by(self, record: object) -> Iterator[None]:
+        """Checks the change that a record makes in the `with` against the table.
 
         Raises:
-            InternalError: the table has no such change; before `change` runs if no row has the
+            InternalError: the table has no such change; before the `with` begins if no row has the
                 record in this phase.
         """
         before, then = self.phase, self.next_phases(record)
-        change()
+        yield
         if self.phase not in then:
             text = f"{type(record).__name__} brings {self.name} from {before.value} to"
             raise InternalError(f"{text} {self.phase.value}: no transition does")
@@ -719,12 +712,6 @@ class GroupState:
 
     def open(self) -> None:
         self.phase, self.reason = Phase.OPENING, OPENS
-
-    def end(self, reason: str) -> None:
-        self.phase, self.reason = Phase.DONE, self.resigned or reason
-
-    def reopen(self) -> None:
-        self.phase = Phase.WAITING
 
     def burn(self, reason: str) -> None:
         """Burns the cohort in progress: its members sit out until the next version."""
@@ -888,12 +875,6 @@ class Trail:
         self.subject, self.model = version, tuple(group.digest for group in model)
 
 
-AHEAD, LEAST_AHEAD = 2, 8
-"""How far a group may be ahead of the newest checkpoint: as many times the plan's
-`checkpoint_every`, and at least so many versions. A restart redoes no more, and outboxes keep no
-more."""
-
-
 @dataclass(slots=True)
 class CheckpointState:
     """A checkpoint in the making, or a complete one.
@@ -909,17 +890,3 @@ class CheckpointState:
 
     def version_of(self, group: str) -> int:
         return next((gv.version for gv in self.versions if gv.group == group), -1)
-
-
-def too_far(
-    groups: Collection[GroupVersion], checkpoints: Sequence[CheckpointState], every: int
-) -> bool:
-    """True if a group is as far ahead of the newest complete checkpoint as it may be.
-
-    Args:
-        every: the plan's `checkpoint_every`.
-    """
-    whole = [each for each in checkpoints if each.complete]
-    known = {at.group: at.version for at in whole[-1].versions} if whole else {}
-    most = max(LEAST_AHEAD, AHEAD * every)
-    return any(at.version - known.get(at.group, -1) >= most for at in groups)

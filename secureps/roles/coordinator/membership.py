@@ -243,7 +243,7 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
     here.gone &= {id for id in here.gone if federation.is_pending(id)}
     here.gone |= known
     for group in [federation.groups[name] for name in {id.group for id in known}]:
-        if group.phase in (Phase.OPENING, Phase.PREPARING):
+        if group.is_opening:
             commit.hold_again(tx, group)
         elif group.phase is Phase.FOUNDING:
             tx.drop(group.name, tuple(known), "a shard lost its blocks, and so did its client")

@@ -31,7 +31,7 @@ from secureps.messages.scaling import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import checkpointing, commit
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.moving import REMOVED
+from secureps.roles.coordinator.state import REMOVED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests
 from secureps.wording import named

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap, Counter
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -75,16 +75,13 @@ def advance(tx: Transaction) -> float | None:
     leaves = resharding.drop_absent_shard(tx)
     resharding.advance(tx)
     founding.choose_founder(tx)
-    if trailing.unkept_version(tx) and not resharding.describe_due_move(tx):
+    moves = resharding.describe_due_move(tx)
+    if trailing.unkept_version(tx) and not moves:
         checkpointing.order(tx)  # a round may wait for it
-    paused = (
-        tx.federation.paused
-        or resharding.describe_due_move(tx)
-        or checkpointing.why_cohorts_wait(tx)
-    )
+    paused = tx.federation.paused or moves or checkpointing.why_cohorts_wait(tx)
     untils = [_advance_group(tx, group, paused) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
-    if not resharding.describe_due_move(tx):
+    if not moves:
         checkpointing.order(tx)
     envelopes.release(tx)
     if tx.federation.coming is None:
@@ -369,12 +366,19 @@ def rule_state(tx: Transaction, group: GroupState) -> RuleState:
     if members.spent:
         gone = members.spent - {id.client for id in group.receipts}
         live = tx.takers(group.name) - group.sitting_out - gone
-    seen = members.state(group.version, live, group.opened_at)
-    invited = group.invited if group.rounds else seen.invited
-    waiting = len(group.receipts) + len(members.returning)
-    training = own.asked  # without members that may not train any more
-    return replace(
-        seen, invited=invited, extensions=group.extensions, waiting=waiting, training=training
+    return RuleState(
+        version=group.version,
+        live=live,
+        invited=group.invited if group.rounds else members.training.keys(),
+        opened_at=group.opened_at,
+        extensions=group.extensions,
+        clocks=members.clocks,
+        closed=members.closed,
+        moved=members.moved,
+        passed=members.passed,
+        sent=members.sent,
+        waiting=len(group.receipts) + len(members.returning),
+        training=own.asked,  # without members that may not train any more
     )
 
 
@@ -721,10 +725,6 @@ def _await_evaluator(tx: Transaction) -> float | None:
     return tx.now if held is None else held.until
 
 
-Step = tuple[str, int, str]
-"""(group or "", version or checkpoint, what servers owe for it)."""
-
-
 def note_overdue(tx: Transaction) -> float | None:
     """Notes which servers are overdue, logs each once, and returns when another one may be."""
     sessions, names, until = tx.sessions, dict[str, str](), list[float]()
@@ -744,31 +744,28 @@ def note_overdue(tx: Transaction) -> float | None:
     return min(until, default=None)
 
 
-def _owed(tx: Transaction) -> Iterator[tuple[Step, tuple[str, ...]]]:
+def _owed(tx: Transaction) -> Iterator[tuple[tuple[str, int, str], tuple[str, ...]]]:
+    """Yields (group or "", version or checkpoint, what is owed), and the servers that owe it."""
     for group in tx.federation.groups.values():
-        yield _find_owed(tx, group)
+        what, silent = _find_owed(tx, group)
+        yield (group.name, group.version + 1, what), silent
     if parts := checkpointing.parts_due(tx):
         yield ("", tx.federation.checkpoints[-1].number, "its part of checkpoint"), parts
 
 
-def _find_owed(tx: Transaction, group: GroupState) -> tuple[Step, tuple[str, ...]]:
-    version = group.version + 1
+def _find_owed(tx: Transaction, group: GroupState) -> tuple[str, tuple[str, ...]]:
+    heard: Collection[str]
     match group.phase:
-        case Phase.HOLDING if group.making is not None:
-            silent = _silent_owners(tx, group, group.making.held)
-            return (group.name, version, "its sums for version"), silent
+        case Phase.HOLDING:
+            what, heard = "its sums for version", group.closed_cohort.held
         case Phase.OPENING if opening.has_committee(tx.plan):
-            return (group.name, version, "its share for version"), opening.silent_holders(tx, group)
+            return "its share for version", opening.silent_holders(tx, group)
         case Phase.OPENING:
-            return (group.name, version, "the opened sums for version"), tx.holders
+            return "the opened sums for version", tx.holders
         case Phase.PREPARING:
-            silent = _silent_owners(tx, group, group.coming)
-            return (group.name, version, "its part of version"), silent
+            what, heard = "its part of version", group.coming
         case Phase.FOUNDING if tx.plan.is_given(group.name):
-            silent = _silent_owners(tx, group, group.coming)
-            return (group.name, version, "its part of version"), silent
-    return (group.name, version, ""), ()
-
-
-def _silent_owners(tx: Transaction, group: GroupState, heard: Container[str]) -> tuple[str, ...]:
-    return tuple(shard for shard in tx.federation.owners(group.name) if shard not in heard)
+            what, heard = "its part of version", group.coming
+        case _:
+            return "", ()
+    return what, tuple(shard for shard in tx.federation.owners(group.name) if shard not in heard)

@@ -4,27 +4,34 @@ Reigns     which coordinators there were, and which standby may take over
 Timeline   when each step of the newest cohorts was done
 Fates      what became of submissions, for as long as their clients may ask
 Scaled     what was decided from measured load
+Moving     which shards have left, and which blocks move; a move has two records: one of the coming
+           placement, and one when that placement is in force
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages import requests
 from secureps.messages.acts import SHARD_DEEDS, Act, Deed, ShardDeed
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.coordinator_records import (
+    MovingRecord,
+    PlacementMoved,
+    ShardLeft,
+    StandbyFollows,
+)
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated, evaluated_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, Task
 from secureps.messages.records import LINE, REIGN, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import (
+    BALANCE,
     Checkpointed,
     CohortSteps,
     Examined,
@@ -33,12 +40,17 @@ from secureps.messages.requests import (
     Prepared,
 )
 from secureps.messages.run import Placement, RunInfo, ShardAddress, all_shards
-from secureps.messages.scaling import ScalingDecided
+from secureps.messages.scaling import BlockAssigned, ScalingDecided
 from secureps.messages.submission import Held, Outcome, Receipt, SubmissionId
 from secureps.policy.scaling.policies import KEPT
 from secureps.privacy.ledger import Ledger
-from secureps.roles.coordinator.group import CheckpointState, GroupState, Phase, Trail
-from secureps.roles.coordinator.moving import Moving
+from secureps.roles.coordinator.group import (
+    CheckpointState,
+    GroupState,
+    Phase,
+    Trail,
+    after_pause,
+)
 from secureps.roles.machine import Record, TaskResult
 from secureps.roles.roster_follower import AnnouncedKeys
 
@@ -341,6 +353,112 @@ class Scaled:
                 pass
 
 
+REMOVED = "removed by the operator"
+"""Why a shard has left that an operator removed."""
+
+
+@dataclass(slots=True)
+class Moving:
+    """The moves of blocks in one run.
+
+    Args:
+        left: shards that left the run, and why.
+        removed: shards that an operator removed; they are told so, and end in good order.
+        what: the `ShardDeed` that is under way, or BALANCE; empty if there is none.
+        shard: the shard that is added, drained or removed.
+        assigned: for BALANCE, the blocks that move between shards.
+        since: when blocks began to move.
+        files: by group, digests of the state files that shards made for the coming placement.
+    """
+
+    left: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    what: str = ""
+    shard: str = ""
+    assigned: tuple[BlockAssigned, ...] = ()
+    since: float = 0.0
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def apply(
+        self,
+        at: float,
+        record: Act | MovingRecord,
+        pinned: RunPinned,
+        groups: Collection[GroupState],
+    ) -> RunPinned:
+        """Folds one record; returns the run with the placements that follow from it."""
+        old, coming = pinned.placement, pinned.coming
+        match record:
+            case Act():
+                self._act(record, old)
+                return pinned
+            case ShardLeft(shard, reason, removed):
+                self._leave(shard, reason, removed)
+                if self.shard == shard or self.what == BALANCE:
+                    self._settle()
+                for group in groups:
+                    group.states.pop(shard, None)
+                epoch = (coming or old).epoch + 1  # files for the coming placement do not count
+                now = replace(
+                    pinned, placement=replace(old.without(shard), epoch=epoch), coming=None
+                )
+            case ScalingDecided(blocks=blocks):
+                if blocks:
+                    self.what, self.assigned = BALANCE, blocks
+                return pinned
+            case PlacementMoved(placement, in_force) if in_force:
+                for group in groups:
+                    self._take_over(group, old, placement)
+                if self.what == ShardDeed.REMOVE:
+                    self._leave(self.shard)
+                self._settle()
+                now = replace(pinned, placement=placement, coming=None)
+            case PlacementMoved(placement):
+                self.since = at
+                return replace(pinned, coming=placement)
+        if coming is not None:
+            self.files = {}
+            for group in groups:
+                group.stand_still(self.since, at)
+        return now
+
+    def _take_over(self, group: GroupState, old: Placement, now: Placement) -> None:
+        """Replaces the state files of shards whose blocks have changed."""
+        made = self.files.get(group.name, {})
+        for shard in {*old.shards, *now.shards}:
+            blocks = now.blocks_of(group.name, shard)
+            if not blocks:
+                group.states.pop(shard, None)
+            elif blocks != old.blocks_of(group.name, shard):
+                group.states[shard] = made[shard]
+
+    def stand_still(self, since: float, until: float) -> None:
+        """Keeps the time of a pause from counting towards a move that has begun."""
+        self.since = after_pause(self.since, since, until)
+
+    def _act(self, act: Act, placement: Placement) -> None:
+        if act.what == ShardDeed.DRAIN and act.party not in placement.shards:
+            return  # scaling drained it; the act only keeps scaling from adding it again
+        if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
+            self._leave(act.party)  # a spare shard, so a move of other shards goes on
+            if self.shard == act.party:
+                self._settle()
+            return
+        self.what, self.shard = act.what, act.party
+        if act.what == ShardDeed.ADD:
+            self.left.pop(act.party, None)
+            self.removed.discard(act.party)
+
+    def _leave(self, shard: str, reason: str = REMOVED, removed: bool = True) -> None:
+        self.left[shard] = reason
+        if removed:
+            self.removed.add(shard)
+
+    def _settle(self) -> None:
+        self.what = self.shard = ""
+        self.assigned = ()
+
+
 REVOKED = "its name is on the roster no more"
 """Why a client is left out that the CA has taken off the roster."""
 
@@ -573,10 +691,11 @@ class CoordinatorState:
             case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
-                    group.move(record, partial(group.end, reason))
+                    with group.moved_by(record):
+                        group.phase, group.reason = Phase.DONE, group.resigned or reason
             case requests.Submit(receipt):
-                group = self.groups[receipt.id.group]
-                group.move(record, partial(self._receive, at, receipt))
+                with self.groups[receipt.id.group].moved_by(record):
+                    self._receive(at, receipt)
             case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
                 self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.left_out.discard(client)
@@ -640,7 +759,8 @@ class CoordinatorState:
             group.sitting_out &= group.burnt_members.keys()
             group.ask_again(group.absences.keys() - group.sitting_out)
             if group.phase is Phase.DONE:
-                group.move(record, group.reopen)
+                with group.moved_by(record):
+                    group.phase = Phase.WAITING
 
     def least_usable_key(self, holder: str) -> int:
         """Returns the number below which a holder's envelope keys open nothing any more."""
@@ -688,7 +808,8 @@ class CoordinatorState:
         if isinstance(record, Prepared) and record.epoch:
             self.moving.files.setdefault(group.name, {})[record.shard] = record.state
             return
-        group.move(record, partial(self._change, group, at, record))
+        with group.moved_by(record):
+            self._change(group, at, record)
 
     def _change(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
@@ -720,8 +841,28 @@ class CoordinatorState:
                 self.answered |= {(h, group.name): record.number for h in holders}
                 group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
-            case Examined() | KeyShare() | OpenRefused() | records.OpeningFailed():
-                self._apply_answer(group, at, record)
+            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
+                self._accuse(id, holder)
+                reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
+                self._drop(group, (id,), reason)
+                group.let_go((id,))
+                group.invited -= {id.client}
+                group.sitting_out |= frozenset() if group.rounds else {id.client}
+            case Examined(id=id, holder=holder):
+                group.open_receipts.approve(id, holder)
+            case KeyShare(holder=holder, share=share):
+                making = group.closed_cohort
+                making.shares[holder], making.answered_at = share, at
+                self.answered[holder, group.name] = record.cohort
+            case OpenRefused(holder=holder, reason=reason):
+                making = group.closed_cohort
+                making.refusals[holder], making.answered_at = reason, at
+            case records.OpeningFailed(holders=holders, reason=reason):
+                making = group.closed_cohort
+                making.failed += (holders,)
+                making.key, making.opened_by, making.answered_at = None, (), at
+                group.coming = {}
+                group.phase, group.reason = Phase.OPENING, reason
             case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
                 if self.is_kept(id):
@@ -752,33 +893,6 @@ class CoordinatorState:
             case _:
                 group.apply_to_members(at, record)
 
-    def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
-        match record:
-            case Examined(id=id, holder=holder, flaw=flaw) if flaw:
-                self._accuse(id, holder)
-                reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
-                self._drop(group, (id,), reason)
-                group.let_go((id,))
-                group.invited -= {id.client}
-                group.sitting_out |= frozenset() if group.rounds else {id.client}
-            case Examined(id=id, holder=holder):
-                group.open_receipts.approve(id, holder)
-            case KeyShare(holder=holder, share=share):
-                making = group.closed_cohort
-                making.shares[holder], making.answered_at = share, at
-                self.answered[holder, group.name] = record.cohort
-            case OpenRefused(holder=holder, reason=reason):
-                making = group.closed_cohort
-                making.refusals[holder], making.answered_at = reason, at
-            case records.OpeningFailed(holders=holders, reason=reason):
-                making = group.closed_cohort
-                making.failed += (holders,)
-                making.key, making.opened_by, making.answered_at = None, (), at
-                group.coming = {}
-                group.phase, group.reason = Phase.OPENING, reason
-            case _:
-                assert_never(record)
-
     def _all_hold(self, group: GroupState) -> bool:
         return self.owners(group.name).keys() <= group.closed_cohort.held.keys()
 
@@ -790,7 +904,8 @@ class CoordinatorState:
         self.reigns.note_placement(before.placement, self.pinned.placement)
         for group in (each for each in groups if each.phase is Phase.HOLDING):
             if self._all_hold(group):
-                group.move(record, group.open)
+                with group.moved_by(record):
+                    group.open()
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

@@ -33,7 +33,6 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import UPDATE
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.suspicion import BELIEVED, accusation, count_spare, tally_doubts
-from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, total_epsilon
 from secureps.roles.coordinator import (
     envelopes,
@@ -46,7 +45,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
-from secureps.roles.coordinator.transaction import Names, Sessions, Transaction
+from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import group_by_reason, named
 
 Servers = tuple[requests.ServerStatus, ...]
@@ -138,18 +137,14 @@ def clip_of(tx: Transaction, group: GroupState) -> float | None:
     return group.scale * section.clip
 
 
-def servers(
-    federation: CoordinatorState,
-    roster: Roster,
-    here: Sessions,
-    plan: Plan,
-) -> Servers:
+def servers(tx: Transaction, roster: Roster) -> Servers:
     """Returns the roster's shards and holders; once the run is placed, only shards that came.
 
     The coordinator is listed if something is wrong with its disk or its roster. Its standby is
     listed too, as live while it follows.
     """
-    spare = count_spare(len(roster.holders()), plan.holders, plan.threshold)
+    federation, here = tx.federation, tx.sessions
+    spare = count_spare(len(roster.holders()), tx.plan.holders, tx.plan.threshold)
     accuse = tally_doubts(federation.accused, spare)
     gone = federation.moving.left
     shards = roster.names("shard") if federation.pinned is None else federation.shards
@@ -189,25 +184,19 @@ def _describe_other_roster(roster: Roster, known: int | None) -> str:
     return f"goes by roster {known}, and the coordinator by {roster.number}"
 
 
-def describe_wait(
-    plan: Plan,
-    federation: CoordinatorState,
-    live: Names,
-    group: GroupState,
-    servers: Servers,
-) -> str:
+def describe_wait(tx: Transaction, group: GroupState, servers: Servers) -> str:
     """Says in one line what a group waits for: its reason, and the parties that are away.
 
     Servers are always needed; members are needed while a round waits for them. A holder that
     accuses more clients than it is believed of is named.
     """
-    reason, pinned = group.reason, federation.pinned
+    federation, reason, pinned = tx.federation, group.reason, tx.federation.pinned
     if pinned is not None:  # shards without blocks are not waited for
         servers = tuple(
             s for s in servers if s.role != "shard" or s.name in pinned.placement.shards
         )
     if group.phase is Phase.FOUNDING:
-        reason = f"not founded: waits for {_describe_lacking(plan, federation, group, servers)}"
+        reason = f"not founded: waits for {_describe_lacking(tx, group, servers)}"
     reason = "; ".join([reason, *_describe_troubles(servers)])
     if group.phase is Phase.DONE or pinned is None:
         return reason
@@ -217,7 +206,7 @@ def describe_wait(
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {accusation(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
-    away = federation.members.keys() - live if group.phase is Phase.WAITING else set[str]()
+    away = federation.members.keys() - tx.live if group.phase is Phase.WAITING else set[str]()
     names += sorted(away - federation.why_gone.keys())
     stopped = sorted(away & federation.retired)
     gone = federation.why_gone
@@ -242,10 +231,9 @@ def _describe_troubles(servers: Servers) -> Iterator[str]:
         yield f"{named(names, SHOWN)}{', each' if len(names) > 1 else ''} {trouble}"
 
 
-def _describe_lacking(
-    plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers
-) -> str:
+def _describe_lacking(tx: Transaction, group: GroupState, servers: Servers) -> str:
     """Says what version 0 waits for: first servers, then a model, then the shards' work."""
+    plan, federation = tx.plan, tx.federation
     if federation.pinned is None:
         enough = len(federation.shards) >= plan.section.shards
         absent = [s for s in servers if not s.registered and not (enough and s.role == "shard")]
@@ -263,7 +251,7 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
     over = group.phase is Phase.WAITING and termination.is_over(tx, group)  # though others go on
     phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
-    reason = describe_wait(tx.plan, tx.federation, tx.live, group, servers)
+    reason = describe_wait(tx, group, servers)
     ill = (f"{name} {tx.sessions.troubles[name]}" for name in late if name in tx.sessions.troubles)
     reason = "; ".join([reason, *ill])
     if stuck := envelopes.describe_stuck(tx, group):

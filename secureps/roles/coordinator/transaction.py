@@ -151,7 +151,9 @@ class Attendance:
         self._out: frozenset[str] = frozenset()
         self._training: dict[str, float] = {}
         self._free: dict[str, int] = {}
-        self._queues: dict[int, _Queue] = {}
+        """By client that is not asked, the version from which it contributed last."""
+        self._order: list[tuple[int, bytes, str]] | None = None
+        self._closed = -1
         self._moved: set[str] | None = None
 
     def follow(
@@ -177,7 +179,7 @@ class Attendance:
         self.asked.clear()
         self._training.clear()
         self._free.clear()
-        self._queues.clear()
+        self._order = None
         self._moved = None
 
     def _look(self, client: str, live: Collection[str], barred: Barred) -> None:
@@ -201,12 +203,12 @@ class Attendance:
         if (was := self._free.get(client)) != free:
             if was is not None:
                 del self._free[client]
-                self._queues[was].remove(client)
-                if not self._queues[was].clients:
-                    del self._queues[was]
+                if self._order is not None:
+                    del self._order[bisect_left(self._order, self._place(was, client))]
             if free is not None:
                 self._free[client] = free
-                self._queues.setdefault(free, _Queue()).add(client)
+                if self._order is not None:
+                    insort(self._order, self._place(free, client))
 
     # --- of groups without rounds -------------------------------------------------
 
@@ -235,53 +237,22 @@ class Attendance:
         Args:
             closed: how many cohorts are settled; each has lots of its own.
         """
-        for version in sorted(self._queues):
-            if (queue := self._queues.get(version)) is not None:
-                yield from queue.drawn(closed)
+        if self._order is None or self._closed != closed:
+            self._closed = closed
+            self._order = sorted(self._place(last, client) for client, last in self._free.items())
+        at = 0
+        while self._order is not None and at < len(self._order):
+            place = self._order[at]
+            yield place[-1]
+            at = bisect_right(self._order, place)
+
+    def _place(self, last: int, client: str) -> tuple[int, bytes, str]:
+        closed = self._closed.to_bytes(8, "little")
+        return last, digest("secureps-asked", client.encode(), closed), client
 
 
 Barred = Callable[[str], bool]
 """Tells whether a client takes no part in a group, even if it is live."""
-
-
-class _Queue:
-    """Free clients whose last contribution was from the same version."""
-
-    def __init__(self) -> None:
-        self.clients: set[str] = set()
-        self._closed = -1
-        self._lots: list[tuple[bytes, str]] | None = None
-        self._first = 0
-        """Lots before this index are gone: mostly the first client is asked."""
-
-    def add(self, client: str) -> None:
-        self.clients.add(client)
-        if self._lots is not None:
-            insort(self._lots, self._lot(client), lo=self._first)
-
-    def remove(self, client: str) -> None:
-        self.clients.discard(client)
-        if self._lots is None:
-            return
-        at = bisect_left(self._lots, self._lot(client), lo=self._first)
-        if at == self._first:
-            self._first += 1
-        else:
-            del self._lots[at]
-
-    def drawn(self, closed: int) -> Iterator[str]:
-        if self._lots is None or self._closed != closed:
-            self._closed, self._first = closed, 0
-            self._lots = sorted(map(self._lot, self.clients))
-        at = self._first
-        while at < len(self._lots):
-            lot = self._lots[at]
-            yield lot[1]
-            at = bisect_right(self._lots, lot, lo=self._first)
-
-    def _lot(self, client: str) -> tuple[bytes, str]:
-        closed = self._closed.to_bytes(8, "little")
-        return digest("secureps-asked", client.encode(), closed), client
 
 
 Located = tuple[tuple[ShardAddress, ...], int]

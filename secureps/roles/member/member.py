@@ -71,6 +71,7 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Leave,
+    Locate,
     Prune,
     Record,
     Say,
@@ -112,9 +113,9 @@ def follow_shards(
 
     Blocks that are in transit go to their new primaries. Word of another run changes nothing.
     """
-    step.effects += pinned.locate_shards(told.run, told.shards)
     if told.run.id != pinned.run.id:
         return pinned
+    step.effects += [Locate(shard.name, shard.advertise) for shard in told.shards]
     moved = pinned.follow_placement(told.placement, roster)
     if moved is pinned:
         return pinned

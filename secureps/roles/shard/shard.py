@@ -55,6 +55,7 @@ from secureps.roles.machine import (
     Fold,
     Halt,
     KitRead,
+    Locate,
     Prune,
     Record,
     Say,
@@ -108,69 +109,6 @@ def work_name(task: Task) -> tuple[str, str, int] | None:
         case orders.WriteCheckpoint(number=number):
             return ("part", "", number)
     return None
-
-
-def serve_payload(
-    name: str,
-    state: ShardState,
-    sender: str,
-    asked: requests.GetBlock | requests.GetSum,
-    shard: bool,
-) -> Step:
-    """Answers a request for a payload.
-
-    Args:
-        name: of the shard that answers.
-        shard: whether the sender is another shard.
-
-    Raises:
-        Malformed: there is no such block.
-        UnknownParty: the sender may not have this sum or state.
-        NotReady, WrongVersion: the payload is not here yet, is gone, or is with another shard.
-    """
-    own, what = state.own(asked.group), f"block {asked.block} of {asked.group}"
-    if asked.block not in own:
-        _refuse_elsewhere(name, state, asked, what)
-    held, place = state.group(asked.group), own.index(asked.block)
-    if isinstance(asked, requests.GetSum):
-        if not state.opened_by_holder:
-            raise UnknownParty("only a key holder that decrypts sums may ask for one")
-        made = held.sums.get(asked.cohort)
-        if made is None:
-            raise NotReady(f"cohort {asked.cohort} of {asked.group} is not held here")
-        key = sum_key(asked.group, asked.cohort, asked.block)
-        return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
-    if asked.state and sender not in state.pinned.takers(asked.group, asked.block):
-        if not shard:
-            raise UnknownParty(f"{sender} does not hold {what}")
-        raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
-    found, early = held.states.get(asked.version), asked.version > held.committed
-    # The cohort of an uncommitted version may still be burnt, and its updates summed again with
-    # other noise. A party that pulled this version would have two noised sums for one charge.
-    if found is None or (early and not shard and state.pinned.plan.noisy_shards):
-        if early:
-            raise NotReady(f"version {asked.version} of {asked.group} is not made yet")
-        raise WrongVersion(f"version {asked.version} of {asked.group} is gone; pull the newest")
-    if asked.state:
-        key = state_key(asked.group, asked.version, asked.block)
-        return Step(effects=[Answer(requests.Payload(b""), attach=key)])
-    since = state.base_version(asked) if asked.base else None
-    key = model_key(asked.group, asked.version, asked.block, since)
-    digest = found.blocks[place] if since is None else b""
-    return Step(effects=[Answer(requests.Payload(digest), attach=key)])
-
-
-def _refuse_elsewhere(
-    name: str, state: ShardState, asked: requests.GetBlock | requests.GetSum, what: str
-) -> NoReturn:
-    """Raises why a block is not here: there is none, it is in transit, or another shard has it."""
-    if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
-        raise Malformed(f"{what} is not placed on {name}: there is none")
-    if asked.block in state.coming(asked.group):
-        raise NotReady(f"{what} is on its way to {name}", LATER)
-    if isinstance(asked, requests.GetBlock) and not asked.state:
-        raise WrongVersion(f"{what} is with another shard: pull it where it is placed now")
-    raise NotReady(f"{what} is not placed on {name}, by the placement that it knows", LATER)
 
 
 class Shard:
@@ -231,7 +169,7 @@ class Shard:
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         self._check_run(message.header.run)
-        return is_wanted(self._name, self.state, self._roster, sender, message.header)
+        return self._is_wanted(sender, message.header)
 
     @property
     def _roster(self) -> Roster:
@@ -282,7 +220,7 @@ class Shard:
                 shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
                 if shard and type(event) is requests.GetSum:
                     return self._noise.serve(sender, event)
-                return serve_payload(self._name, self.state, sender, event, shard)
+                return self._serve(sender, event, shard)
             case requests.Missing():
                 return self._forwarding.supply(
                     sender, event, self._peers.find_blocks(sender, event)
@@ -344,13 +282,130 @@ class Shard:
     # --- blocks in and out --------------------------------------------------------
 
     def _put(self, sender: str, header: BlockHeader) -> Step:
-        step, known = Step(), is_stored(self.state, header)
-        others = takers_of(self.state, header)[1:] if sender == header.author else ()
+        step, known = Step(), self._is_stored(header)
+        others = self._find_takers(header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
         if not known:
             self._write(step, header)
             self._discard(step, self.state.surplus(header))
         return step
+
+    def _serve(self, sender: str, asked: requests.GetBlock | requests.GetSum, shard: bool) -> Step:
+        """Answers a request for a payload; `shard` tells whether another shard asks.
+
+        Raises:
+            Malformed: there is no such block.
+            UnknownParty: the sender may not have this sum or state.
+            NotReady, WrongVersion: the payload is not here yet, is gone, or is with another shard.
+        """
+        state, group, block = self.state, asked.group, asked.block
+        what = f"block {block} of {group}"
+        if block not in (own := state.own(group)):
+            self._refuse_elsewhere(asked, what)
+        held, place = state.group(group), own.index(block)
+        if isinstance(asked, requests.GetSum):
+            if not state.opened_by_holder:
+                raise UnknownParty("only a key holder that decrypts sums may ask for one")
+            made = held.sums.get(asked.cohort)
+            if made is None:
+                raise NotReady(f"cohort {asked.cohort} of {group} is not held here")
+            key = sum_key(group, asked.cohort, block)
+            return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
+        if asked.state and sender not in state.pinned.takers(group, block):
+            if not shard:
+                raise UnknownParty(f"{sender} does not hold {what}")
+            text = f"by the placement that {self._name} knows {sender} does not hold {what}"
+            raise NotReady(text, LATER)
+        found, early = held.states.get(asked.version), asked.version > held.committed
+        # The cohort of an uncommitted version may still be burnt, and its updates summed again with
+        # other noise. A party that pulled this version would have two noised sums for one charge.
+        if found is None or (early and not shard and state.pinned.plan.noisy_shards):
+            if early:
+                raise NotReady(f"version {asked.version} of {group} is not made yet")
+            raise WrongVersion(f"version {asked.version} of {group} is gone; pull the newest")
+        if asked.state:
+            key = state_key(group, asked.version, block)
+            return Step(effects=[Answer(requests.Payload(b""), attach=key)])
+        since = state.base_version(asked) if asked.base else None
+        key = model_key(group, asked.version, block, since)
+        digest = found.blocks[place] if since is None else b""
+        return Step(effects=[Answer(requests.Payload(digest), attach=key)])
+
+    def _refuse_elsewhere(self, asked: requests.GetBlock | requests.GetSum, what: str) -> NoReturn:
+        """Raises why a block is not here: it does not exist, comes here, or is elsewhere."""
+        if not 0 <= asked.block < self.state.pinned.layout.group(asked.group).blocks:
+            raise Malformed(f"{what} is not placed on {self._name}: there is none")
+        if asked.block in self.state.coming(asked.group):
+            raise NotReady(f"{what} is on its way to {self._name}", LATER)
+        if isinstance(asked, requests.GetBlock) and not asked.state:
+            raise WrongVersion(f"{what} is with another shard: pull it where it is placed now")
+        text = f"{what} is not placed on {self._name}, by the placement that it knows"
+        raise NotReady(text, LATER)
+
+    def _is_wanted(self, sender: str, header: BlockHeader) -> bool:
+        """Checks a block's header; returns False if the block is stored already.
+
+        The author sends a block to its primary, which passes it on to the other shards that hold
+        it.
+
+        Raises:
+            Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's
+                fault.
+            NotReady: the sender goes by another placement than this shard.
+        """
+        own, placed = self._name, self._find_takers(header)
+        what = f"block {header.block} of {header.group}"
+        if self._roster.find(sender).role == "shard" and not {own, sender} <= {*placed}:
+            raise NotReady(
+                f"{sender} passes on {what}, and one of {sender} and {own} does not hold it: by "
+                "another placement than here",
+                LATER,
+            )
+        if sender != header.author and sender not in placed:
+            raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+        if not placed:
+            raise Malformed(f"{what} is not placed: there is none")
+        if own not in placed:
+            raise NotReady(  # any other error would make the client drop its update
+                f"{what} is not placed on {own}, by the placement that it knows: {placed[0]} takes "
+                "it in",
+                LATER,
+            )
+        if sender == header.author and own != placed[0]:
+            raise NotReady(  # any other error would make the client drop its update
+                f"{own} holds a copy of {what}, and by the placement that it knows {placed[0]} "
+                "takes it in and passes it on",
+                LATER,
+            )
+        author, pinned = self._roster.find(header.author), self.state.pinned
+        check_header(pinned.plan, pinned.layout.group(header.group), header, author.role)
+        author.identity.verify(*signing_bytes(header), header.signature)
+        new = not self._is_stored(header)
+        founded = self.state.group(header.group).committed >= 0
+        if new and header.purpose == FOUNDING and founded:
+            raise WrongVersion(f"{header.group} has its founding model already")
+        return new
+
+    def _is_stored(self, header: BlockHeader) -> bool:
+        """True if a block is stored; Conflict if other bytes are stored under its name.
+
+        Other bytes must not replace those that are summed. The error has the next free sequence for
+        a client that lost its state, and may have sent many updates that were never settled.
+        """
+        found = self.state.spooled.get(block_name(header))
+        if found is not None and found.digest != header.digest:
+            free = self.state.next_sequence(header.author, header.group)
+            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence", free)
+        return found is not None
+
+    def _find_takers(self, header: BlockHeader) -> tuple[str, ...]:
+        """Returns the shards that take a block in, its primary first; empty for no such block.
+
+        Malformed if there is no such group.
+        """
+        self.state.group(header.group)
+        there = 0 <= header.block < self.state.pinned.layout.group(header.group).blocks
+        return self.state.pinned.takers(header.group, header.block) if there else ()
 
     # --- orders -------------------------------------------------------------------
 
@@ -419,7 +474,7 @@ class Shard:
             self._replace(step, pins)
         if order.placement.replicas is not None or order.coming is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
-            step.effects += self.state.pinned.locate_shards(order.run, peers)
+            step.effects += [Locate(shard.name, shard.advertise) for shard in peers]
 
     def _replace(self, step: Step, pins: RunPinned) -> None:
         """Follows newer placements, and ends waits for shards that hold no blocks any more."""
@@ -692,73 +747,3 @@ class Shard:
         if (name := work_name(task)) not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
-
-
-# --- intake ------------------------------------------------------------------------
-
-
-def is_wanted(
-    own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader
-) -> bool:
-    """Checks a block's header; returns False if the block is stored already.
-
-    The author sends a block to its primary, which passes it on to the other shards that hold it.
-
-    Raises:
-        Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's fault.
-        NotReady: the sender goes by another placement than this shard.
-    """
-    role, placed = roster.find(sender).role, takers_of(state, header)
-    if role == "shard" and not {own, sender} <= {*placed}:
-        raise NotReady(
-            f"{sender} passes on block {header.block} of {header.group}, and one of {sender} and "
-            f"{own} does not hold it: by another placement than here",
-            LATER,
-        )
-    if sender != header.author and sender not in placed:
-        raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
-    if not placed:
-        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
-    if own not in placed:
-        raise NotReady(  # any other error would make the client drop its update
-            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
-            f"it knows: {placed[0]} takes it in",
-            LATER,
-        )
-    if sender == header.author and own != placed[0]:
-        raise NotReady(  # any other error would make the client drop its update
-            f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
-            f"that it knows {placed[0]} takes it in and passes it on",
-            LATER,
-        )
-    author, pinned = roster.find(header.author), state.pinned
-    check_header(pinned.plan, pinned.layout.group(header.group), header, author.role)
-    author.identity.verify(*signing_bytes(header), header.signature)
-    new = not is_stored(state, header)
-    founded = state.group(header.group).committed >= 0
-    if new and header.purpose == FOUNDING and founded:
-        raise WrongVersion(f"{header.group} has its founding model already")
-    return new
-
-
-def is_stored(state: ShardState, header: BlockHeader) -> bool:
-    """True if a block is stored; Conflict if other bytes are stored under its name.
-
-    Other bytes must not replace those that are summed. The error has the next free sequence for a
-    client that lost its state, and may have sent many updates that were never settled.
-    """
-    found = state.spooled.get(block_name(header))
-    if found is not None and found.digest != header.digest:
-        free = state.next_sequence(header.author, header.group)
-        raise Conflict(f"{header.name} is known with other bytes; begin a new sequence", free)
-    return found is not None
-
-
-def takers_of(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
-    """Returns the shards that take a block in, its primary first; empty if there is no such block.
-
-    Malformed if there is no such group.
-    """
-    state.group(header.group)
-    there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
-    return state.pinned.takers(header.group, header.block) if there else ()

@@ -12,7 +12,6 @@ from secureps.errors import (
     Malformed,
     NotReady,
     PlanRefused,
-    Refused,
     UnknownParty,
     WrongShape,
     WrongVersion,
@@ -241,21 +240,6 @@ def test_a_shard_that_obeyed_this_incarnation_may_come_back_under_it() -> None:
     fresh = World(make_plan("bfv"))
     first = fresh.give("shard-a", requests.Register("shard-a", "shard-a:1", 1.0, 1))
     assert first.records[1:] == [records.Incarnated(2)], "another coordinator ruled at 1"
-
-
-def test_a_holder_that_lost_its_ledger_does_not_come_back() -> None:
-    """A holder that has opened nothing has nothing to lose."""
-    world = holding()
-    empty = requests.Register(HOLDER, "", 1.0, 0)
-    assert answers(world.give(HOLDER, empty)) == [requests.Noted()]
-    world.pump(3)
-    assert world.group().phase is Phase.PREPARING
-    refused(world, HOLDER, empty, Refused, "comes with an empty ledger to a run whose sums")
-    again = World(make_plan("bfv"), journal=tuple(world.journal))
-    with pytest.raises(Refused, match="start a new run"):
-        again.give(HOLDER, empty)
-    whole = dataclasses.replace(empty, seen=1, reached=(orders.GroupVersion("all", 0),))
-    assert answers(again.give(HOLDER, whole)) == [requests.Noted()]
 
 
 def test_a_shard_that_moved_is_located_anew() -> None:

@@ -180,6 +180,7 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
     said = "the coordinator's journal has another cohort 0 of all than the one that shard-a has "
     assert halt.reason.startswith(said)
     world.group().spoilt, world.group().making = (cohort,), None
+    world.group().phase = Phase.WAITING
     assert halts(summed(world, other))
     assert halts(summed(world, cohort)) == []
 
@@ -226,9 +227,15 @@ def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
 
 
 def test_a_holder_that_forgot_what_it_opened_is_refused() -> None:
+    """A holder that has opened nothing has nothing to lose."""
     world = holding()
+    empty = register(HOLDER)
+    world.give(HOLDER, empty)
     world.pump(3)
     assert world.group().phase is Phase.PREPARING
+    for each in (world, World(make_plan("bfv"), journal=tuple(world.journal))):
+        with pytest.raises(Refused, match="comes with an empty ledger to a run whose sums"):
+            each.give(HOLDER, empty)
     world.give(HOLDER, register(HOLDER, world.run, all=0))
     world.federation.answered[HOLDER, "all"] = 4
     for behind in (0, 3):

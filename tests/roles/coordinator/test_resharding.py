@@ -18,8 +18,7 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import checkpointing
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.moving import Moving
-from secureps.roles.coordinator.state import WriteManifest
+from secureps.roles.coordinator.state import Moving, WriteManifest
 from secureps.roles.machine import WORKER, Step, WatchLost
 from tests.kits.roles_kit import (
     CLIENTS,
@@ -205,7 +204,8 @@ def test_a_move_that_has_begun_takes_no_time_in_a_pause() -> None:
 def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     at = world()
     tx, due = at.coordinator._tx(at.now), [FIRST]
-    monkeypatch.setattr(checkpointing, "too_far", lambda *_: True)
+    monkeypatch.setattr(checkpointing, "AHEAD", 0)
+    monkeypatch.setattr(checkpointing, "LEAST_AHEAD", 0)
     monkeypatch.setattr(checkpointing, "parts_due", lambda tx: due)
     assert checkpointing.why_cohorts_wait(tx) == ""
     due.append("shard-away")

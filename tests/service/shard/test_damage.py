@@ -6,7 +6,6 @@ If no cohort had to be burnt, the model equals that of the unharmed run bit for 
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from secureps.buffers import Buffers
 from secureps.errors import Refused
 from secureps.messages import coordinator_records, shard_records
 from secureps.messages.requests import GetSum, Prepared
@@ -30,7 +28,7 @@ from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
 from tests.kits.faults_kit import FaultyNetwork, seen
-from tests.kits.federations import FEWER, killed_at, same, small_federation, small_plan, unharmed
+from tests.kits.federations import same, small_federation, small_plan, unharmed
 
 SHARD = "shard-0"
 
@@ -168,28 +166,6 @@ def test_a_block_that_is_damaged_before_the_hold_is_sent_again(
     assert shard_records.Discarded(reopened.missing) in ward.journalled(
         SHARD, shard_records.Discarded
     )
-
-
-@pytest.mark.slow
-def test_a_block_that_cannot_be_read_is_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk with a bad sector raises an error."""
-    ward = Ward(tmp_path, "plain")
-    ward.until(Phase.HOLDING, 2)
-    bad, read = ward.files(UPDATE, "client-04")[1], DiskSpool.read
-
-    def failing(spool: DiskSpool, key: str, buffers: Buffers) -> memoryview:
-        again = ward.journalled("coordinator", coordinator_records.CohortReopened)
-        if spool.path(key) == bad and not again:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(spool, key, buffers)
-
-    monkeypatch.setattr(DiskSpool, "read", failing)
-    ward.ends_as_unharmed()
-    ward.nothing_was_burnt()
-    (reopened,) = ward.journalled("coordinator", coordinator_records.CohortReopened)
-    assert [id.client for id in reopened.missing] == ["client-04"]
 
 
 # --- held sums --------------------------------------------------------------------
@@ -339,20 +315,3 @@ def test_version_0_comes_back_from_the_founding_blocks(tmp_path: Path) -> None:
     tear(path)
     ward.play.start(SHARD)
     ward.ends_as_unharmed()
-
-
-# --- at any event -----------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("cipher", "where"), [("plain", "spool"), ("bfv", "states")])
-def test_a_folder_lost_at_any_event_costs_a_round_at_most(
-    cipher: str, where: str, tmp_path: Path
-) -> None:
-    """shard-0 is killed, loses all payloads or all state files, and starts again."""
-    model, events = unharmed(cipher, versions=3, clients=FEWER)
-    for moment in range(1, events, events // 4):
-        ward = Ward(tmp_path / str(moment), cipher, versions=3, clients=FEWER)
-        killed_at(ward.play, SHARD, moment, partial(ward.wipe, where))
-        assert same(ward.play.model(), model), f"lost its {where} at event {moment}"
-        assert len(ward.journalled("coordinator", coordinator_records.CohortBurnt)) <= 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from secureps.buffers import Buffers
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
@@ -105,10 +107,18 @@ def test_a_sum_that_comes_out_different_is_not_taken_for_the_one_on_record(shop:
         shop.worker._read_sum("all", 1, 0)
 
 
-def test_without_one_members_block_it_is_lost(shop: Shop) -> None:
+def test_without_one_members_block_it_is_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.takes(IDS[0], 5)
     shop.made(TOTAL)
     with pytest.raises(Refused, match=r"is lost: .*block 0 of c1/all/1 is not here"):
+        shop.worker._read_sum("all", 0, 0)
+
+    def fail(key: str, buffers: Buffers) -> memoryview:
+        raise OSError(errno.EIO, "Input/output error")
+
+    shop.takes(IDS[1], 7)
+    monkeypatch.setattr(shop.spool, "read", fail)  # a disk with a bad sector
+    with pytest.raises(Refused, match="is lost: shard-a: update/c0/all/1/0 is gone"):
         shop.worker._read_sum("all", 0, 0)
 
 
