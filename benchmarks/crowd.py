@@ -36,7 +36,7 @@ from secureps.errors import SecurepsError
 from secureps.messages.member_records import Sealed
 from secureps.messages.requests import Reply, Request, Submit
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId
+from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.roles.machine import Record
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
@@ -216,15 +216,10 @@ Updates = dict[SubmissionId, tuple[float, float]]
 
 
 class Acknowledged(Meter):
-    """When each update of some clients was sealed, and when it was acknowledged.
+    """When each update of some clients was sealed, and when it was acknowledged."""
 
-    `submitted` is a file that gets a byte for each update whose receipt is sent, once.
-    """
-
-    def __init__(self, submitted: Path) -> None:
+    def __init__(self) -> None:
         self._sealed: dict[SubmissionId, float] = {}
-        self._sent = set[SubmissionId]()
-        self._submitted = submitted
         self._lock = threading.Lock()
         self.updates: Updates = {}
         self.retries = 0
@@ -244,11 +239,6 @@ class Acknowledged(Meter):
         if not isinstance(message, Submit) or message.receipt.id not in self._sealed:
             return
         id = message.receipt.id
-        with self._lock:
-            if id not in self._sent and message.receipt.purpose == UPDATE:
-                with self._submitted.open("ab") as noted:
-                    noted.write(b".")
-            self._sent.add(id)
         answer.add_done_callback(lambda done: self._answered(id, done))
 
     def _answered(self, id: SubmissionId, done: Future[Reply]) -> None:
@@ -280,7 +270,7 @@ def main() -> None:
     # nothing, and the end of a heap that is kept.
     keep_pieces()
     ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, len(given.names) * 2 * PIECES)
-    seen = Acknowledged(given.folder / f"submitted-{given.names[0]}")
+    seen = Acknowledged()
     trainer = None if given.shape else still_client.Still(0)
     seats = Seats(given.folder, given.names, given.server)
     with Crowd(seats, tuple(given.shape or ()), meter=lambda name: seen, trainer=trainer):

@@ -197,11 +197,6 @@ class Crowded(Large):
     def parties(self) -> tuple[str, ...]:
         return ("coordinator", *self.shards, *self.holders, *self.crowds)
 
-    @property
-    def submitted(self) -> int:
-        """Updates whose receipts were sent, whether they were taken or not."""
-        return sum(path.stat().st_size for path in self.folder.glob("submitted-*"))
-
     def start_all(self, clients: int | None = None, **hangs: str) -> None:
         start_servers(self)
         for number, name in enumerate(self.crowds):

@@ -1,8 +1,7 @@
-"""What a version costs the coordinator, and a key holder, where all receipts come at once.
+"""What a receipt, a shard and a version cost the coordinator, and a receipt a key holder.
 
-A cluster's receipts come together, but clients that share a few cores send theirs one by one. So
-the coordinator's process is stopped (SIGSTOP) until all clients have sent; its CPU is read from
-then on. The differences of three federations tell what a client, a shard and a version cost.
+The differences of three federations tell them apart. CPU is read from the kernel, over several
+versions of a model of next to nothing.
 
     python -m benchmarks.receipts [--versions N]
 """
@@ -10,30 +9,23 @@ then on. The differences of three federations tell what a client, a shard and a 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.large import Crowded
+from benchmarks.large import Crowded, warm
 from benchmarks.report import Row, report
 
 EACH = 114_000
 """Values of a shard: one block. What a receipt costs does not depend on it."""
 SHARDS, FEW_SHARDS = 16, 2
-CLIENTS, FEW_CLIENTS = 64, 16
+CLIENTS, FEW_CLIENTS = 100, 20
 CASES = ((FEW_SHARDS, FEW_CLIENTS), (FEW_SHARDS, CLIENTS), (SHARDS, FEW_CLIENTS))
 """Shards and clients."""
-VERSIONS = 4
+VERSIONS = 5
 """Measured, after version 1, with which everything is warm."""
-LOOK, LOOKS = 0.1, 8
-"""Servers wait for others once none of their threads has had anything to do at so many looks, so
-many seconds apart."""
 
 Spent = tuple[float, float]
 """Seconds of CPU of the coordinator, and of one key holder."""
@@ -54,64 +46,15 @@ class Control:
     share: float
 
 
-class _Held(Crowded):
-    """Trainings are held but while `burst` lasts."""
-
-    def start_all(self, clients: int | None = None, **hangs: str) -> None:
-        self.hold.touch()
-        super().start_all()
-
-    def waiting(self) -> dict[str, float]:
-        """CPU seconds of the servers, once all of them wait for somebody else.
-
-        What waits for a core counts as work, as on a busy machine it may for long.
-        """
-        servers, idle = ("coordinator", *self.shards, *self.holders), 0
-        while idle < LOOKS:
-            time.sleep(LOOK)
-            idle = 0 if any(_works(self.pid(name)) for name in servers) else idle + 1
-        return {name: spent.seconds for name, spent in self.spent().items()}
-
-    def burst(self, version: int) -> Spent:
-        """Has a version made of receipts that come at once."""
-        pid, due = self.pid("coordinator"), len(self.clients) * version
-        self.time_of("RoundOpened", version - 1)
-        before = self.waiting()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            self.hold.unlink()
-            self.wait(lambda: self.submitted >= due, f"{due} receipts")
-            self.hold.touch()
-            time.sleep(LOOK)  # the last ones are on their way
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        self.committed(version)
-        self.time_of("RoundOpened", version)
-        now = self.waiting()
-        holders = statistics.fmean(now[name] - before[name] for name in self.holders)
-        return now["coordinator"] - before["coordinator"], holders
-
-
-def _works(pid: int) -> bool:
-    """Whether a thread of a process runs, or could, or waits for a disk."""
-    with suppress(OSError):  # one that ends
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            if (thread / "stat").read_text().rpartition(")")[2].split()[0] in "RD":
-                return True
-    return False
-
-
 def measure(shards: int, clients: int, versions: int) -> Spent:
-    """Medians of several versions, of what one costs; version 1, which warms all, is left out."""
+    """Means of several versions."""
     with (
         tempfile.TemporaryDirectory(prefix="secureps-receipts-") as folder,
-        _Held(Path(folder), shards * EACH, shards, clients, versions + 2) as parties,
+        Crowded(Path(folder), shards * EACH, shards, clients, versions + 2) as parties,
     ):
-        parties.start_all()
-        parties.committed(0)
-        made = [parties.burst(1 + number) for number in range(1 + versions)][1:]
-    coordinators, holders = zip(*made, strict=True)
-    return statistics.median(coordinators), statistics.median(holders)
+        spent = warm(parties, versions).spent
+        holders = statistics.fmean(spent[name].seconds for name in parties.holders)
+        return spent["coordinator"].seconds, holders
 
 
 def split(costs: Mapping[tuple[int, int], Spent]) -> Control:
@@ -136,7 +79,7 @@ def control(versions: int = VERSIONS) -> Control:
         }
         for shards, clients in CASES
     ]
-    report("receipts-cases", "CPU of a version whose receipts come at once", rows)
+    report("receipts-cases", "CPU of a version", rows)
     found = split(costs)
     told = {f"{name} ms": 1000 * float(seconds) for name, seconds in vars(found).items()}
     report("receipts", "Of it for each receipt, shard and version; a holder's share", [told])

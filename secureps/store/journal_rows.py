@@ -465,7 +465,7 @@ def _pack_row(path: Path, columns: Columns) -> str:
         return ""
     record = _parse_row(path, *columns).record
     if isinstance(record, Submit | Sealed):
-        record = _summarize_receipt(record.receipt, isinstance(record, Sealed))
+        record = _summarize_receipt(record)
     values = [seq, at, type(record).__name__, to_plain(record), chain.hex()]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
@@ -474,9 +474,10 @@ _NO_FLAW = '"flaw":""'
 """A part of the text of an `Examined` without a flaw: JSON escapes quotes within a flaw."""
 
 
-def _summarize_receipt(receipt: Receipt, sealed: bool) -> ReceiptSummary:
+def _summarize_receipt(record: Submit | Sealed) -> ReceiptSummary:
     names = (each.name for each in fields(ReceiptSummary) if each.name != "sealed")
-    return ReceiptSummary(**{name: getattr(receipt, name) for name in names}, sealed=sealed)
+    own = {name: getattr(record.receipt, name) for name in names}
+    return ReceiptSummary(**own, sealed=isinstance(record, Sealed))
 
 
 def _lines(packed: bytes) -> Iterable[str]:
