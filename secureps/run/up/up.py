@@ -210,12 +210,12 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         console.print(part)
     for cut in cuts:
         console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
-    if not summary.failure:
-        replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     try:
         draw(metrics.lines, _make_sheet(plan, summary.baselines, programs.unsafe), folder.report)
     except OSError as error:  # a full disk, which must not end the run
         warn(f"no curves were drawn: {error}")
+    if not summary.failure:
+        replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     ends = {
         "model": folder.model,
         "best": folder.best,
