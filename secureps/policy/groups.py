@@ -31,10 +31,8 @@ def digest_round_models(
 ) -> bytes:
     """Digests the models that all groups of a round were trained on; empty for a single group.
 
-    A trailing group is always single: its base covers the digests of the whole model.
-
-    Args:
-        blocks: digests of the published blocks of `model`, by group.
+    A trailing group is always single: its base covers the digests of the whole model. `blocks` are
+    the digests of the published blocks of `model`, by group.
     """
     groups = joint_groups(plan, group)
     if len(groups) == 1:

@@ -65,12 +65,7 @@ def refuse_small(
     """Refuses row-blocks that are shorter, when sealed, than the envelopes of their keys.
 
     Under a committee each row-block is a submission with its own key and envelopes. The last
-    row-block has the remaining rows and may be smaller.
-
-    Args:
-        groups: the row-blocks of the section.
-    Raises:
-        PlanRefused: says how many rows are enough.
+    row-block has the remaining rows and may be smaller. PlanRefused says how many rows are enough.
     """
     cut = section.sparse
     assert cut is not None
@@ -229,10 +224,8 @@ class Plan:
     def find_touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
         """Returns the groups that a client contributes to if its data touches these rows.
 
-        Args:
-            rows: by sparse tensor; a client touches all rows of a tensor that is not named.
-        Raises:
-            Malformed: a tensor has no such row, or no group is left.
+        It touches all rows of a tensor that is not named. Malformed if a tensor has no such row, or
+        no group is left.
         """
         sections, found = self.section.group, list[str]()
         patterns = [section.pattern for section in sections]
@@ -351,10 +344,8 @@ class Plan:
 
         The variance is one party's share times the parties that add one: each member (local,
         distributed), or the shards alone. The unit is that of updates, which is the model's until
-        an adaptive clip has moved. It is 0 without client-level privacy.
-
-        Args:
-            values: number of values that are sent of an update (`GroupLayout.sent`).
+        an adaptive clip has moved. It is 0 without client-level privacy. An update sends so many
+        `values` (`GroupLayout.sent`).
         """
         mechanism = self.mechanism(group, values)
         if mechanism is None:
