@@ -49,7 +49,7 @@ from secureps.device.encoding import (
 )
 from secureps.errors import NotFinite
 from secureps.model.layout import SCALE
-from secureps.policy.groups import scale_mover
+from secureps.policy.plan import scale_mover
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism
 from secureps.privacy.mechanism import PIECE
 from secureps.service.logs import tell

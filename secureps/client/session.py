@@ -654,7 +654,8 @@ class ExchangeWorker:
             done = self._worker.work(task)
         except SessionClosed:
             return Leave(LEFT)
-        sealing = isinstance(task, Contribute | SealOn) and isinstance(done, Contributed)
-        if sealing and not done.again:  # with `again` it is sealed again later
+        sealing = isinstance(task, Contribute | SealOn)
+        # with `again` it is sealed again later
+        if sealing and isinstance(done, Contributed) and not done.again:
             self._exchange.note_sealed({str(update.receipt.id) for update in done.updates})
         return done

@@ -34,8 +34,7 @@ from secureps.errors import NotFinite
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest, payload_hasher
 from secureps.messages.run import TensorSpec
 from secureps.model.layout import SCALE, GroupLayout, cast
-from secureps.policy.groups import scale_mover
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, scale_mover
 from secureps.policy.rules.registry import declare
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.client_level import AdaptiveClip, ClientMechanism

@@ -96,8 +96,7 @@ from secureps.policy.counting import (
     public_number,
     remarks,
 )
-from secureps.policy.groups import digest_round_models, scale_mover
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, digest_round_models, scale_mover
 from secureps.policy.spending import Fact, make_fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2

@@ -96,7 +96,6 @@ class Chain:
 
     Args:
         one_in: one of `one_in` values is sent; 1: all are.
-        rotates: whether the values that are sent are rotated.
         unbiased: whether a value that is sent also stands for the others of its run, so that the
             decoded mean is right on average over supports. False under feedback, where clients send
             later what they did not send now.

@@ -627,10 +627,7 @@ def _counting(group: dict[str, Any], records: Any) -> dict[str, Any]:
     """Fills in the weighting: by examples where there is a bound, else uniform.
 
     Checkpoints of 0.2.0 have plans whose `most_examples` is null, whose clients agreed on a bound.
-    They are read as uniform.
-
-    Args:
-        records: the bound of the privacy section.
+    They are read as uniform. `records` is the bound of the privacy section.
     """
     if group.get("weighting", "examples") != "examples":
         return group

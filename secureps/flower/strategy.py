@@ -46,8 +46,7 @@ from secureps.flower.post import FORM, TOLD_KIT, TOLD_SEED, ModelForm, Said, log
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR, TRAIN_METRICS, wrong_run
-from secureps.policy.groups import joint_groups
-from secureps.policy.plan import Plan, load_plan
+from secureps.policy.plan import Plan, joint_groups, load_plan
 from secureps.store.keyring import demand_host
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,

@@ -79,10 +79,8 @@ def publishes_exact_counts(section: PlanSection) -> bool:
 def public_number(section: PlanSection, own: int | None) -> int | None:
     """Returns the stated number that a client counts by; None where it counts its own examples.
 
-    Args:
-        own: of the client's own settings, which override the plan's.
-    Raises:
-        PlanRefused: its records may not be counted, and neither states a number.
+    A number of its `own` settings overrides the plan's. PlanRefused if its records may not be
+    counted, and neither states a number.
     """
     if own is not None or not counts_by_public_number(section):
         return own
@@ -150,9 +148,6 @@ def bits_left(bits: int, shares: float, members: int) -> float:
     """Computes how many bits of a group's integers are left in a cohort's mean.
 
     Every member's rounding adds an independent error of about a step. The mean divides their sum by
-    the sum of weights.
-
-    Args:
-        shares: sum of the shares of all members.
+    the sum of weights; `shares` is the sum of all members' shares.
     """
     return bits + math.log2(shares) - math.log2(members) / 2

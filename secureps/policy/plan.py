@@ -18,7 +18,7 @@ from typing import Any
 
 from secureps.arguments import check_types
 from secureps.codec.chain import Chain
-from secureps.codec.grid import Grid, levels
+from secureps.codec.grid import Grid, MovingRange, levels
 from secureps.config.plan import CipherSection, ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, read_toml, resolve_paths
 from secureps.crypto import envelope
@@ -28,9 +28,10 @@ from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.files.objects import pin_initial
-from secureps.messages.encoding import DIGEST_BYTES, file_digest
-from secureps.messages.orders import MESSAGE_LIMIT
+from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest
+from secureps.messages.orders import MESSAGE_LIMIT, GroupVersion
 from secureps.messages.run import Schema
+from secureps.messages.submission import model_digest
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import REPLACING, Optimizer, build_optimizer, keeping_exact
 from secureps.policy.checks.evaluation import (
@@ -65,12 +66,7 @@ def refuse_small(
     """Refuses row-blocks that are shorter, when sealed, than the envelopes of their keys.
 
     Under a committee each row-block is a submission with its own key and envelopes. The last
-    row-block has the remaining rows and may be smaller.
-
-    Args:
-        groups: the row-blocks of the section.
-    Raises:
-        PlanRefused: says how many rows are enough.
+    row-block has the remaining rows and may be smaller. PlanRefused says how many rows are enough.
     """
     cut = section.sparse
     assert cut is not None
@@ -229,10 +225,8 @@ class Plan:
     def find_touched(self, rows: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
         """Returns the groups that a client contributes to if its data touches these rows.
 
-        Args:
-            rows: by sparse tensor; a client touches all rows of a tensor that is not named.
-        Raises:
-            Malformed: a tensor has no such row, or no group is left.
+        It touches all rows of a tensor that is not named. Malformed if a tensor has no such row, or
+        no group is left.
         """
         sections, found = self.section.group, list[str]()
         patterns = [section.pattern for section in sections]
@@ -351,10 +345,8 @@ class Plan:
 
         The variance is one party's share times the parties that add one: each member (local,
         distributed), or the shards alone. The unit is that of updates, which is the model's until
-        an adaptive clip has moved. It is 0 without client-level privacy.
-
-        Args:
-            values: number of values that are sent of an update (`GroupLayout.sent`).
+        an adaptive clip has moved. It is 0 without client-level privacy. An update sends so many
+        `values` (`GroupLayout.sent`).
         """
         mechanism = self.mechanism(group, values)
         if mechanism is None:
@@ -744,3 +736,49 @@ def bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
     sealed = cipher(parameters).block_bytes
     full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + sealed(last)
+
+
+# --- groups that train together ------------------------------------------------------
+
+
+def joint_groups(plan: Plan, group: str) -> tuple[str, ...]:
+    """Returns the groups that train together with this one, itself included, in order.
+
+    Groups with rounds and the same rule move together. Row-blocks have rounds of their own, because
+    each has other members.
+    """
+    if not joins_others(plan, group):
+        return (group,)
+    rule = plan.group(group).rule
+    return tuple(
+        each for each in plan.groups if joins_others(plan, each) and plan.group(each).rule == rule
+    )
+
+
+def digest_round_models(
+    plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
+) -> bytes:
+    """Digests the models that all groups of a round were trained on; empty for a single group.
+
+    A trailing group is always single: its base covers the digests of the whole model. `blocks` are
+    the digests of the published blocks of `model`, by group.
+    """
+    groups = joint_groups(plan, group)
+    if len(groups) == 1:
+        return b""
+    at = {each.group: each.version for each in model}
+    return digest("secureps-beside", *(model_digest(g, at[g], tuple(blocks[g])) for g in groups))
+
+
+def joins_others(plan: Plan, group: str) -> bool:
+    """Tells whether a group has rounds that other groups of the same rule may join."""
+    apart = plan.trails(group) or plan.group(group).sparse is not None
+    return not apart and plan.bounds(group).rounds
+
+
+def scale_mover(plan: Plan, group: str, sent: int = 1) -> AdaptiveClip | MovingRange | None:
+    """Builds the mover of a group's scale, in whose units its updates travel; None without one."""
+    section = plan.group(group)
+    if not section.follows_norms:
+        return plan.adaptive(group)
+    return MovingRange(section.clip, plan.grid(group, sent).range)

@@ -16,8 +16,7 @@ from secureps.messages.requests import Checkpointed, Prepared
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, BlockHeader, Cohort, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.policy.counting import check_counted
-from secureps.policy.groups import scale_mover
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, scale_mover
 from secureps.privacy.client_level import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}

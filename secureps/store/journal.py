@@ -220,7 +220,7 @@ class SqliteJournal:
     height is an older copy, and is refused.
 
     Args:
-        path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
+        path: made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the oldest format that is read; SQLite's user_version has the file's format.
         least: bytes of rows before which the journal is not due; None: `journal_rows.LEAST`.
 

@@ -13,14 +13,13 @@ from secureps.client.trainer import (
     EvaluateResult,
     FitConfig,
     FitResult,
-    RecordPrivacy,
     convert_evaluation,
     convert_fit,
     convert_tensors,
     number,
     to_whole_number,
 )
-from secureps.errors import ConfigError, Malformed, WrongShape
+from secureps.errors import Malformed, WrongShape
 
 
 def test_secrets_stay_out_of_repr() -> None:
@@ -29,11 +28,6 @@ def test_secrets_stay_out_of_repr() -> None:
     assert "versions={'all': 3}" in repr(config)
     result = FitResult({"w": np.full(2, 1234.5)}, 7, {}, 3)
     assert "1234.5" not in repr(result)
-
-
-def test_private_noise_has_a_whole_secret() -> None:
-    with pytest.raises(ConfigError, match="a secret of 32 bytes, not 31"):
-        FitConfig({}, 1, {}, RecordPrivacy(1.0, 1.0, 1.0, 1e-5), secret=bytes(31))
 
 
 # --- what functions return --------------------------------------------------------

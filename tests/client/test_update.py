@@ -266,12 +266,6 @@ def test_no_clip_is_named_for_an_update_that_no_plan_should_hold(
     assert told.endswith("its inputs are not scaled, or its learning rate is too high")
 
 
-def test_a_range_alone_is_named_with_what_holds_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="secureps")
-    tell_cuts("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
-    assert caplog.messages == [f"c0: {RANGED}"]
-
-
 @pytest.mark.parametrize(
     ("value", "range_"),
     [(4.6, "5"), (1.02, "2"), (0.513, "0.6"), (96, "100"), (1.2e6, "2e+06"), (3e-5, "3e-05")],

@@ -10,7 +10,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.submission import Outcome, Receipt
 from secureps.policy.block_deltas import block_code
-from secureps.policy.groups import scale_mover
+from secureps.policy.plan import scale_mover
 from secureps.privacy.mechanism import clip_l2
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.federations import Tensors, Walker

@@ -44,8 +44,7 @@ from secureps.messages.submission import (
     opening_digest,
     signing_bytes,
 )
-from secureps.policy.groups import joint_groups
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, joint_groups
 from secureps.policy.spending import make_fact
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase

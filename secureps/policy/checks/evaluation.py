@@ -46,9 +46,7 @@ from secureps.wording import suggest
 class Schedule:
     """The versions of the model that a trailing group has a round for: every k-th and the last.
 
-    Args:
-        every: k; 0: the schedule is empty.
-        last: the last version of the run.
+    The schedule is empty if `every`, k, is 0.
     """
 
     every: int
@@ -272,12 +270,8 @@ def from_vector(
 ) -> tuple[Metric, ...]:
     """Turns the total of many `to_vector`s into mean metrics in their own units, sorted by name.
 
-    A report is left out if noise has taken its share below 0.
-
-    Args:
-        shares: the divisor of the total (`policy.counting.shares_in`).
-    Raises:
-        Malformed: the number of values is wrong, or one is not finite.
+    A report is left out if noise has taken its share below 0. The total is divided by `shares`
+    (`policy.counting.shares_in`). Malformed if the number of values is wrong, or one is not finite.
     """
     wanted = len(section.contributed)
     if len(total) != wanted or not all(math.isfinite(value) for value in total):

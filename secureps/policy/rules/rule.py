@@ -31,7 +31,6 @@ class Arrival:
     """A receipt as a rule sees it.
 
     Args:
-        id: of the submission.
         version, step: of the update's base, and which of its client's updates of that base it is.
         at: when it arrived, in seconds of the run's clock.
         magnitude: size that the client declared, 0 (smallest) to 15; None without one.

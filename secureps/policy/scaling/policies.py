@@ -87,7 +87,6 @@ class Limits:
         minimum: updates that a version always needs.
         quorum: updates that a round needs at its deadline, or at one of its `extensions`.
         buffer: of the plan, 0 without one; `least_buffer` is a factor on it.
-        power: of staleness.
         group: whose deadline and buffer these are, if there are several; the factors apply to all.
     """
 
@@ -111,11 +110,9 @@ class Observation:
 
     Args:
         seconds, versions, updates: measured time, versions made in it, and updates in these.
-        reward, lost: see the module's docstring.
-        live: members that are here.
+        reward, lost: as the module's docstring defines them.
         rounds: the newest ones, where the rule has rounds.
-        shards: names of those that hold blocks, oldest first.
-        spares: names of those that are here and hold none.
+        shards, spares: those that hold blocks, oldest first, and those that hold none.
         deadline, buffer: factors in force.
         ways: by client, ascending, how long its model and its update travelled.
         blocks: row-blocks that clients send to; 0 if nothing arrived.

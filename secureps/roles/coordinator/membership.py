@@ -56,8 +56,7 @@ from secureps.messages.submission import (
 from secureps.model.layout import GroupLayout
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_counted
-from secureps.policy.groups import joint_groups
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, joint_groups
 from secureps.policy.rules.registry import LARGEST
 from secureps.policy.spending import make_fact
 from secureps.roles.coordinator import (

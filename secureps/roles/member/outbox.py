@@ -26,8 +26,7 @@ from secureps.messages.orders import GroupVersion, Invite, Published, SealAgain
 from secureps.messages.requests import Decline, Figure, Missing, Telemetry, Withdraw
 from secureps.messages.submission import FOUNDING, Base, BlockHeader, Outcome, Receipt, SubmissionId
 from secureps.policy.checks.local_work import Pace
-from secureps.policy.groups import joins_others, joint_groups
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, joins_others, joint_groups
 from secureps.roles.machine import Step
 from secureps.roles.member.tasks import Reseal, in_own_order, kept_key
 

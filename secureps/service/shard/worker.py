@@ -55,8 +55,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_deltas import FLOAT_BYTES, Codes, block_code, block_delta
 from secureps.policy.counting import shares_in
-from secureps.policy.groups import scale_mover
-from secureps.policy.plan import Plan
+from secureps.policy.plan import Plan, scale_mover
 from secureps.policy.rules.rule import common_version
 from secureps.privacy.client_level import FIRST
 from secureps.roles.machine import Done, Prune, Sweep

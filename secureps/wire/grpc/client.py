@@ -263,7 +263,6 @@ class GrpcTransport:
     """A party's connection to the servers over gRPC; implements `wire.transport.Transport`.
 
     Args:
-        sign: signs bytes with the party's key (Ed25519).
         addresses: HOST:PORT by party, as far as known; `locate` adds others. If a party has several
             (HOST:PORT,HOST:PORT), an unreachable one is replaced by the next.
         timeout: seconds without an answer, or without a moving byte of a payload, after which a
