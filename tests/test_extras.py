@@ -3,8 +3,6 @@
 That the base installation is enough for servers and `check`: `tests/project/test_extras_venvs.py`.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

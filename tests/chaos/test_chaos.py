@@ -1,7 +1,5 @@
 """Survival: random faults of every kind break no promise (`make chaos` plays 1,000 seeds)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A shard that stands still while its blocks move: what it knows when it goes on is of the past."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """BFV without SEAL: the choice of t, the security table, modular sums, bytes of keys."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Secrecy: our BFV sums are SEAL's in every coefficient."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of every cipher."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

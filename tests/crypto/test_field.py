@@ -1,7 +1,5 @@
 """Arithmetic modulo 2^31 - 1 against Python's integers, and vectors that come off the wire."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

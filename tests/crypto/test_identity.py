@@ -1,7 +1,5 @@
 """Signatures and names: what verifies, and what must not."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests for certificates: no party can ask for keys that it lacks, or in another's name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

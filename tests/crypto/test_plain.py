@@ -1,7 +1,5 @@
 """The bytes of `plain`, beyond the contract in `test_cipher`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

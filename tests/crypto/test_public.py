@@ -1,7 +1,5 @@
 """Public polynomials: known answers, any element by itself, uniform, bound to their place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Secrecy: rlwe is exact at every extreme, and a wrong sum of keys is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

@@ -1,7 +1,5 @@
 """Decoding in rings with several words, against Python's integers, where estimates are off."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

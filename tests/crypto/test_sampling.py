@@ -1,7 +1,5 @@
 """Streams of words: known answers, unambiguous labels, and no dependence on chunking."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

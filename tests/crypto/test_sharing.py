@@ -1,7 +1,5 @@
 """Secrecy: t - 1 shares tell nothing of a key, and a false share is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Which holders are named liars, and which never are."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Words of 53 bits: packing, weighted sums and reductions against Python's integers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Exactness: a plan that states only its rule, and BatchNorm, train as averaging of floats."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Privacy: client-level noise has the promised variance, and is paid for once."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from fractions import Fraction

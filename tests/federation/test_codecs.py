@@ -1,7 +1,5 @@
 """Exactness: updates and pulls that are made small are the same bits for everybody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

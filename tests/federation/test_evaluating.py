@@ -1,7 +1,5 @@
 """Rules: evaluations are encrypted means; best version and early stop follow from them."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

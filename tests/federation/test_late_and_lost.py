@@ -1,7 +1,5 @@
 """Survival: a client that is late, gone, or lost what it had holds nobody up."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

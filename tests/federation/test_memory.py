@@ -1,7 +1,5 @@
 """Exactness: little memory, slow disks and blocks that leave early change no bit."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tracemalloc

@@ -1,7 +1,5 @@
 """Privacy: record-level updates carry the noise that their ledgers and `check` say."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

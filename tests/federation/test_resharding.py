@@ -1,7 +1,5 @@
 """Exactness: blocks that move between shards, or have copies, leave the model as it would be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache

@@ -1,6 +1,4 @@
-"""Membership: a revoked client is in no later cohort; a new one waits; lost holders are replaced."""
-
-from __future__ import annotations
+"""Membership: a revoked client is in no later cohort; newcomers wait; lost holders are replaced."""
 
 from functools import cache
 from pathlib import Path

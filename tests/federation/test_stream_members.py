@@ -1,7 +1,5 @@
 """Rules: without rounds, whoever lapses, stalls or is refused, the others go on, and hear why."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

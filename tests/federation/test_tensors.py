@@ -1,7 +1,5 @@
 """Exactness: frozen, tied and loosely typed tensors are the same at all clients."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

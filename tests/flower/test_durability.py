@@ -1,7 +1,5 @@
 """Who waits for the disk inside Flower's engine: all that are deployed, whatever a run says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Flower: key holders may be nodes, and no code of the run reads their keys."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Who a node is: its operator's word before the run's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

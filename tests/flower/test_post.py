@@ -1,7 +1,5 @@
 """Parcels as Flower's records, and records that are none."""
 
-from __future__ import annotations
-
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 

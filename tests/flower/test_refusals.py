@@ -1,7 +1,5 @@
 """What a node and its servers refuse of each other, and what a node says of what went wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A node inside Flower's engine keeps to every key of its site's policy, whatever the plan says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

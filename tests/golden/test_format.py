@@ -1,7 +1,5 @@
 """The number of all formats: whoever changes one has to raise it."""
 
-from __future__ import annotations
-
 from secureps.messages.format import FINGERPRINT
 from tests.golden.schema import fingerprint
 from tests.kits.nursery import ROOT

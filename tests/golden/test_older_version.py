@@ -1,7 +1,5 @@
 """Who upgrades from version 0.2.0 keeps kits, ledgers, audit logs and checkpoints."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from pathlib import Path

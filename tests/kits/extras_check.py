@@ -7,8 +7,6 @@ continuous integration in ones that pip has made. Imports nothing but secureps a
 library: a federation in NumPy is all that an installation without extras has.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os

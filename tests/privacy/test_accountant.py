@@ -1,7 +1,5 @@
 """Privacy: epsilon agrees with closed forms, Opacus and an independent accountant."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

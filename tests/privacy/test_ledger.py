@@ -1,7 +1,5 @@
 """A ledger only grows, retries cost nothing, and it never forgets or contradicts itself."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

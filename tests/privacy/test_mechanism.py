@@ -1,7 +1,5 @@
 """The clip holds its bound to the last bit, after rounding to float32 too."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

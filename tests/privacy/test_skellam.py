@@ -1,7 +1,5 @@
 """Privacy: the Skellam sampler inverts the exact law word for word."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A client holds the pulled model, the trained one, and little else, however long an update is."""
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import platform

@@ -1,7 +1,5 @@
 """Survival: checkpoints are copied to an object store, and a shard that lost its disk recovers."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls that are begun and not ended, by anybody, stop nobody else's: over real sockets."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import threading

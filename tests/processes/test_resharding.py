@@ -1,7 +1,5 @@
 """Membership: shards come, go and move while real processes train."""
 
-from __future__ import annotations
-
 import io
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Survival: a run that was stopped in the middle continues to the same bits and tables."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

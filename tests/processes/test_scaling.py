@@ -1,7 +1,5 @@
 """Shards come and go by themselves in a run of processes, and no more once that is switched off."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operation: a shard's memory does not grow with its clients, and is as `check` says."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Blocks that are announced and do not come stop nobody else's: over real sockets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """The benchmarks run, and leave no cipher and no step out."""
 
-from __future__ import annotations
-
 import socket
 import time
 

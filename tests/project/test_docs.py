@@ -1,7 +1,5 @@
 """What the documentation shows exists: commands, options, files, tests, and TOML that loads."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The page of errors explains messages that some test sees, and has every class of the tree."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

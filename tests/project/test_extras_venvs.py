@@ -4,8 +4,6 @@ What pip would install is linked from the running environment. Continuous integr
 check for each extra and for all together, where pip has installed them (`make extra`).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures of the pages that take no run are what the code makes; the others are found in them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The glossary defines each word once, and names the file where it lives."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

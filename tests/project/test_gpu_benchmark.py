@@ -1,7 +1,5 @@
 """The benchmark of a GPU on a CPU, in its tiny form: it works the first time that there is one."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """What newcomers, citations and CI are told agrees with the package and its Makefile."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

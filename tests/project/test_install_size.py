@@ -1,7 +1,5 @@
 """What a data holder installs, in bytes: by what is installed here, and as the page tells it."""
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 

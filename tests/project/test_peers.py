@@ -1,7 +1,5 @@
 """What compares this project with others counts, judges and tells as it should; no peer plays."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is run on every kind of machine: the workflow names what exists, and asks for no more."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

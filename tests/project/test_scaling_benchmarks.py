@@ -1,7 +1,5 @@
 """Benchmarks of scale: their counts follow from what is put in."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import elastic, receipts

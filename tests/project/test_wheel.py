@@ -1,7 +1,5 @@
 """The wheel is all that a user needs: a project that it makes runs where no repository is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
