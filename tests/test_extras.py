@@ -1,6 +1,6 @@
 """What lacks a module of an extra says which extra brings it.
 
-That the base installation is enough for servers and `check`: `tests/project/test_extras_venvs.py`.
+That the base installation is enough for servers and `check`: `tests/project/test_installation.py`.
 """
 
 import re
