@@ -2,7 +2,7 @@
 
 "large": 100M values, two clients, one version: peaks beside goals. "crowds": 5, 20 and 50 clients
 with models of next to nothing, one million and four million values: what grows with the clients,
-and what with the model. `tests/processes/test_shard_memory.py` asserts both.
+and what with the model. `tests/processes/test_memory.py` asserts both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Kernels are kept in a private folder of their sources, and nothing is compiled twice."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -4,8 +4,6 @@ Each table is compared with what is really there: files on the disk, a server's 
 Whoever changes a constant says so here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """One tree of errors: complete, and the same after crossing the wire."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

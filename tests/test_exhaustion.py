@@ -1,7 +1,5 @@
 """What the operating system refuses ends a process with a word about it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,9 +1,7 @@
 """What lacks a module of an extra says which extra brings it.
 
-That the base installation is enough for servers and `check`: `tests/project/test_extras_venvs.py`.
+That the base installation is enough for servers and `check`: `tests/project/test_installation.py`.
 """
-
-from __future__ import annotations
 
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Owners and modes count where there are any, and say nothing where there are none."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

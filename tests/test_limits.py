@@ -3,8 +3,6 @@
 The numbers stand here by themselves, so that whoever changes a limit says so in this table.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import socket

@@ -1,7 +1,5 @@
 """A misspelt name is met with the one that was meant; all that there are are listed."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.wording import counted, duration, nearest, one_line, suggest

@@ -15,8 +15,8 @@ its process at the worst moment:
 
 It is an estimate: the parts do not peak at the same time, and allocators keep some freed memory.
 The page cache, the operating system, other processes and shards of unequal weight are not covered.
-`benchmarks.memory` compares it with measurements. `tests/processes/test_shard_memory.py` asserts
-that they agree within half, `tests/federation/test_sealing_memory.py` within a quarter.
+`benchmarks.memory` compares it with measurements. `tests/processes/test_memory.py` asserts
+that they agree within half, `tests/federation/test_memory.py` within a quarter.
 """
 
 from __future__ import annotations

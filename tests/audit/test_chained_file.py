@@ -1,7 +1,5 @@
 """A log with a removed, added, moved or edited line is refused, naming the first wrong line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Operation: an audit log has every kind of decision, and no secret."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import replace

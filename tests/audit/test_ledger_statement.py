@@ -1,7 +1,5 @@
 """A signed statement of a ledger: what all runs spent; no change goes unnoticed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

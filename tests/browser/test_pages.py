@@ -4,8 +4,6 @@ It needs playwright and a Chromium (SECUREPS_CHROMIUM, or one on the path), and 
 the file that SECUREPS_AXE names. What is not there is skipped, and said.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

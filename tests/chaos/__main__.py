@@ -5,8 +5,6 @@ python -m tests.chaos --seed 7                      one, with all its faults
 python -m tests.chaos --seed 7 --faults 'kill:shard-0@120+2'    one, with these
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What must hold at the end of every run, whatever went wrong in it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ A double of the calls by which `secureps.store` makes files durable: `os.fsync` 
 note what a disk would hold, and wait for no disk.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 An end has to be one of these for its own reason: the run says which, and what it names happened.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Any

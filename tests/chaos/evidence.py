@@ -1,7 +1,5 @@
 """What really happened, noted beside the parties: what was sealed, journalled and sent."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence

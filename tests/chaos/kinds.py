@@ -1,7 +1,5 @@
 """All that machines can order and hear, and which of it a run of chaos never saw."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """A party's own loop: its clock differs from the others', and may leap, stop, and end for good."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A network with a delay of its own for every message, faults by a table, and partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

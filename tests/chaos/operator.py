@@ -1,7 +1,5 @@
 """The operator of a run of chaos: says an act until it is heard, and takes it back later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial

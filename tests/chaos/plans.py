@@ -1,7 +1,5 @@
 """The plans and keys of chaos: small, and the same in every process."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Plays one seed, and says what of it went wrong that must not."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections import Counter

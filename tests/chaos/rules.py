@@ -1,7 +1,5 @@
 """A rule of a plan's author, as `docs/rules.md` shows how to write one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -36,8 +36,6 @@ lie       the key holder answers with a wrong share, so many times
 flaws     of the client's envelopes the one for that key holder does not open, so many times
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Leaves out faults of a failing seed, as long as it goes on failing (ddmin, Zeller 2002)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """What the clients of a run of chaos train."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

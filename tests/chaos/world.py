@@ -4,8 +4,6 @@ The same machines, workers and executors; what is doubled is the network, the di
 processes: each has a clock of its own, which begins where its journal ends.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The hospitals: they keep the contract, share nobody's records, and learn together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A thousand clients in one process: what each of them is of its own, and what they share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The plain Flower client: it keeps the contract, and its preset teaches it something."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

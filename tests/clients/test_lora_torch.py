@@ -1,7 +1,5 @@
 """The adapters of a small transformer, as `policies/lora.toml` has them trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The client with a loop of its own: it learns digits in a federation of its likes."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every rule has a plan to begin with, which trains: the real script, in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

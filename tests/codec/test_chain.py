@@ -1,7 +1,5 @@
 """Supports, rotations and their chains: sums of encodings decode to the sum of what each means."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

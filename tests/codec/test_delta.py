@@ -1,7 +1,5 @@
 """Differences in few bits: against other implementations, and at the ends of float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Stochastic rounding is exact where it can be, unbiased where it cannot, and sums decode."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The range that follows updates' norms: what is told is what is found, within its bounds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A profile replaces options of every command; a typed option overrides it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TOML files: a wrong value of any key is reported in plain words, with its line."""
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

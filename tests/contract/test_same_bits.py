@@ -3,8 +3,6 @@
 Each model is trained on the CPU, or on the device of SECUREPS_TEST_DEVICE.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

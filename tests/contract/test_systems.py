@@ -4,8 +4,6 @@ A plan and a script are all that a test says: whatever holds, moves, waits for o
 the model has the digest that is written here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

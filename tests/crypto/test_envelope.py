@@ -1,7 +1,5 @@
 """Secrecy: an envelope opens for one key holder, with one receipt, unaltered."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

@@ -1,7 +1,5 @@
 """The stated security of rings, against published figures and the threat model's table."""
 
-from __future__ import annotations
-
 import math
 import re
 

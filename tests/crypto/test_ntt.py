@@ -1,7 +1,5 @@
 """The transform: against its definition, Kronecker products and SEAL; nothing exceeds 32 bits."""
 
-from __future__ import annotations
-
 import struct
 from functools import cache
 from types import ModuleType

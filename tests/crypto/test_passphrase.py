@@ -1,7 +1,5 @@
 """Private files under a passphrase: how they open, and every way in which they do not."""
 
-from __future__ import annotations
-
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt

@@ -1,7 +1,5 @@
 """Rings: primes, published bounds on q, and how much of a cohort's sum fits."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Secrecy: compiled sealing has no division, branch or address that depends on data."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

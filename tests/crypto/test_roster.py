@@ -1,7 +1,5 @@
 """Certificates and the roster: what verifies, and what must not."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """No secret leaves by `repr`, by formatting, by pickle or by copy."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Sharing divides no secret, and its operations do not depend on a secret's value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

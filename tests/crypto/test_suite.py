@@ -1,7 +1,5 @@
 """Names of ciphers, missing keys, and servers that never load tenseal."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

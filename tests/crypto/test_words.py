@@ -1,6 +1,4 @@
-"""Words of 53 bits: packing, weighted sums and reductions against Python's integers."""
-
-from __future__ import annotations
+"""Arithmetic modulo 2^31 - 1 and on words of 53 bits, against Python's integers."""
 
 import numpy as np
 import pytest
@@ -12,6 +10,12 @@ from secureps.crypto.cipher import WEIGHTS
 from secureps.crypto.ntt import RUN
 from secureps.crypto.ring import RINGS
 from secureps.crypto.rlwe_kernels import add_words, greatest_word, pack_words, reduce_words
+from secureps.crypto.sharing import P, combination, lagrange, parse_vector, reduce, vector_bytes
+from secureps.errors import Malformed, Oversized
+from tests.kits import sharing_kit as slow
+
+# --- words of 53 bits -------------------------------------------------------------
+
 
 of_both = pytest.mark.usefixtures("kernel_kind")
 TOP = (1 << 53) - 1
@@ -64,3 +68,58 @@ def test_reduction_at_all_edges(modulus: int) -> None:
     reduced = np.array(numbers, np.uint64)
     reduce_words(reduced, np.uint64(modulus))
     assert reduced.tolist() == [n % modulus for n in numbers]
+
+
+# --- modulo 2^31 - 1 --------------------------------------------------------------
+
+
+ELEMENTS = st.integers(0, P - 1) | st.sampled_from([0, 1, P - 1, P - 2])
+
+
+def test_p_is_a_mersenne_prime() -> None:
+    assert P == 2**31 - 1
+    assert all(P % d for d in range(2, 46341))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1))
+def test_any_word_is_reduced(words: list[int]) -> None:
+    edges = [k * P + d for k in (0, 1, 2, 3, P, P + 1, 2**32, 2**33) for d in (-1, 0, 1)]
+    words = words + [w for w in [*edges, 2**64 - 1, 2**62, 2**34, 2**63] if 0 <= w < 2**64]
+    assert reduce(np.array(words, np.uint64)).tolist() == [w % P for w in words]
+
+
+@given(st.lists(st.tuples(ELEMENTS, ELEMENTS, ELEMENTS), min_size=1, max_size=40))
+def test_combinations_are_exact(terms: list[tuple[int, int, int]]) -> None:
+    vectors = [np.array(pair, np.uint32) for _, *pair in terms]
+    expected = [sum(c * v[i] for c, *v in terms) % P for i in range(2)]
+    made = combination((c for c, _, _ in terms), vectors)
+    assert made.dtype == np.uint32
+    assert made.tolist() == expected
+
+
+@given(st.lists(ELEMENTS, min_size=1, max_size=8), st.integers(0, 70))
+def test_lagranges_formula_is_newtons(values: list[int], at: int) -> None:
+    points = tuple(range(1, len(values) + 1))
+    made = sum(c * v for c, v in zip(lagrange(points, at), values)) % P
+    assert made == slow.through(dict(zip(points, values)), at)
+
+
+@given(st.lists(ELEMENTS, min_size=1))
+def test_vectors_keep_their_values_on_the_wire(values: list[int]) -> None:
+    data = vector_bytes(np.array(values, np.uint32))
+    assert data == b"".join(v.to_bytes(4, "little") for v in values)
+    read = parse_vector(memoryview(data), len(values))
+    assert read.dtype == np.uint32
+    assert read.tolist() == values
+
+
+def test_vectors_of_another_length_or_range_are_refused() -> None:
+    data = vector_bytes(np.array([1, P - 1], np.uint32))
+    for short in (b"", data[:-1], data[:4]):
+        with pytest.raises(Malformed, match="exactly 8"):
+            parse_vector(short, 2)
+    with pytest.raises(Oversized, match="exactly 8"):
+        parse_vector(data + b"\0", 2)
+    for great in (P, P + 1, 2**32 - 1):
+        with pytest.raises(Malformed, match="not below 2"):
+            parse_vector(data[:4] + great.to_bytes(4, "little"), 2)

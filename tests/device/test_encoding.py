@@ -1,7 +1,5 @@
 """A device has the bits of the host for words, clips, codes, integers and noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The quickstart apps of examples/flower run as any Flower app does, and learn."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Secrecy: a key holder that accuses falsely is named and ends no run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from contextlib import suppress

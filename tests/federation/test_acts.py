@@ -1,7 +1,5 @@
 """An operator acts while a run is played: it pauses, wants a checkpoint, leaves a client out."""
 
-from __future__ import annotations
-
 import math
 from concurrent.futures import Future
 from pathlib import Path

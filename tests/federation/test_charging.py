@@ -5,8 +5,6 @@ and of Agarwal, Kairouz and Liu 2021 (Corollary 3.6), converted by Canonne, Kama
 2020 (Proposition 12).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Secrecy: any t of n key holders suffice, and one that lies is named."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial

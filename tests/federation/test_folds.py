@@ -1,7 +1,5 @@
 """Survival: a compacted journal gives the same state and the same model."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

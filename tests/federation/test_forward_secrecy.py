@@ -1,7 +1,5 @@
 """Secrecy: files stolen from key holders open no update of closed rounds."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ No training repeats its bits. The state is lost after each point between a train
 its update; what shards read of a place is counted, and held against the ledger.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path

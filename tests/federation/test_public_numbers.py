@@ -1,7 +1,5 @@
 """Secrecy: opened sums tell no more of a client's number of examples than its receipt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """What an aggregator gets when a key holder was replaced and another one may be corrupt."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,4 @@
-"""Exactness: blocks that move between shards change no bit."""
-
-from __future__ import annotations
+"""Exactness: blocks that move between shards, or have copies, leave the model as it would be."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
-from secureps.messages.requests import AskStatus
+from secureps.messages.requests import AskStatus, Missing, PutBlock
 from secureps.messages.run import COORDINATOR, Placement
+from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator import group as group_state
 from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardNoise
@@ -30,6 +31,8 @@ from tests.kits.federations import (
     ends,
     events_of,
     finished,
+    killed_at,
+    later,
     pinned_of,
     same,
     small_federation,
@@ -37,7 +40,7 @@ from tests.kits.federations import (
     unharmed,
 )
 from tests.kits.privacy_kit import adaptive_plan, private_plan
-from tests.kits.shoppers import SYNC, shopping, sparse_plan
+from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.streams import ASYNC, stream, stream_plan
 from tests.service.shard.test_damage import HARMS
 
@@ -317,3 +320,105 @@ def test_noise_of_shards_is_drawn_once_where_blocks_move(
     assert drawn
     assert len(drawn) == len(set(drawn))
     assert play.versions() == {"all": 4}
+
+
+# --- some groups move -------------------------------------------------------------
+
+
+def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
+    """It is kept for a checkpoint that is far away, and whoever has the version needs it not."""
+    passed = list[tuple[int, SubmissionId]]()
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        if to == NEW and isinstance(message, PutBlock) and sender.startswith("shard"):
+            passed.append((play.versions()["all"], message.header.id))
+        return 1.0 if sender == "client-00" else 0.0
+
+    conditions = Conditions(spares=1, delay=delay)
+    play = small_federation(sharded(clients=6, checkpoint_every=100), tmp_path, conditions)
+    play.start(NEW)
+    play.run(lambda: play.coordinator.federation.pinned is not None)
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: group.version == 2 and len(group.receipts) > 1)
+    say(play, ShardDeed.ADD, NEW)
+    ends(play)
+    assert passed, "what waits for the next version is"
+    for version, id in passed:
+        made = [c.members for c in cohorts(play, "all") if c.version <= version]
+        assert id not in {member.id for members in made for member in members}
+
+
+def slow_copies(sender: str, to: str, message: Any) -> float:
+    return 40.0 if isinstance(message, Missing) and message.epoch else 0.5
+
+
+def test_versions_that_are_in_no_checkpoint_are_few_where_a_shard_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups without blocks there go on for a while."""
+    monkeypatch.setattr(group_state, "LEAST_AHEAD", 2)
+    plan = sparse_plan("plain", SYNC | {"quorum": 3}, SYNC | {"quorum": 3}, lease=1e5)
+    groups = [group.model_copy(update={"versions": 6}) for group in plan.section.group]
+    plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
+    play, _ = shopping(plan, tmp_path, None, [[0, 1, 2, 3], [0], [0]] + [[1, 2, 3]] * 2)
+    known = play.coordinator.federation
+    play.run(lambda: min(play.versions().values()) >= 1)
+    away = placement(play).held["table.1"][0][0]
+    play.kill(away)
+    later(play, 500.0)
+    kept = [each for each in known.checkpoints if each.complete][-1]
+    ahead = {name: at - kept.version_of(name) for name, at in play.versions().items()}
+    assert max(ahead.values()) == 2
+    play.start(away)
+    ends(play)
+
+
+def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
+    """Or no version would be evaluated, while one group is ahead of the other."""
+    common = {"clip": 3.0, "range": 1.0, "most_examples": 32, "optimizer": {"name": "adam"}}
+    head = {"name": "head", "pattern": "head.bias", "rule": {"quorum": 6, "deadline": 10.0}}
+    rest = {"name": "rest", "rule": {"quorum": 5, "deadline": 10.0}}
+    group = [head | common, rest | common]  # a drain of the third shard moves the second alone
+    plan = evaluated_plan("plain", every=1, versions=6, group=group, shards=3)
+    play = examined(plan, tmp_path, Conditions(delay=slow_copies))
+    play.run(lambda: min(play.versions().values()) >= 2)
+    say(play, ShardDeed.DRAIN, "shard-2")
+    ends(play)
+    assert "shard-2" not in placement(play).shards
+    assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]
+
+
+# --- copies -----------------------------------------------------------------------
+
+
+def copies_agree(simulation: Simulation) -> None:
+    """Every block is on two shards, and both have published the same bytes of it."""
+    federation = simulation.coordinator.federation
+    assert federation.pinned is not None
+    placement = federation.pinned.placement
+    for block in range(4):
+        held = placement.holders("all", block)
+        assert len(set(held)) == 2
+        version = federation.groups["all"].version
+        key = f"model/all/{version}/{block}"
+        first, second = (bytes(simulation._shard(shard).fetch(key)) for shard in held)
+        assert first == second
+
+
+PLAN = private_plan("aggregator", "plain", block_size=64, shards=3, replicas=2, shards_wait=5.0)
+"""Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
+
+
+def test_noise_that_is_lost_is_never_drawn_again(tmp_path: Path) -> None:
+    """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
+    events = events_of(small_federation(PLAN, tmp_path / "whole"))
+    for number, moment in enumerate(range(events // 3, events, events // 5)):
+        simulation = small_federation(PLAN, tmp_path / str(moment))
+        party = f"shard-{number % 3}"
+
+        def disk(simulation: Simulation = simulation, party: str = party) -> None:
+            simulation.lose(party, UnsafeSeed(7))
+
+        killed_at(simulation, party, moment, disk)
+        copies_agree(simulation)
+        assert not journalled(simulation, CohortBurnt), f"lost {party} at event {moment}"

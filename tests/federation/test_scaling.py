@@ -1,7 +1,5 @@
 """Exactness: servers that follow the load change no bit, and every decision is on record."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from functools import partial

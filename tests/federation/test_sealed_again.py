@@ -1,7 +1,5 @@
 """Secrecy: after a burnt cohort clients send the same integers, so that no difference shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Survival: a standby takes over by command, and nothing acknowledged is lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

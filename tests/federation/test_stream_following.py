@@ -1,7 +1,5 @@
 """Runs without rounds in which too few stood outside a spoilt cohort: sets of it follow."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Rules: ssp, buffered, priority and async keep their promises, whoever comes, goes or is late."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, ClassVar
 

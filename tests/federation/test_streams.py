@@ -1,7 +1,5 @@
 """Exactness: without rounds too, a run ends in the same bits under every cipher."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

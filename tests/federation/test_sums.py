@@ -1,7 +1,5 @@
 """Rules: a sum group publishes exact totals under every cipher, killed or not."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of the transformers library, built from tiny configurations: nothing is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

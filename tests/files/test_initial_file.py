@@ -1,7 +1,5 @@
 """The file of version 0 at an object store: downloaded once, pinned by its digest, and bounded."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

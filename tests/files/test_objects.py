@@ -1,7 +1,5 @@
 """Object stores in memory, files and S3: no object is overwritten, and no text has a password."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Iterator

@@ -1,26 +1,44 @@
-"""Who waits for the disk inside Flower's engine: all that are deployed, whatever a run says."""
+"""Flower: key holders may be nodes, records are durable, and what a node is its operator says."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import Result
 
 from secureps.client.flower.trainer import FlowerModel
-from secureps.errors import ConfigError
-from secureps.flower import aggregator, post, simulated_holder
+from secureps.errors import ConfigError, Malformed, Oversized
+from secureps.flower import SecureFedAvg, aggregator, post, simulated_holder
 from secureps.flower.aggregator import Holders, simulated_kit
-from secureps.flower.post import FORM, ModelForm
+from secureps.flower.mod import NodeSettings, objection
+from secureps.flower.post import (
+    BATCH,
+    FORM,
+    MARKER,
+    PAYLOADS,
+    ModelForm,
+    Parcel,
+    pack,
+    read_parcel,
+    wrap_bytes,
+)
 from secureps.policy.plan import load_plan
-from secureps.run.up.folder import holder_names
+from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.roles.pinned_run import PinnedRun
+from secureps.run import assemble
+from secureps.run.up.folder import client_names, holder_names
 from secureps.store import durability
-from tests.kits.engine_apps import make_app, write_plan
-from tests.kits.flower_grid import LocalGrid
+from tests.kits.engine_apps import CONFIG, initial, make_app, play, record, simulated, write_plan
+from tests.kits.flower_grid import Fault, LocalGrid
+from tests.kits.party_kits import part
 
 PARTITION: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
 OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
@@ -98,3 +116,221 @@ def test_it_waits_for_no_disk_and_says_what_ended_it(
     assert ended.value.code == 78
     assert capsys.readouterr().err == "error: another party's file (this side's fault)\n"
     assert durability.must_wait()
+
+
+# --- key holders ------------------------------------------------------------------
+
+
+def played(folder: Path, cipher: str) -> Result:
+    grid = simulated()
+    result = play(folder, grid, plan=write_plan(folder, cipher))
+    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 2}
+    return result
+
+
+def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
+    sealed, plain = (played(tmp_path / cipher, cipher) for cipher in ("rlwe", "plain"))
+    for name, array in plain.arrays.items():
+        assert sealed.arrays[name].data == array.data
+    logs = sorted(path.name for path in (tmp_path / "rlwe" / "run" / "logs").iterdir())
+    assert logs == ["holder-0.log", "holder-1.log", "holder-2.log"]
+    assert not (tmp_path / "plain" / "run" / "logs").exists()
+
+
+def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned_run, examined = assemble.pinned_run, []
+
+    def noted(*given: Any) -> PinnedRun:
+        made = pinned_run(*given)
+        examined.append(made.examined)
+        return made
+
+    monkeypatch.setattr(assemble, "pinned_run", noted)
+    played(tmp_path / "run", "plain")
+    assert examined == [False]
+
+
+# --- key holders behind nodes -----------------------------------------------------
+
+
+@contextmanager
+def served(folder: Path, whole: Path) -> Iterator[dict[str, Path]]:
+    """Key holders, each with its own kit in a process of its own, by their sockets."""
+    sockets, running = {}, list[subprocess.Popen[bytes]]()
+    try:
+        for name in holder_names(3):
+            home = folder / name
+            kit, sockets[name] = part(whole, home / "kit", name), home / "waves"
+            (home / "holder.toml").write_text(
+                f'name = "{name}"\nkit = "{kit}"\nstate = "{home / "state"}"\nminimum = 2\n'
+                f'socket = "{sockets[name]}"\ninsecure_for_tests = true\n'
+            )
+            program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
+            running.append(subprocess.Popen([*program, "--config", str(home / "holder.toml")]))
+        until = time.monotonic() + 60
+        while not all(path.exists() for path in sockets.values()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield sockets
+    finally:
+        for process in running:
+            process.terminate()
+        assert {process.wait(30) for process in running} == {0}
+
+
+def test_key_holders_may_be_nodes_and_no_app_reads_their_keys(tmp_path: Path) -> None:
+    plain = played(tmp_path / "p", "plain")
+    plan = write_plan(tmp_path, "rlwe")
+    whole = simulated_kit(tmp_path / "all", load_plan(plan), 3)
+    server = part(whole, tmp_path / "server", "coordinator", "shard-0", "shard-1")
+    configs: list[dict[str, Any]] = [
+        {
+            "partition-id": k,
+            "secureps-kit": str(part(whole, tmp_path / name, name)),
+            "secureps-name": name,
+            "secureps-unsafe-seed": 5,
+        }
+        for k, name in enumerate(client_names(3))
+    ]
+    with served(tmp_path / "holders", whole) as sockets:
+        configs += [{"secureps-holder": str(path)} for path in sockets.values()]
+        # once the run is founded one of them is away
+        away: dict[tuple[int, int], Fault] = {(5, wave): lambda *_: [] for wave in range(1, 9)}
+        grid = LocalGrid(make_app(), configs, away)
+        strategy = SecureFedAvg(
+            plan, kit=server, run=tmp_path / "run", holders="nodes", fraction_evaluate=1.0
+        )
+        result = strategy.start(grid, record(initial()), 2, train_config=CONFIG, timeout=60)
+    for name, array in plain.arrays.items():
+        assert result.arrays[name].data == array.data
+    # hello, and one for each version; a holder's second says which run it is
+    trained = [kinds(grid, id) for id in (10, 11, 12)]
+    assert trained == [["train"] * 2 + ["evaluate", "train", "evaluate"]] * 3
+    assert [kinds(grid, id).count("train") for id in (13, 14)] == [2 + 2] * 2
+    # whatever the run's code can name, no key of a holder lies there
+    known = [server, *(Path(each["secureps-kit"]) for each in configs[:3]), tmp_path / "run"]
+    names = {path.name for folder in known for path in folder.rglob("*")}
+    assert not names & {*holder_names(3), "rlwe.key", "envelope.key"}
+    assert all("fits" not in grid.nodes[id].state for id in (13, 14, 15))
+    assert result.evaluate_metrics_clientapp.keys() == {1, 2}
+
+
+def kinds(grid: LocalGrid, id: int) -> list[str]:
+    return [message.metadata.message_type for message in grid.nodes[id].seen]
+
+
+def test_a_simulation_has_no_nodes_of_key_holders(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in a simulation"):
+        SecureFedAvg(write_plan(tmp_path), holders="nodes")
+
+
+# --- settings of nodes ------------------------------------------------------------
+
+
+SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
+TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
+
+
+def test_where_the_operator_says_anything_the_run_says_nothing() -> None:
+    found = NodeSettings.of({**SIMULATED, **OWN}, TOLD)
+    assert (found.kit, found.name, found.unsafe_seed) == (Path("/srv/kit"), "north", None)
+    assert found.state == Path("/srv/kit/state/north")
+    own = NodeSettings.of({**OWN, "secureps-state": "/var/lib/north", "secureps-site": "s"}, TOLD)
+    assert (own.state, own.site) == (Path("/var/lib/north"), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "why"),
+    [
+        ({}, TOLD, "has no start-up kit"),
+        (SIMULATED, {}, "has no start-up kit"),
+        ({"secureps-kit": "/srv/kit"}, TOLD, "secureps-name is missing"),
+        ({"secureps-name": "north"}, TOLD, "secureps-kit is missing"),
+        ({**OWN, "secureps-sate": "x"}, {}, "is not known"),
+        ({**OWN, "secureps-unsafe-seed": "x"}, {}, "is a number"),
+    ],
+)
+def test_what_is_not_enough(
+    config: dict[str, object], told: dict[str, str | int], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        NodeSettings.of(config, told)
+
+
+ALLOWS = Terms(messages=("query.ages",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "own", "heard"),
+    [
+        ("train", NO_TERMS, "", ""),
+        ("evaluate", NO_TERMS, "", ""),
+        ("query.ages", ALLOWS, "", ""),
+        ("query.Ages", ALLOWS, "the run uses query.Ages", "by its own terms: messages"),
+        ("query", ALLOWS, "the run uses query of the app", "by its own terms: messages"),
+        ("train.other", ALLOWS, "the run uses train.other", "by its own terms: messages"),
+        ("evaluate.other", NO_TERMS, "the run uses evaluate.other", "its own terms: messages"),
+        ("evaluate", Terms(evaluation=False), "evaluation = false", "its own terms: evaluation"),
+        ("evaluate", Terms(evaluation=False, reveal="nothing"), "evaluation", "by its own te"),
+    ],
+)
+def test_an_app_is_given_what_its_site_allows(
+    kind: str, terms: Terms, own: str, heard: str
+) -> None:
+    said, told = objection(kind, terms)
+    assert bool(said) == bool(own)
+    assert own in said
+    assert heard in told
+
+
+# --- the post ---------------------------------------------------------------------
+
+
+DIGEST = b"d" * 32
+MOST = 1000
+
+
+def test_the_same_payload_is_one_array_for_all() -> None:
+    known: dict[bytes, Array] = {}
+    parcel = Parcel({}, b"batch", {DIGEST: b"payload"})
+    one, two = pack(parcel, known), pack(parcel, known)
+    name = DIGEST.hex()
+    assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
+
+
+def test_nobody_takes_ours_for_a_model() -> None:
+    with pytest.raises(TypeError):
+        wrap_bytes(b"sealed").numpy()
+
+
+def content(**records: ArrayRecord) -> RecordDict:
+    made = RecordDict({MARKER: ConfigRecord({})})
+    for name, each in records.items():
+        made[{"batch": BATCH, "payloads": PAYLOADS}[name]] = each
+    return made
+
+
+def test_records_that_are_none() -> None:
+    plain = Array("uint8", (1,), "numpy.ndarray", b"x")
+    for wrong in (
+        content(batch=ArrayRecord({"other": wrap_bytes(b"x")})),
+        content(batch=ArrayRecord({"batch": plain})),
+        content(payloads=ArrayRecord({"short": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"Z" * 64: wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"abc": wrap_bytes(b"x")})),
+        content(payloads=ArrayRecord({"ab" * 33: wrap_bytes(b"x")})),
+        RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
+    ):
+        with pytest.raises(Malformed):
+            read_parcel(wrong, MOST)
+
+
+def test_lengths_are_looked_at_first() -> None:
+    for records in (
+        content(batch=ArrayRecord({"batch": wrap_bytes(bytes(MOST + 1))})),
+        content(payloads=ArrayRecord({DIGEST.hex(): wrap_bytes(bytes(MOST + 1))})),
+    ):
+        with pytest.raises(Oversized, match="at most 1000"):
+            read_parcel(records, MOST)

@@ -1,7 +1,5 @@
 """Flower: inside Flower's engine lost, repeated or changed messages change no bit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """What goes with a round's messages is that round's; nodes without the mod end the run."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -8,8 +8,6 @@ python -m tests.fuzz --target roster --input FILE   the input of a finding once 
 What is found lies in runs/fuzz, one file an input.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

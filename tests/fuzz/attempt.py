@@ -1,7 +1,5 @@
 """Tries one target many times, and says what it came to: findings, speed, memory."""
 
-from __future__ import annotations
-
 import resource
 import signal
 import time

@@ -1,7 +1,5 @@
 """Files of people: plans, servers' settings, scenarios; and the plan as a coordinator tells it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

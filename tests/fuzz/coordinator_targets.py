@@ -1,7 +1,5 @@
 """What whoever holds the coordinator's own key says: to the coordinator, and to its standby."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Keys, certificates, rosters, and what is sealed: whose it is shows when it is verified."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch

@@ -6,8 +6,6 @@ python -m tests.fuzz.guided TARGET SECONDS
 `python -m tests.fuzz --target TARGET --input FILE`.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Blind to what a decoder does with them. Text stays text in half of the cases, JS
 stay what they are, and a line stays a line: what is no JSON at all is found out at the first byte.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress

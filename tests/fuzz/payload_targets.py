@@ -1,7 +1,5 @@
 """What carries a model or a sum: payloads of ciphers, differences, tensors, apps' states."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import socket

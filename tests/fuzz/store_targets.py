@@ -1,7 +1,5 @@
 """Files that a party finds on its disk: its own, or what somebody put there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A function parses if it calls one of PARSERS. One that no target names, and that
 TRUSTED with a reason, fails a test: so does a new one.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from pathlib import Path

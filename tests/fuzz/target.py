@@ -1,7 +1,5 @@
 """One thing that reads bytes from outside, and what its accepting them has to mean."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass

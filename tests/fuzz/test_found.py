@@ -1,7 +1,5 @@
 """What `make fuzz` found once: each input that broke something, and what is said of it now."""
 
-from __future__ import annotations
-
 import base64
 import json
 import socket

@@ -1,7 +1,5 @@
 """Hostile input: a million mutated inputs cause no traceback (`make fuzz` plays all of them)."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from random import Random

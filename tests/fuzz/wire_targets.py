@@ -1,7 +1,5 @@
 """What comes over the wire."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -3,8 +3,6 @@
 `python -m tests.golden.schema` says its fingerprint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import json

@@ -1,7 +1,5 @@
 """Who upgrades from version 0.2.0 keeps kits, ledgers, audit logs and checkpoints."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from pathlib import Path
@@ -10,7 +8,7 @@ import pytest
 
 from secureps.audit.entries import Spent, epsilons
 from secureps.errors import ConfigError, DamagedStore, KitError
-from secureps.messages.format import FORMAT
+from secureps.messages.format import FINGERPRINT, FORMAT
 from secureps.policy.plan import Plan
 from secureps.run.audit_log import verify
 from secureps.run.export import read_model
@@ -19,7 +17,9 @@ from secureps.store.checkpoint import load_checkpoint, load_newest
 from secureps.store.envelope_keys import EnvelopeKeys, load_keys
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_private, load_public
+from tests.golden.schema import fingerprint
 from tests.kits.audited import PARTIES
+from tests.kits.nursery import ROOT
 from tests.kits.stage import Stage
 
 ARCHIVE = Path(__file__).parent / "version-0.2.0" / "run.tar.xz"
@@ -100,3 +100,24 @@ def test_its_journals_are_refused_with_what_to_do(folder: Path) -> None:
     with pytest.raises((ConfigError, KitError), match="finish the run with the version that began"):
         Stage(folder)
     assert FORMAT > 4
+
+
+def test_no_format_changes_under_the_same_number() -> None:
+    assert fingerprint() == FINGERPRINT, (
+        "a field of a message, record, fold or file is another than FORMAT says: raise "
+        f"FORMAT, unless it was raised since the last release, and write down {fingerprint()!r} "
+        "as its FINGERPRINT"
+    )
+
+
+def test_parties_of_one_format_cannot_tell_each_others_versions() -> None:
+    """So any versions of one format mix, and each process may be upgraded by itself."""
+    # to a person, in a process's own log, and in its traces
+    saying = {"__init__.py", "run/cli.py", "service/process.py", "service/spans.py"}
+    package = ROOT / "secureps"
+    known = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "__version__" in path.read_text().replace("numba.__version__", "")
+    }
+    assert known == saying

@@ -3,8 +3,6 @@
 The same class always has the same example, because names and types of fields decide it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

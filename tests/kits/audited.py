@@ -1,7 +1,5 @@
 """A run on disk whose parties have something to tell an auditor: holders, clients, noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 with it, those of parties too.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A server over real sockets, and calls that whoever besieges it begins and does not end."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Iterator

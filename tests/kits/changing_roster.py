@@ -1,7 +1,5 @@
 """A CA that signs one roster after another while a run trains, and small federations of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Members that cheat under a committee, holders that lie, and what journals say of that."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable

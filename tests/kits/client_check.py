@@ -8,8 +8,6 @@ secureps, what secureps itself needs, and the standard library: continuous integ
 machines that development does not have.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """`secureps ...` as one types it, in this process."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """Plans under rlwe, for tests of what follows from their committee alone."""
 
-from __future__ import annotations
-
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.policy.plan import Plan

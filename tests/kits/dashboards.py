@@ -1,7 +1,5 @@
 """What tests of the dashboard share: statuses, a run that ended, and a browser of a dashboard."""
 
-from __future__ import annotations
-
 import http.client
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A federation in this process whose start-up kit is on disk, for clients that join from there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A message in the documentation is a pattern: `...` stands for what differs.
 """
 
-from __future__ import annotations
-
 import re
 
 from secureps.errors import SecurepsError

@@ -9,8 +9,6 @@ are replaced or removed while somebody has them open; text that is read as the l
 their own system. What is left is Linux's: how paths are spelt, and how processes are started.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import runpy

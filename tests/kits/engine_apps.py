@@ -1,7 +1,5 @@
 """A small Flower app inside its engine, and the same app as the client of a simulation of ours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Federations whose clients evaluate, for tests: a trainer with metrics, and plans."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

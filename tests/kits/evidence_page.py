@@ -4,8 +4,6 @@ A test file whose docstring begins with one of `SUBJECTS` holds that claim.
 `python -m tests.kits.evidence_page` writes docs/evidence.md.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """An executor on a stage: its machine, its worker, its line and its journal do what a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any

@@ -1,7 +1,5 @@
 """How plans are explained in tests: by a service of round numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from secureps.policy.explain import explanation

@@ -2,12 +2,10 @@
 
     python -I tests/kits/extras_check.py EXTRA     one of EXTRAS, "all", or "base" for none
 
-`tests/project/test_extras_venvs.py` runs it in an environment that is made without a network, and
+`tests/project/test_installation.py` runs it in an environment that is made without a network, and
 continuous integration in ones that pip has made. Imports nothing but secureps and the standard
 library: a federation in NumPy is all that an installation without extras has.
 """
-
-from __future__ import annotations
 
 import io
 import logging

@@ -1,7 +1,5 @@
 """Values far from where they were, and runs of which every machine's steps are remembered."""
 
-from __future__ import annotations
-
 import copyreg
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """What may happen to messages between parties: a network with faults by a table, and marks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

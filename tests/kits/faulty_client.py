@@ -1,7 +1,5 @@
 """A data holder's script that does the wrong thing of its `fault` setting, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

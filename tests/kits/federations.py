@@ -1,7 +1,5 @@
 """A small federation for tests, of trainers that cost nothing, and plans to play it with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path

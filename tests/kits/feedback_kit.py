@@ -1,7 +1,5 @@
 """What a client keeps of its updates, recomputed from what it trained and from the formula."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Linear algebra modulo P, by Python's integers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 P = 2**31 - 1

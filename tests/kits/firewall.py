@@ -4,8 +4,6 @@ What Kubernetes says of them: a pod that a policy selects is cut off but for wha
 allows, in each direction by itself; replies to what was allowed pass.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping

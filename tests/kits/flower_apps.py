@@ -1,7 +1,5 @@
 """Flower apps as people write them, as text for files in a test's folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from secureps.client.initial_model import ServerAppResult, write_served

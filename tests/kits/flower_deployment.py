@@ -5,8 +5,6 @@ a process of its own, as Flower does it. `with` ends all processes, also those t
 began them. Also Flower's simulation, as `flwr run` has it: a SuperLink that Ray works for.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -4,8 +4,6 @@ Whoever has a task's process started gives the task up after 30 s without a word
 machine the process has not imported its modules by then, and the run fails for nobody's fault.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import entry_points
 

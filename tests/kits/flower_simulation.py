@@ -4,8 +4,6 @@ Ray is a large download and ten seconds to start. What stands in for it here is 
 with a message: one worker runs the ClientApp, and what it changed in its context is kept.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

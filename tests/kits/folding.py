@@ -1,7 +1,5 @@
 """Whether a party's state after a fold and the rest of its rows is that after all of its rows."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """A peer that speaks HTTP/2 by hand, to leave undone what gRPC's own client always ends."""
 
-from __future__ import annotations
-
 import base64
 import select
 import socket

@@ -1,7 +1,5 @@
 """TLS by Python's own stack: who begins a handshake and leaves it, and who ends it."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from contextlib import suppress

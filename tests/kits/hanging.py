@@ -8,8 +8,6 @@ Points: `commits`, a version is made by all shards and not on record with the co
 be read on the worker's thread. The party counts as hanging after a second.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

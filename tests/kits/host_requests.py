@@ -3,8 +3,6 @@
 Each has a port to be filled in, and begins with the path of the server that is asked.
 """
 
-from __future__ import annotations
-
 import socket
 
 OTHERS = {

@@ -1,7 +1,5 @@
 """A peer of real servers that says whatever it likes, well signed or not."""
 
-from __future__ import annotations
-
 import dataclasses
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Another installation of the package: a copy of its tree that names another version or format."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Federations whose holders change their envelope keys, on files or in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ It stands alone, on the standard library: `make flower` appends its text to a cl
 real SuperNode runs. It names no secret, and so can be shipped: what it opens it compares by digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

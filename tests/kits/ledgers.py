@@ -1,7 +1,5 @@
 """Rows of a data holder's ledger: updates with made-up names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

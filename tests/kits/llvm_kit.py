@@ -6,8 +6,6 @@ so that functions can be read one by one. What the processor's back end makes of
 `select` is not looked at.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What policies of `[scaling]` see, made up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from secureps.messages.scaling import ScalingDecided

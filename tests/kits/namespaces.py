@@ -1,7 +1,5 @@
 """Network namespaces on one bridge, for tests of parties on machines of their own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Looks for a secret in bytes: each of its words alone, however it may have got there."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterator

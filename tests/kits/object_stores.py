@@ -1,7 +1,5 @@
 """An S3 server on this machine, for tests: moto's, in a thread of this process."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A run as its files show it, whoever runs its parties: how far it is, and what they say."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

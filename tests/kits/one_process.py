@@ -1,7 +1,5 @@
 """A federation of real servers on loopback in this process, and whoever has a key speaks to it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A federation of processes whose parties made their own keys, some under a passphrase."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

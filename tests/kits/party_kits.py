@@ -1,7 +1,5 @@
 """What tests share of kits whose parties make their own keys."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Waiting for what tells nobody: what another process or thread comes to."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Federations under client-level privacy, with a clip that stays or one that follows, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A federation of real processes on loopback, for tests: start, kill, restart, look in."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

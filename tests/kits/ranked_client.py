@@ -3,8 +3,6 @@
 Every sum of its training is exact in float32, in whatever order: it has the bits of one process.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`rlwe` once more, slowly, from its definition: Python's integers, no butterflies, no tricks."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A small federation for tests of roles: kit, plan, signed messages, and parties by rote."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections import Counter

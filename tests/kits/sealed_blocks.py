@@ -1,7 +1,5 @@
 """Updates that are in memory, and the integers of whole ones, which clients make block by block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any

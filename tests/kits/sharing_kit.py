@@ -3,8 +3,6 @@
 Cramer, Damgard and Ishai (2005) read off the paper; the key stream is `cryptography`'s.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

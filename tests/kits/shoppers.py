@@ -1,7 +1,5 @@
 """Small federations with a sparse table: shoppers who touch few row-blocks of it, and a tower."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Skellam law, and epsilons, computed another way than `privacy` does, and tests of fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction

@@ -4,8 +4,6 @@ A run is played in virtual time, with the stores of real processes: `Stage.halt`
 as a kill -9 of all parties would, and a later `Stage` over the same folder goes on with it.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A simulated federation whose coordinator has a standby, and what an operator does about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

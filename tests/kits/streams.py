@@ -1,7 +1,5 @@
 """Small federations without rounds: members of several speeds, in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

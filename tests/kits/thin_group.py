@@ -1,7 +1,5 @@
 """A group whose codec sends a quarter of the values, rotated, in four bits, and the rest later."""
 
-from __future__ import annotations
-
 from typing import Any
 
 RULE = {"quorum": 6, "deadline": 10.0}

@@ -1,7 +1,5 @@
 """The device on which tests of `secureps.device` run: SECUREPS_TEST_DEVICE, or else the CPU."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

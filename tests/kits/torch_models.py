@@ -1,7 +1,5 @@
 """Small models of torch, each of named parts and a forward function, and private steps of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

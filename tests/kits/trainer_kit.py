@@ -1,7 +1,5 @@
 """What every `Trainer` promises, checked on any of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two worlds for tests of transports, in process and gRPC, and the contract of both."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """Messages whose every field is as empty as its type lets it be."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from typing import Any

@@ -1,7 +1,5 @@
 """Other users than this process's, whom tests play as root."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ What a requirement of pyproject.toml leads to is read from what the running envi
 installed, and linked: every file that a distribution's RECORD names, and no other.
 """
 
-from __future__ import annotations
-
 import re
 import sysconfig
 import tomllib

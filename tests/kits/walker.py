@@ -1,7 +1,5 @@
 """A trainer that costs nothing, and imports no more than a data holder's own does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

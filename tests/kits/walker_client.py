@@ -1,7 +1,5 @@
 """A data holder's script without torch, for tests of real processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

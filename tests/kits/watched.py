@@ -3,8 +3,6 @@
 One thing is not seen: a plain array that is indexed by a secret.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar

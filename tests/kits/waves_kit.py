@@ -1,7 +1,5 @@
 """Parties and servers that speak in waves, pumped by hand: a world of the transports' contract."""
 
-from __future__ import annotations
-
 import queue
 from concurrent.futures import Future
 from typing import Any

@@ -4,8 +4,6 @@ Parties that have seeds of their own, as all have that are not on loopback, roun
 on the grid is not rounded, so that a run of such parties ends in the bits of plain arithmetic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

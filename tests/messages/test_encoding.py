@@ -1,7 +1,5 @@
 """The canonical form of every record: exact round trips, strict reading, no collisions."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """A placement says which shards hold a block, and which blocks a shard holds."""
 
-from __future__ import annotations
-
 import pytest
 
 from secureps.messages.run import GroupPlacement, Placement, Replicas, _views

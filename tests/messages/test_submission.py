@@ -1,7 +1,5 @@
 """Signatures, envelopes and digests of a submission cover all of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The same model always falls into the same groups and blocks, and comes back unchanged."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Exactness: SGD, momentum, Adam and Yogi are those of torch and the papers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

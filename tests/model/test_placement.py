@@ -1,7 +1,5 @@
 """Rendezvous hashing moves as little as it can, and respects weights."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Adaptive clipping by itself: what a client sends, what it can change, where the clip goes."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Privacy: rounding cannot lengthen an update beyond what is accounted."""
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal, localcontext

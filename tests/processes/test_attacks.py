@@ -1,7 +1,5 @@
 """Secrecy: a malicious aggregator before real key holders gets nothing beyond its sums."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Audit logs of real processes, exported while they run, and killed and started in between."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Membership: a run continues with one key holder away, and replaces a lost one."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

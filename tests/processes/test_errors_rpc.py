@@ -3,8 +3,6 @@
 `CASES` has what is sent, and the pattern of the answer with its fault.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct

@@ -1,7 +1,5 @@
 """Operation: a data holder's own mistake is one line, and the others go on."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil

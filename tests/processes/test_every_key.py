@@ -1,7 +1,5 @@
 """Hostile input: every message in every role by every method is answered as the table says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any

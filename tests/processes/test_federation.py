@@ -1,7 +1,5 @@
 """Survival: SIGKILL of any process, at any moment, leaves the same bits."""
 
-from __future__ import annotations
-
 import os
 from base64 import b64encode
 from contextlib import suppress

@@ -3,8 +3,6 @@
 A wave of messages takes ten seconds of two cores: `make flower` runs this, `make test` does not.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

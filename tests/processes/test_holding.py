@@ -1,7 +1,5 @@
 """`join --hold` runs a key holder at each site beside one server."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 It takes minutes, so it is tried by `make clusters` alone, as root where the tools are.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Survival: every party refuses a damaged journal and continues from a complete copy."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

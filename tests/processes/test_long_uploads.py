@@ -1,7 +1,5 @@
 """A submission of more than 64 MiB over a link that breaks, to a shard that is killed meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Secrecy: every party makes its own keys; no secret is in a log, file, argument or environment."""
 
-from __future__ import annotations
-
 import re
 import resource
 import subprocess

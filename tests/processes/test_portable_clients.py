@@ -1,7 +1,5 @@
 """Exactness: clients without numba or POSIX make the same bits as all others."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

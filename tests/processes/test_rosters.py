@@ -1,7 +1,5 @@
 """Clients come and go while a run trains, and nobody is restarted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

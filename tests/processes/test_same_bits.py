@@ -1,7 +1,5 @@
 """Exactness: `up` and `simulate` end in the same bits under plain, bfv and rlwe."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

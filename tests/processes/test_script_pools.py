@@ -1,7 +1,5 @@
 """A script may start processes in any of Python's ways, whatever runs the script."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

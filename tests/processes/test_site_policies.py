@@ -1,7 +1,5 @@
 """Sites with a policy beside others, as real processes: one refuses the plan, another one rests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

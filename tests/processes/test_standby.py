@@ -1,7 +1,5 @@
 """Real coordinators that are killed, paused or hang are taken over from."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each attack is refused, or does no harm: nobody ends, and versions have all that the honest send.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

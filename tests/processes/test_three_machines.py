@@ -1,7 +1,5 @@
 """The example of three machines works command by command."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

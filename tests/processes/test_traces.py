@@ -1,7 +1,5 @@
 """All processes send one trace for each version."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

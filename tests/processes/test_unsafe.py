@@ -1,7 +1,5 @@
 """Randomness that everybody may know: refused without a word for it, and marked for all."""
 
-from __future__ import annotations
-
 import math
 import stat
 from pathlib import Path

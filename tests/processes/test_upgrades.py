@@ -1,7 +1,5 @@
 """Survival: parties are upgraded one after another within a run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The worked example of `docs/protocol.md`: one key among four holders, made again."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,18 +1,23 @@
-"""What the documentation shows exists: commands, options, files, tests, and TOML that loads."""
+"""What pages show exists: commands, options, files, words, messages, TOML that loads."""
 
-from __future__ import annotations
-
+import ast
 import json
 import math
 import re
 import shlex
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import yaml
 from pydantic.fields import FieldInfo
 
+import secureps as ps
 from secureps.config import plan, sections
 from secureps.config.scenario import (
     ScenarioSection,
@@ -24,6 +29,7 @@ from secureps.config.scenario import (
 from secureps.config.sections import parse, read_toml
 from secureps.config.site_files import ProfileSection, ProfilesSection, ServeSection, SiteSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
+from secureps.errors import ERRORS
 from secureps.policy.explain.visibility import advised_threshold, count_withstood
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
@@ -31,6 +37,7 @@ from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
 from secureps.run.simulate.scenario_file import load_scenario
 from tests.kits import evidence_page
+from tests.kits.documented import PAGE, documented
 from tests.kits.nursery import ROOT
 
 PAGES = (
@@ -307,3 +314,138 @@ def test_the_plans_reference_has_all_training_options_of_torch() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \w+ \| `(.+?)` \|", part.partition("\n## ")[0], re.MULTILINE)
     wanted = LocalSgd.model_fields.items()
     assert rows == [(name, json.dumps(each.default)) for name, each in wanted]
+
+
+# --- messages ---------------------------------------------------------------------
+
+
+FAULT = re.compile(r" \([a-z ',]+ fault\)$")
+
+
+def phrases(pattern: str) -> Iterator[str]:
+    for piece in FAULT.sub("", pattern).split("..."):
+        words = piece.split(" ")
+        yield from (" ".join(words[i : i + 3]).strip(" :;,.") for i in range(len(words) - 2))
+
+
+OFTEN = Counter(phrase for pattern in documented() for phrase in set(phrases(pattern)))
+CONTRACT = ROOT / "tests" / "kits" / "transport_kit.py"
+"""Tests that every transport's test file inherits."""
+TESTS = "\n".join(path.read_text() for path in (CONTRACT, *(ROOT / "tests").rglob("test_*.py")))
+
+
+@pytest.mark.parametrize("pattern", documented())
+def test_a_test_asserts_words_of_a_documented_message(pattern: str) -> None:
+    """Three words at least that next to no other message has."""
+    assert any(OFTEN[phrase] <= 2 and phrase in TESTS for phrase in phrases(pattern))
+
+
+def test_the_table_of_classes_is_made_from_the_code() -> None:
+    _, _, table = PAGE.read_text().partition("\n## Classes\n")
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
+    assert rows == [
+        (name, kind.fault, (kind.__doc__ or "").splitlines()[0]) for name, kind in ERRORS.items()
+    ]
+
+
+# --- the glossary -----------------------------------------------------------------
+
+
+PACKAGE = ROOT / "secureps"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+
+
+def table(heading: str) -> list[list[str]]:
+    section = GLOSSARY.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in lines]
+    return [row for row in rows if row[0] not in ("term", "word")]
+
+
+def test_nothing_is_defined_twice() -> None:
+    words = [row[0].strip("*").casefold() for row in table("Terms") + table("How things end")]
+    assert [word for word, times in Counter(words).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("row", table("Terms"), ids=lambda row: str(row[0].strip("*")))
+def test_a_term_lives_where_the_page_says(row: list[str]) -> None:
+    places = re.findall(r"`([^`]+)`", row[2])
+    assert places
+    for place in places:
+        assert (PACKAGE / place).exists() or (ROOT / place).exists(), place
+
+
+# --- what newcomers and CI are told -----------------------------------------------
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_the_newest_changes_and_the_citation_are_of_this_version() -> None:
+    versions = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == ps.__version__
+    assert read("CITATION.cff")["version"] == ps.__version__
+    minor, _, _ = ps.__version__.rpartition(".")
+    assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()
+
+
+# --- what is run on every kind of machine -----------------------------------------
+
+
+LISTED = (ROOT / "tests" / "portable.txt").read_text("utf-8").split()
+FILES = [
+    path
+    for each in LISTED
+    for path in (
+        sorted((ROOT / each).glob("test_*.py")) if (ROOT / each).is_dir() else [ROOT / each]
+    )
+]
+"""What GitHub calls its machines, https://docs.github.com/actions/reference/runners."""
+
+BROUGHT = {"blake3", "click", "cryptography", "numpy", "safetensors", "secureps", "tests"}
+"""By the package alone."""
+BESIDE = {"hypothesis", "pytest"}
+"""What the workflow installs besides."""
+
+
+def clients() -> dict[str, object]:
+    text = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    job: dict[str, object] = yaml.safe_load(text)["jobs"]["clients"]
+    return job
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_listed_test_imports_only_what_is_installed_there(path: Path) -> None:
+    """At its beginning; a single test skips itself where a library is missing."""
+    for name in imported(path):
+        first = name.partition(".")[0]
+        assert first in BROUGHT | BESIDE or first in sys.stdlib_module_names, name
+        assert first not in ("fcntl", "grp", "pwd", "resource", "termios"), name
+        own = ROOT / f"{name.replace('.', '/')}.py"
+        if first == "tests" and own.is_file() and own != path:
+            test_a_listed_test_imports_only_what_is_installed_there(own)
+
+
+def imported(path: Path) -> Iterator[str]:
+    for statement in ast.parse(path.read_text("utf-8")).body:
+        match statement:
+            case ast.Import(names=names):
+                yield from (each.name for each in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield module
+                if module.startswith("tests."):
+                    yield from (f"{module}.{each.name}" for each in names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_listed_test_reads_text_in_one_encoding(path: Path) -> None:
+    """Windows would read it in that of the user's language."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            least = {"read_text": 1, "write_text": 2}.get(node.func.attr, 0)
+            named = any(each.arg == "encoding" for each in node.keywords)
+            assert named or len(node.args) >= least, f"{path.name}:{node.lineno}"

@@ -5,8 +5,6 @@ imports rooms of lower floors only; rooms of one floor know nothing of each othe
 modules import each other without a circle.
 """
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`import secureps as ps`: what it has, what it costs, and that its examples run."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import doctest

@@ -4,8 +4,6 @@ Clients compare digests of what they make: a model of native integers would be a
 `long` has 32 bits, or the first byte is the highest.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `make check` runs this file, so that a broken link is found where the site's packages are not.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page on personal layers and adapters: its examples train, and are scored as it says."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

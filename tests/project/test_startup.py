@@ -1,7 +1,5 @@
 """What commands import before they answer: none of the modules that cost more than they do."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

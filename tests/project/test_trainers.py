@@ -1,7 +1,5 @@
 """The page on a trainer of one's own: its script and plan run as they stand."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

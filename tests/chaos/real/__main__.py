@@ -5,8 +5,6 @@ python -m tests.chaos.real --seed 7                        one, with all its fau
 python -m tests.chaos.real --seed 7 --faults 'kill:shard-0@2+1'    one, with these
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

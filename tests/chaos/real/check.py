@@ -1,7 +1,5 @@
 """What must hold at the end of every run of real processes, by their journals, files and logs."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 What is sealed is on record before it can leave: one file for each sealing, by name and root.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 What has ended without having been told to is started again, as whatever supervises a server would.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -3,8 +3,6 @@
 To be spawned by `tests.kits.nursery`, whose arguments the rest is.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import signal
 import sys

@@ -5,8 +5,6 @@ packets from one to another: many kernels lack netem. `Links` needs root, and a 
 of its own around it, which takes all of it along when it ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import heapq

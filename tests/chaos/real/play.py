@@ -6,8 +6,6 @@ Nobody calls this but `tests.chaos.real.container`: network, mounts and processe
 those of this process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

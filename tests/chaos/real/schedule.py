@@ -21,8 +21,6 @@ drained   an operator has all its blocks move to others
 removed   the same, and it leaves the run
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Survival: real processes under random kills, pauses and partitions keep their promises."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,16 +1,11 @@
-"""Privacy: record-level updates carry the noise that their ledgers say.
-
-By the client that `secureps up` starts: the demo's own script, plan and worker, up to the integers
-that are sealed.
-"""
-
-from __future__ import annotations
+"""Privacy: record-level updates carry the noise that their ledgers and `check` say."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,18 +19,22 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import BlockIntegers
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
-from secureps.crypto.sampling import SecretSeed
+from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.errors import ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.member_records import Sealed
 from secureps.messages.submission import Receipt
 from secureps.policy.counting import bound
+from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.pinned_run import Pinned
+from secureps.run.check import assume_service
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.scenario.datasets import digits
 from secureps.store.journal import MemoryJournal
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
+from tests.kits.privacy_kit import group, private_plan
 from tests.kits.sealed_blocks import looked_at
 
 CLIENTS = 2
@@ -159,3 +158,64 @@ def test_other_private_steps_than_are_charged_are_never_sealed(
         simulation.run()
     ledger = simulation.coordinator.federation.ledger
     assert not ledger.charges
+
+
+# --- what `check` says ------------------------------------------------------------
+
+
+COUNTS = (30, 60, 90, 200, 400)
+PRIVACY = {
+    "noise_multiplier": 4.0,
+    "max_grad_norm": 0.1,
+    "sample_rate": 0.1,
+    "delta": 1e-5,
+    "budget": 100.0,
+}
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"adjacency": "zero-out"}, {"records": 120}], ids=["zero-out", "add-or-remove"]
+)
+@pytest.mark.parametrize("codec", [(), [{"name": "support", "one_in": 4}]], ids=["all", "a part"])
+def test_as_measured_in_a_run(
+    privacy: dict[str, Any], codec: Sequence[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Five clients, one version: noise is nearly all of what it changes, of 2,410 values."""
+    body = {
+        "name": "noisy",
+        "versions": 1,
+        "cipher": {"name": "plain"},
+        "group": [{"rule": {"quorum": 5}, "codec": codec}],
+        "privacy": PRIVACY | privacy,
+        "training": {"lr": 0.5, "local_steps": 4},
+    }
+    plan = Plan(parse(PlanSection, body, "test"))
+    data, start, trainers = digits(1), 0, {}
+    for number, size in enumerate(COUNTS):
+        part = slice(start, start := start + size)
+        own = (data.x[part], data.y[part])
+        trainers[f"client-{number:02d}"] = TorchTrainer(model, own, own, device="cpu")
+    seed = UnsafeSeed(5)
+    simulation = Simulation(plan, Cast(trainers, seed), tmp_path)
+    simulation.run()
+    begun = trainers["client-00"].parameters(seed.derive("initial").integer(63))
+    changed = np.concatenate(
+        [(simulation.model()[name] - begun[name]).ravel() for name in sorted(begun)]
+    )
+    price = explain(plan, {"all": changed.size}, assume_service(plan, 5), COUNTS).price
+    assert price is not None
+    sent = changed[changed != 0]
+    assert float(np.std(sent)) == pytest.approx(price.deviation["all"], rel=0.1)
+
+
+def test_noise_counts_for_values_that_are_not_sent_unless_they_are_sent_later() -> None:
+    part: dict[str, Any] = {"codec": [{"name": "support", "one_in": 4}]}
+    kinds: tuple[dict[str, Any], ...] = ({}, part, part | {"feedback": True})
+    plans = [private_plan("local", "plain", group=[group(adaptive=None, **kind)]) for kind in kinds]
+    whole, thin, later = (plan.deviation("all", 55) for plan in plans)
+    assert thin == 4 * whole > 0
+    assert later == whole

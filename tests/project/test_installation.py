@@ -1,0 +1,170 @@
+"""What is installed is all that a user needs: wheel, extras, and their size in bytes."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import secureps as ps
+from secureps.extras import EXTRAS
+from secureps.run.new import TEMPLATES
+from tests.kits.extras_check import MISSED, THERE
+from tests.kits.installations import kept_kernels
+from tests.kits.nursery import ROOT
+from tests.kits.venvs import made, required, site_of
+from tests.project.test_docs import PROJECT
+
+# --- the wheel --------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """Ours, in which no path leads to the repository."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def told(folder: Path, *command: str | Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def built(folder: Path) -> Path:
+    """A wheel of the package, built without a network and without a trace in the repository."""
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(
+        ROOT / "secureps", source / "secureps", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    options = ("--no-build-isolation", "--no-deps", "--no-index", "--quiet")
+    told(source, sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", folder, ".")
+    (wheel,) = folder.glob(f"secureps-{ps.__version__}-*.whl")
+    return wheel
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """The commands of an environment with the wheel, and all that ours has but the repository."""
+    venv.create(folder, with_pip=False)
+    commands = folder / "bin"
+    own = site_of(folder)
+    # paths that a .pth names are not searched for others: an editable secureps is not found there
+    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (own / "others.pth").write_text("\n".join(others))
+    options = ("--no-deps", "--no-index", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--python", commands / "python")
+    told(folder, *pip, "install", *options, wheel)
+    where = told(folder, commands / "python", "-c", "import secureps; print(secureps.__file__)")
+    assert Path(where.strip()).is_relative_to(own)
+    return commands
+
+
+@pytest.mark.slow
+def test_a_new_project_runs_from_an_installed_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = built(tmp_path)
+    templates = {str(path.relative_to(ROOT)) for path in TEMPLATES.glob("*/*") if path.is_file()}
+    assert templates <= set(zipfile.ZipFile(wheel).namelist())
+    commands = installed(wheel, tmp_path / "environment")
+    package = site_of(tmp_path / "environment") / "secureps"
+    monkeypatch.setenv("SECUREPS_KERNELS", str(kept_kernels(package, tmp_path / "kernels")))
+    assert told(tmp_path, commands / "secureps", "new", "tumours").startswith("made tumours: ")
+    project = tmp_path / "tumours"
+    assert "2 passed" in told(
+        project, commands / "python", "-m", "pytest", "-p", "no:cacheprovider"
+    )
+    plan = (project / "plan.toml").read_text().replace("versions = 10", "versions = 2")
+    (project / "plan.toml").write_text(f"{plan}baselines = false\n")
+    said = told(project, commands / "secureps", "up", "plan.toml", "--out", "run")
+    assert (project / "run" / "model.safetensors").exists()
+    assert ": all 2 versions are made" in said
+
+
+# --- without extras ---------------------------------------------------------------
+
+
+CHECK = ROOT / "tests" / "kits" / "extras_check.py"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_an_installation_does_what_it_is_for_and_says_what_it_lacks(tmp_path: Path) -> None:
+    python = made(tmp_path / "environment", required(()))
+    kernels = kept_kernels(site_of(tmp_path / "environment") / "secureps", tmp_path / "kernels")
+    done = subprocess.run(
+        [python, "-I", CHECK, "base"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "SECUREPS_KERNELS": str(kernels)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert "base: ok" in done.stdout
+    assert str(python.parent.parent) in done.stdout, "secureps is the environment's own"
+
+
+def test_every_extra_is_used_somewhere_and_missed_elsewhere() -> None:
+    assert THERE.keys() == MISSED.keys() == EXTRAS.keys()
+
+
+# --- in bytes ---------------------------------------------------------------------
+
+
+MB = 1_000_000
+MOST = 150 * MB
+"""Of an installation without torch, numba and what counts privacy."""
+
+NUMBA = ("numba", "llvmlite")
+PRIVACY = ("dp-accounting", "scipy")
+OURS = sum(path.stat().st_size for path in (ROOT / "secureps").rglob("*.*") if path.is_file())
+
+
+def needed(left_out: tuple[str, ...]) -> dict[str, int]:
+    found, wanted = dict[str, int](), list[str](PROJECT["project"]["dependencies"])
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        apart = requirement.marker and not requirement.marker.evaluate({"extra": ""})
+        if apart or name in found or name in left_out:
+            continue
+        package = metadata.distribution(name)
+        found[name] = sum(file.size or 0 for file in package.files or ())
+        wanted += package.requires or []
+    return found
+
+
+def test_without_numba_and_what_counts_privacy_it_is_small() -> None:
+    found = needed((*NUMBA, *PRIVACY))
+    assert not {"torch", *NUMBA, *PRIVACY} & set(found), "nothing else brings them"
+    assert OURS + sum(found.values()) < MOST
+
+
+def test_numba_is_asked_for_where_it_has_wheels() -> None:
+    (line,) = (each for each in PROJECT["project"]["dependencies"] if each.startswith("numba"))
+    marker = Requirement(line).marker
+    assert marker is not None
+    machines = {
+        ("linux", "x86_64"): True,
+        ("linux", "aarch64"): True,
+        ("linux", "riscv64"): False,
+        ("darwin", "arm64"): True,
+        ("darwin", "x86_64"): False,
+        ("win32", "AMD64"): True,
+        ("win32", "ARM64"): True,
+        ("win32", "x86"): False,
+    }
+    found = {
+        machine: marker.evaluate({"sys_platform": machine[0], "platform_machine": machine[1]})
+        for machine in machines
+    }
+    assert found == machines
