@@ -35,7 +35,6 @@ def test_a_test_asserts_words_of_a_documented_message(pattern: str) -> None:
 
 def test_the_table_of_classes_is_made_from_the_code() -> None:
     _, _, table = PAGE.read_text().partition("\n## Classes\n")
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
-    assert rows == [
-        (name, kind.fault, (kind.__doc__ or "").splitlines()[0]) for name, kind in ERRORS.items()
-    ]
+    rows = re.findall(r"^\| (.+) \| (`.+`) \|$", table, re.MULTILINE)
+    told = [(fault, name) for fault, names in rows for name in re.findall(r"`(\w+)`", names)]
+    assert sorted(told) == sorted((kind.fault, name) for name, kind in ERRORS.items())
