@@ -1,4 +1,4 @@
-"""Exactness: blocks that leave early change no bit and cost no update."""
+"""Blocks that leave early change no bit and cost no update."""
 
 from __future__ import annotations
 

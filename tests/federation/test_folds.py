@@ -1,4 +1,4 @@
-"""Survival: a compacted journal gives the same state and the same model."""
+"""A compacted journal gives the same state and the same model."""
 
 from __future__ import annotations
 

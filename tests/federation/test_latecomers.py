@@ -1,4 +1,4 @@
-"""Survival: a client that is always late, or lost its state, holds nobody up."""
+"""A client that is always late, or lost its state, holds nobody up."""
 
 from __future__ import annotations
 

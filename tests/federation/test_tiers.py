@@ -1,4 +1,4 @@
-"""Exactness: a shard with little memory makes the same model, killed or not."""
+"""A shard with little memory makes the same model, killed or not."""
 
 from __future__ import annotations
 

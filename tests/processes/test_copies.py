@@ -1,4 +1,4 @@
-"""Survival: a shard that lost its disk recovers from copies at an object store."""
+"""A shard that lost its disk recovers from copies at an object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation: a shard's memory does not grow with its clients, and is as `check` says."""
+"""A shard's memory does not grow with its clients, and is as `check` says."""
 
 from __future__ import annotations
 

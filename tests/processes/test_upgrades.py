@@ -1,4 +1,4 @@
-"""Survival: parties are upgraded one after another within a run."""
+"""Parties are upgraded one after another within a run."""
 
 from __future__ import annotations
 
