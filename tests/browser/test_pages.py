@@ -1,4 +1,4 @@
-"""Operation: the dashboard follows a run in a real browser (`make browser`).
+"""The dashboard follows a run in a real browser (`make browser`).
 
 It needs playwright and a Chromium (SECUREPS_CHROMIUM, or one on the path), and takes axe-core from
 the file that SECUREPS_AXE names. What is not there is skipped, and said.

@@ -1,4 +1,4 @@
-"""Privacy: ghost clipping has the norms and clipped sums of gradients made by record."""
+"""Ghost clipping has the norms and clipped sums of gradients made by record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrecy: any t of n key holders suffice, and one that lies is named."""
+"""Any t of n key holders suffice, and one that lies is named."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

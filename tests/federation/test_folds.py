@@ -1,4 +1,4 @@
-"""Survival: a compacted journal gives the same state and the same model."""
+"""A compacted journal gives the same state and the same model."""
 
 import random
 from collections import Counter

@@ -17,7 +17,7 @@ from secureps.messages.requests import AskStatus, Missing, PutBlock
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import group as group_state
+from secureps.roles.coordinator import checkpointing
 from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.worker import ShardNoise
@@ -356,7 +356,7 @@ def test_versions_that_are_in_no_checkpoint_are_few_where_a_shard_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups without blocks there go on for a while."""
-    monkeypatch.setattr(group_state, "LEAST_AHEAD", 2)
+    monkeypatch.setattr(checkpointing, "LEAST_AHEAD", 2)
     plan = sparse_plan("plain", SYNC | {"quorum": 3}, SYNC | {"quorum": 3}, lease=1e5)
     groups = [group.model_copy(update={"versions": 6}) for group in plan.section.group]
     plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))

@@ -1,4 +1,4 @@
-"""Exactness: servers that follow the load change no bit, and every decision is on record."""
+"""Servers that follow the load change no bit, and every decision is on record."""
 
 from collections import deque
 from collections.abc import Callable

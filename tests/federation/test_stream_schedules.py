@@ -1,4 +1,4 @@
-"""Rules: ssp, buffered, priority and async keep their promises, whoever comes, goes or is late."""
+"""Rules: ssp, buffered, priority and async keep their promises, whoever comes or goes."""
 
 from collections import Counter
 from typing import Any, ClassVar

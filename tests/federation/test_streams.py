@@ -1,4 +1,4 @@
-"""Exactness: without rounds too, a run ends in the same bits under every cipher."""
+"""Without rounds too, a run ends in the same bits under every cipher."""
 
 from pathlib import Path
 from typing import Any

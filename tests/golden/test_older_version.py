@@ -113,7 +113,7 @@ def test_no_format_changes_under_the_same_number() -> None:
 def test_parties_of_one_format_cannot_tell_each_others_versions() -> None:
     """So any versions of one format mix, and each process may be upgraded by itself."""
     # to a person, in a process's own log, and in its traces
-    saying = {"__init__.py", "run/cli.py", "service/process.py", "service/spans.py"}
+    saying = {"__init__.py", "run/cli.py", "service/process.py", "service/tracing.py"}
     package = ROOT / "secureps"
     known = {
         str(path.relative_to(package))

@@ -1,4 +1,4 @@
-"""Hostile input: bad requests to real servers are refused, and no cohort loses anything.
+"""Bad requests to real servers are refused, and no cohort loses anything.
 
 `CASES` has what is sent, and the pattern of the answer with its fault.
 """

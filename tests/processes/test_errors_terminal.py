@@ -1,4 +1,4 @@
-"""Operation: a data holder's own mistake is one line, and the others go on."""
+"""A data holder's own mistake is one line, and the others go on."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""Operation: manifests for Kubernetes run as pods in network namespaces (`make clusters`).
+"""Manifests for Kubernetes run as pods in network namespaces (`make clusters`).
 
 Each pod is a process in a network namespace with an address of its own, started by the very
 commands of the manifests. It takes a minute, so it is played by `make clusters` alone.

@@ -1,4 +1,4 @@
-"""Exactness: clients without numba or POSIX make the same bits as all others."""
+"""Clients without numba or POSIX make the same bits as all others."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Survival: parties are upgraded one after another within a run."""
+"""Parties are upgraded one after another within a run."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Survival: damaged checkpoints are recognised, and the last good one is taken."""
+"""Damaged checkpoints are recognised, and the last good one is taken."""
 
 from __future__ import annotations
 

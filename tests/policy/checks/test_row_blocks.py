@@ -1,4 +1,4 @@
-"""Exactness: sparse tables in row-blocks have the same bits, and send only what is touched."""
+"""Exactness: sparse tables in row-blocks have the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrecy: who must collude for what, as `check` says it, is found by trying all ways."""
+"""Secrecy: who must collude, as `check` says, is found by trying all ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exactness: a simulation has the same bits on a Ray cluster, where workers die too.
+"""A simulation has the same bits on a Ray cluster, where workers die too.
 
 What a cluster does is done in this process here; by Ray itself, on 1 and 4 raylets, in a network of
 its own, where `make ray` asks for it (SECUREPS_RAY=1): Ray listens beyond this machine.

@@ -1,4 +1,4 @@
-"""Survival: a shard that lost payloads or state files ends in the same bits.
+"""A shard that lost payloads or state files ends in the same bits.
 
 Each test plays the small federation up to an event, damages files of shard-0 there, and plays on.
 If no cohort had to be burnt, the model equals that of the unharmed run bit for bit.
