@@ -75,14 +75,14 @@ def dashboard(
         from secureps.dashboard.dashboard import Looking, show_beside
 
     asks = run is not None or server is not None
-    passphrases = open_passphrases(passphrase_fd)
-    target = find(run, server, kit, name, insecure, passphrases) if asks else None
+    target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
     own = target.kit if target is not None else kit
     if own is None or not (asks or state or logs):
         raise ConfigError(
             "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
             "--state or --log"
         )
+    passphrases = open_passphrases(passphrase_fd) if target is None else target.passphrases
     more = (state, ledger, own_budget, tuple(logs or ()), listen, act, passphrases)
     with Shutdown() as shutdown, show_beside(Looking(own, name, target, *more), typer.echo):
         shutdown.wait()

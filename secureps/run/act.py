@@ -21,15 +21,7 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.acts import Act, Deed, ShardDeed
-from secureps.run.options import (
-    AskingKit,
-    Insecure,
-    PassphraseFd,
-    Reason,
-    RunFolder,
-    Server,
-    open_passphrases,
-)
+from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
 from secureps.wording import counted, duration, printable, size
 
 if TYPE_CHECKING:
@@ -70,7 +62,7 @@ def as_coordinator(
     from secureps.messages.run import COORDINATOR
     from secureps.run.status import find
 
-    whom = find(run, server, kit, COORDINATOR, insecure, open_passphrases(passphrase_fd))
+    whom = find(run, server, kit, COORDINATOR, insecure, passphrase_fd)
     if why := whom.why_silent():
         raise OperatorError(f"nobody plays {run} now: {why}")
     with closing(whom.connect()) as own:

@@ -81,8 +81,7 @@ def status(
 
     from secureps.run.status import find, look
 
-    passphrases = open_passphrases(passphrase_fd)
-    look(find(run, server, kit, name, insecure, passphrases), as_json, again, Console())
+    look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
 
 
 def preflight(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from rich.text import Text
 from secureps.errors import ConfigError, OperatorError, PeerError, SecurepsError, Unreachable
 from secureps.messages.requests import Status
 from secureps.messages.run import COORDINATOR
+from secureps.run.options import open_passphrases
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, describe_standing
 
@@ -38,7 +39,7 @@ class StatusTarget:
     Args:
         folder: that of a run of `up`, by which silence can be explained.
         insecure: connect without TLS.
-        passphrases: of the private keys; None: there is none.
+        passphrase_fd: an open file with the passphrase of the private keys.
     """
 
     kit: Path
@@ -46,7 +47,12 @@ class StatusTarget:
     server: str
     folder: RunFolder | None = None
     insecure: bool = False
-    passphrases: Passphrases | None = None
+    passphrase_fd: int | None = None
+
+    @cached_property
+    def passphrases(self) -> Passphrases:
+        """The passphrase of the private keys, which can be read only once."""
+        return open_passphrases(self.passphrase_fd)
 
     def why_silent(self, asked: bool = False) -> str:
         """The reason why no answer will come any more; empty if one may come.
@@ -73,7 +79,7 @@ def find(
     kit: Path | None,
     name: str | None,
     insecure: bool = False,
-    passphrases: Passphrases | None = None,
+    passphrase_fd: int | None = None,
 ) -> StatusTarget:
     """Finds the coordinator by the options; ConfigError if they give none, or two."""
     if run is not None:
@@ -81,10 +87,10 @@ def find(
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
         folder = RunFolder(run.resolve())
         Origin.read(folder)
-        return StatusTarget(folder.kit, name, folder.server, folder, False, passphrases)
+        return StatusTarget(folder.kit, name, folder.server, folder, False, passphrase_fd)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
-    return StatusTarget(kit, name, server, None, insecure, passphrases)
+    return StatusTarget(kit, name, server, None, insecure, passphrase_fd)
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
