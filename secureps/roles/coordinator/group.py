@@ -1,10 +1,8 @@
-"""The state of one group at the coordinator: its version, its members, its cohort.
+"""The state of one group at the coordinator, and the table of all its changes (`TRANSITIONS`).
 
-TRANSITIONS        which record may come in which phase, and where it leads
 Members            which clients were asked, which updates came, and the clients' clocks
 OpenReceipts       receipts that are not settled, and the holders that found them in order
 CohortInProgress   what shards and key holders have reported of the closed cohort
-GroupState         all of the above
 Trail              which versions of the model were evaluated
 CheckpointState    a checkpoint in the making, or a complete one
 """
