@@ -17,7 +17,7 @@ from secureps.service.metrics import refuse_host
 TOKEN_BYTES = 32
 
 NAMED_TO: frozenset[Role] = frozenset({"coordinator", "observer"})
-"""Roles that see clients' names; a client sees only its own page."""
+"""Roles that see clients' names."""
 
 OWN, NOBODYS = "same-origin", "none"
 """Values of Sec-Fetch-Site for requests of the page itself and for a typed address."""
