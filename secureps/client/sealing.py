@@ -1,9 +1,8 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every block is durable before its receipt exists. The receipt gives the shares of a one-time key to
-the holders, so nobody can use a block before that, and blocks may leave while others are sealed. In
-the clear, or under a holder's lasting key, no block may leave early. A one-time key stays in memory
-as long as its update may be needed again: after a burnt cohort the integers get a new key.
+The receipt gives the shares of a one-time key to the holders, so nobody can use a block before
+that, and blocks may leave while others are sealed. In the clear, or under a holder's lasting key,
+no block may leave early. A one-time key stays in memory as long as its update may be needed again.
 """
 
 from __future__ import annotations

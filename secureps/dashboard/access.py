@@ -1,9 +1,4 @@
-"""Decides who may look at a dashboard: a token on loopback, a client certificate elsewhere.
-
-On loopback an address with a random token is printed once. A browser that opens it gets a cookie,
-and the token is used up. Elsewhere connections are mutual TLS, and the certificate's name has a
-role on the roster.
-"""
+"""Decides who may look at a dashboard: a token on loopback, a client certificate elsewhere."""
 
 from __future__ import annotations
 

@@ -236,11 +236,6 @@ class MemoryJournal:
 class SqliteJournal:
     """A journal in one SQLite file (WAL, synchronous=FULL) that one process may hold.
 
-    Every row has a digest of itself and the row before, and the head repeats the last digest, so
-    that edited, reordered, removed and truncated rows are recognised. (A writer of the file can
-    still forge all of it, because digests are no signatures.) A journal with fewer rows than its
-    height is an older copy, and is refused.
-
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the oldest format that is read; SQLite's user_version has the file's format.

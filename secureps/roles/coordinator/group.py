@@ -1,11 +1,4 @@
-"""The state of one group at the coordinator, and the table of all its changes (`TRANSITIONS`).
-
-Members            which clients were asked, which updates came, and the clients' clocks
-OpenReceipts       receipts that are not settled, and the holders that found them in order
-CohortInProgress   what shards and key holders have reported of the closed cohort
-Trail              which versions of the model were evaluated
-CheckpointState    a checkpoint in the making, or a complete one
-"""
+"""The state of one group at the coordinator, and the table of all its changes (`TRANSITIONS`)."""
 
 from __future__ import annotations
 

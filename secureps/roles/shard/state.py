@@ -1,10 +1,4 @@
-"""A shard's state, which is the fold of its journal, and the tasks of its worker.
-
-ShardState   only `apply` changes it
-keys         names of payloads in the shard's stores
-tasks        work for the shard's worker, and the errors that say what was damaged
-Limit        how much memory the process may use for versions
-"""
+"""A shard's state, which is the fold of its journal, names of payloads, and tasks of its worker."""
 
 from __future__ import annotations
 
