@@ -1,4 +1,4 @@
-"""An audit log as one page to print, in the order of an auditor's questions: HTML that loads nothing."""
+"""An audit log as one page to print, by an auditor's questions: HTML that loads nothing."""
 
 from __future__ import annotations
 

@@ -309,7 +309,6 @@ class OutboxSealer:
     def _share_key(
         self, pinned: Pinned, receipt: Receipt, key: OneTimeKey, sealed_for: KeyCommittee
     ) -> Receipt:
-        """Adds the shares of the one-time key to a receipt."""
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)

@@ -10,12 +10,12 @@ The trainer is the data holder's own code (`client.trainer`); `client.update` ma
 What happens to one update:
 
     pulled     `keep` caches a published block, or makes it of a difference
-    allowed    `_find_repeats` and `_sealer.explain_excess` ask the ledger whether an update may
-               leave; `_seconds_to_rest` asks the site
+    allowed    `_find_repeats` and `OutboxSealer.explain_excess` ask the ledger whether an update
+               may leave; `_seconds_to_rest` keeps to the site's updates per hour
     trained    `_fit` assembles the model, calls the trainer, and checks what it returned
     drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
     charged    `_release` writes the updates to the ledger before any of them is sealed
-    sealed     `_seal_next` seals one block after another; each may leave when it is sealed
+    sealed     `_seal_next` seals block after block; under a one-time key each may leave at once
     returned   the last call returns `Contributed`, which the machine journals
 
 What survives a kill. Except for keys and encryption errors, all randomness derives from the
@@ -501,7 +501,6 @@ class ClientWorker(Worker):
         }
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
-        """Makes the model and the config that `fit` is called with."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(

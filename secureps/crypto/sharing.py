@@ -37,8 +37,7 @@ answer, so no two cohorts have answers to mix, and no such seeds are dealt.
 could not be opened. `Committee` refuses 2t <= n: two groups of holders could open overlapping
 cohorts behind each other's back. Secrets only go through + - * & >> and min, and through the
 comparison by which the PRG leaves out words equal to P, which are independent of the words that
-stay; so no time depends on a secret. Who calls what is in `client.sealing`, `service.holder` and
-`roles.coordinator.opening`.
+stay. The callers are `client.sealing`, `service.holder` and `roles.coordinator.opening`.
 """
 
 from __future__ import annotations

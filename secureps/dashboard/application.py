@@ -11,7 +11,7 @@ What happens to one request:
     guarded    `Guard` refuses what no viewer's browser would send
     admitted   `viewer` finds who asks, by certificate or by cookie; `enter` takes the token once
     answered   a file of `site`; or `_news`, which sends `pages` whenever the board has changed
-    done       `act` has `actions.Acts` do one act, in a thread of its own
+    acted      `act` has `actions.Acts` do one act, in another thread
 
 What survives a kill: nothing here, because sources read everything again. Acts are in journals or
 in signed lines, durable before the act. A new process has a new token and a new cookie.

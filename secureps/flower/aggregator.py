@@ -181,7 +181,6 @@ class Aggregator:
 
     @property
     def roster(self) -> Roster:
-        """The newest roster that the coordinator follows."""
         followed = self._parties[COORDINATOR].roster or self.kit.roster
         return max(self.kit.roster, followed, key=lambda each: each.place)
 

@@ -140,7 +140,6 @@ class SecureFedAvg(FedAvg):
 
     @property
     def _flowers(self) -> Strategy:
-        """The strategy that was given, or Flower's own FedAvg."""
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:

@@ -19,9 +19,10 @@ What outlives a version. Digests and signatures cover these bytes, so a field mu
 text. A new field with the default None is left out while it is None, and FORMER gives a field's
 earlier name. Any other change raises `messages.format.FORMAT`.
 
-Guards. Each record has one form: `_read_record` refuses an extra field, and `_read_bytes` another
-text for the same bytes, because they would be in no digest. NaN and infinity have no form. Two uses
-of `digest` never collide, because each has its domain and every part its length.
+Guards. Each record has one form, so that nobody can change its bytes under the same digest:
+`_read_record` refuses an extra field, and `_read_bytes` a second text for the same bytes. NaN and
+infinity have no form. Two uses of `digest` never collide, because each has its own domain, and
+every part its length before it.
 
 Look first at `_reader` for the types that a field may have.
 """

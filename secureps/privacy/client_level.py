@@ -327,7 +327,6 @@ class ClientMechanism:
         return ""
 
     def _advice(self) -> str:
-        """Suggests what to change about a refused number of bits."""
         for bits in range(self.bits + 1, MOST_BITS + 1):
             if not self._flaw(self._finest(bits)):
                 return f"{bits} bits would do"

@@ -2,12 +2,9 @@
 
 Theory of operation. The executor is the same for every role, and the only place where decisions
 become I/O. `service.environment` gives it a transport, a loop, a meter and the role's worker. It
-handles one event at a time on the loop; payloads and tasks are dealt with beside the loop.
-
-    Calls          this party's unanswered requests to servers; repeats them until they are answered
-    OpenRequests   unanswered requests of other parties
-    Watchers       streams of orders to other parties
-    DiskFaults     faults of the party's own disk, for log and status
+handles one event at a time on the loop; payloads and tasks are dealt with beside the loop. `Calls`
+repeats this party's requests to servers until they are answered, `OpenRequests` has those of other
+parties, `Watchers` the streams of orders to them, and `DiskFaults` what is wrong with the disk.
 
 What happens to one request:
 
@@ -428,7 +425,6 @@ class OpenRequests:
 class DiskFaults:
     """The faults of a party's own disk, for log and status; for the party's thread.
 
-    Until the disk works again senders are asked to wait and tasks are repeated; nothing is dropped.
     `beside` describes other trouble, and `hangs` an event or disk access that does not end.
     """
 

@@ -13,8 +13,8 @@ What happens to one record:
 
     appended   `DatedJournal.append` may put a date before it. `SqliteJournal.append` makes its
                text, and a digest over it and the row before (`journal_rows.chain_digest`).
-    durable    `_insert` commits rows and head in one transaction, and then writes the height, which
-               is how many rows there are (`journal_rows.Height`). Only then may effects follow.
+    durable    `_insert` commits rows and head in one transaction, and then writes the height: the
+               last row's number and digest (`journal_rows.Height`). Only then may effects follow.
     replayed   `replay` compares each row with its digest
     compacted  `pack` and `compact` replace old rows by the machine's fold, and archive short forms
 

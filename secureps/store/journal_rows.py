@@ -183,7 +183,6 @@ def kind_of(record: Record) -> str:
 
 
 def chain_digest(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
-    """Computes the digest of a row and all rows before it."""
     stamp = struct.pack("<qd", seq, at)
     return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
 

@@ -293,7 +293,6 @@ class Coordinator(Seat):
         return servers(self._tx(0.0), self._settings.roster)
 
     def describe_waits(self, now: float) -> dict[str, str]:
-        """Says, by group, what the group waits for."""
         tx, own = self._tx(now), self.servers
         return {name: describe_wait(tx, group, own) for name, group in tx.federation.groups.items()}
 

@@ -628,7 +628,6 @@ class GroupState:
 
     @property
     def of_round(self) -> tuple[SubmissionId, ...]:
-        """The submissions that answer the open round."""
         return tuple(id for id in self.pending if id.client in self.suspicion.chosen)
 
     def next_phases(self, record: object) -> Set[Phase]:

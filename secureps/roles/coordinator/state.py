@@ -583,7 +583,6 @@ class CoordinatorState:
         return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
-        """Orders the digests that shards reported by block."""
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()

@@ -1,4 +1,4 @@
-"""A key holder of a committee: examines envelopes, gives shares of sums of keys, and erases old keys."""
+"""A key holder of a committee: examines envelopes, gives shares of keys, and erases old keys."""
 
 from __future__ import annotations
 

@@ -402,7 +402,6 @@ class HolderFold:
     keys: KeyRotation = field(default_factory=KeyRotation)
 
     def add_span(self, cohort: Cohort) -> None:
-        """Notes the base versions of a cohort that counts as opened."""
         known = self.spans.setdefault(cohort.group, {})
         versions = [member.version for member in cohort.members]
         versions += known.get(cohort.committee, ())

@@ -122,7 +122,6 @@ from secureps.wording import counted
 
 
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
-    """Sends each of these blocks to its primary."""
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, PutBlock(each), attach=each.key))
@@ -560,7 +559,6 @@ class Member:
         return declined
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
-        """Declines an invitation, and tells the data holder why."""
         if self._plan.trails(invite.group):
             self._appraiser.decline(step, invite, reason)
             return

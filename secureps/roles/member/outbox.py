@@ -217,7 +217,6 @@ class Outbox:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of payloads that may be asked for."""
 
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over

@@ -20,13 +20,14 @@ What happens to one block, and to the version that it ends in:
 What survives a kill. The journal has headers, sums, sums of keys and versions, and the disk their
 payloads. `resume` registers, and deletes payloads that are not on record. Tasks and transfers are
 forgotten: the coordinator repeats its orders, and senders ask again. A damaged payload is asked
-for again from other shards, and then from clients (`_ask_for_damaged`). A sum is made again.
+for again from other shards, and then from clients (`_ask_for_damaged`). A sum is made again, and a
+lost version comes from a checkpoint or from other shards (`peers.Fetcher`).
 
 Guards. `_check_cohort` stops a coordinator that would have a single update summed, or choose the
-divisor. `_is_stored` stops a sender that would replace bytes which are summed already. `_serve`
-gives no uncommitted version to clients where shards add noise: a second one would show two noised
-sums for one charge. `_obey` refuses the orders of a coordinator that was replaced. `_is_another`
-finds a coordinator whose journal is an older copy.
+divisor. `_is_stored` stops a sender that would replace bytes which may be summed already. Where
+shards add noise, `_serve` gives clients no uncommitted version: after a burnt cohort they would
+have two noised sums for one charge. `_obey` refuses the orders of a coordinator that was replaced.
+`_is_another` finds a coordinator whose journal is an older copy.
 
 Look first at `_carry_out` for orders, `handle` for requests, and `state` for records and tasks.
 """
@@ -679,7 +680,6 @@ class Shard:
         return step
 
     def _record_gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
-        """Journals a version that was lost here, or that moves here."""
         if self._fetcher.finish(task):
             self._write(step, made)
             if made.epoch:

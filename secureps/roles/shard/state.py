@@ -271,7 +271,6 @@ class ShardState:
         return None
 
     def submissions(self) -> tuple[SubmissionId, ...]:
-        """Returns the submissions that have spooled blocks, sorted."""
         return tuple(
             sorted(
                 SubmissionId(client, group, sequence)
@@ -426,7 +425,6 @@ def submission_of(name: BlockName) -> SubmissionId | None:
 
 
 def sum_key(group: str, cohort: int, block: int) -> str:
-    """Returns the key of the ciphertext sum of a block of a cohort."""
     return f"sum/{group}/{cohort}/{block}"
 
 

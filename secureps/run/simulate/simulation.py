@@ -498,7 +498,6 @@ class IdleClient(Worker):
         return Step(records=list(records))
 
     def _note(self, event: Event, step: Step) -> None:
-        """Notes the reaction to news of key holders, for other clients."""
         state = self._holders
         if isinstance(event, SealFor) and state is not None and self._run and not step.effects:
             new = len(self._told) + 1, list(step.records)

@@ -17,14 +17,14 @@ What happens to one run:
     exported  `_write_models` writes the last and the best model
     compared  `ScriptProcess.baselines` trains alone and centrally; `_play` prints tables and curves
 
-What survives a kill. Parties continue from their journals; after a few deaths of one the run
-fails, and `resume` plays the same folder on. If this process is killed, `run.processes.reaper` ends
-the others. RUN/report/sofar.json has times and curves of earlier plays. RUN/report/summary.json is
-written when the run is over, and then `resume` only says so.
+What survives a kill. Parties continue from their journals. A party that dies too often ends the
+run, and `resume` continues it in the same folder. If this process is killed, `run.processes.reaper`
+ends the others. RUN/report/sofar.json has times and curves of earlier plays. Once the run is over,
+RUN/report/summary.json is written, and `resume` only says so.
 
 Guards. `claim_folder` stops a second play, which would corrupt the journals. `resume` refuses
-another journal format before anything starts. A full disk, and a failure, say how to go on
-(`naming_full_disk`, `_advising_resume`).
+another journal format before anything starts. After a failure or a full disk the user reads how to
+continue (`_advising_resume`, `naming_full_disk`).
 
 Look first at `programs` for a new process or option, and at `run.report` for what is shown.
 """

@@ -20,10 +20,11 @@ What survives a kill: nothing, because the endpoint's journal has all that count
 their requests, and watchers subscribe anew. A broken upload continues where it was while the
 process lives.
 
-Guards. A stranger gets no message read (`Callers.admit`). A flood from one party, or from a copy of
-its key, leaves places and memory to others (`Places`, `Uploads`). A huge block is refused by its
+Guards. No message of a stranger is read (`Callers.admit`). A flood from one party, or from a thief
+of its key, leaves places and memory to others (`Places`, `Uploads`). A huge block is refused by its
 header before it takes memory (`_put`). A watcher that is too slow loses its stream, so that its
-orders do not fill the memory (`_push`). `connection_limit` leaves files for the party itself.
+orders do not fill the memory (`_push`). A flood of connections leaves the party file descriptors
+for its own files (`connection_limit`).
 
 `Health` answers `Check` of grpc.health.v1 for load balancers. These requests are not signed: a
 probe, with any certificate of the kit, learns one bit and reaches no endpoint.
