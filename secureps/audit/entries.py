@@ -1,9 +1,15 @@
 """Audit logs: the entries that a journal's rows make, and the signed file of them.
 
-The same rows make the same entries on any machine. KINDS decides for every class of record whether
-it is an entry and which fields it shows: no digest of an update's values, no share, no key, no
-number of records. Epsilons, client by client, are computed from the log itself: from the plan in
-its first line, and the facts in its entries.
+Theory of operation. A party's journal is its own; an audit log is what it shows to an auditor.
+`run.audit_log` exports and verifies, `page` prints a log, and `ledger_statement` signs what one
+site's records have spent over all runs. The same rows make the same entries on any machine.
+
+What happens to one row: `store.journal.read_rows` reads it, `entries` looks its class up in KINDS
+and takes the fields that KINDS names, and `dump` writes it as a line. Later `load` checks the chain
+of lines, `verify_end` the signature, `epsilons` what was spent, and `demand_agreement` whether
+several parties' logs confirm each other. KINDS and LEFT_OUT together have every class of record. No
+entry has a digest of an update's values, a share, a key, or a number of records. Epsilons are
+computed from the log alone: from the plan in its first line, and the facts in its entries.
 
 The file has lines of JSON, each with the digest of the line before it:
 
@@ -16,8 +22,12 @@ The file has lines of JSON, each with the digest of the line before it:
 --length=256 computes it. An end's signature is Ed25519, in the domain DOMAIN
 (`crypto.identity.frame`), over its line with an empty signature; so it covers all lines before.
 
-A party can sign false statements about itself, but not in the name of others: so logs of several
-parties of one run are compared (`demand_agreement`).
+Guards. The chain shows lines that were changed, removed or moved, and the signature shows a log
+that another party made. A party can sign false statements about itself, but not in the name of
+others: so logs of several parties of one run are compared.
+
+Look first at KINDS for what a log shows. A class of record without a row there needs one in
+LEFT_OUT.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""An audit log as one page to print: HTML that loads nothing.
-
-It follows the questions of a data protection officer: which plan, who, how many in each opening,
-what epsilon, what was refused, and the rest.
-"""
+"""An audit log as one page to print, by an auditor's questions: HTML that loads nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every block is durable before its receipt exists. The receipt gives the shares of a one-time key to
-the holders, so nobody can use a block before that, and blocks may leave while others are sealed. In
-the clear, or under a holder's lasting key, no block may leave early. A one-time key stays in memory
-as long as its update may be needed again: after a burnt cohort the integers get a new key.
+The receipt gives the shares of a one-time key to the holders, so nobody can use a block before
+that, and blocks may leave while others are sealed. In the clear, or under a holder's lasting key,
+no block may leave early. A one-time key stays in memory as long as its update may be needed again.
 """
 
 from __future__ import annotations
@@ -310,7 +309,6 @@ class OutboxSealer:
     def _share_key(
         self, pinned: Pinned, receipt: Receipt, key: OneTimeKey, sealed_for: KeyCommittee
     ) -> Receipt:
-        """Adds the shares of the one-time key to a receipt."""
         committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)

@@ -1,12 +1,5 @@
 """The `Trainer` Protocol, which a data holder implements, and how clients call it.
 
-| | |
-|---|---|
-| `FitConfig`, `FitResult`, `EvaluateResult` | what its methods take and return |
-| `blamed` | turns failures of its code into one line that says what raised, and where |
-| `convert_fit`, `convert_evaluation` | check its results, and convert them to arrays and numbers |
-| `judge` | evaluates a model, and reads the plan's metrics |
-
 A trainer may keep nothing between calls that it could not make again from the base versions,
 because a killed client starts again and must repeat the same bits.
 """

@@ -6,9 +6,8 @@ The update is made part by part, so that memory need not hold all of it. Under e
 client keeps what rounding and codec left out, before any noise, and adds it to its next update.
 What the clip cuts off is lost.
 
-All integers depend only on the client's seed, the update and the plan, so an update that is made
-again has the same integers, under every cipher. Their digest names the update. A name made from the
-seed would change when the seed is lost, and would not change when new code makes other integers.
+The digest of all integers names the update. A name made from the seed would change when the seed is
+lost, and would not change when new code makes other integers.
 """
 
 from __future__ import annotations

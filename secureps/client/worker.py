@@ -1,10 +1,37 @@
-"""The worker of a client: trains, clips, rounds, seals, and fills the outbox.
+"""The worker of a client trains, clips, rounds and seals, and fills the outbox.
 
-    delta = trained - pulled -> clip -> codec -> times the share -> integers -> seal -> outbox
+    trained - pulled -> clip -> codec -> times the share -> integers (and noise) -> seal -> outbox
 
-Except for keys and encryption errors, all randomness derives from the client's seed and (client,
-group, base version, purpose), so a killed client that trains again makes the same integers, under
-every cipher. Metrics of held-out records are sealed like updates.
+Theory of operation. `ClientWorker` does the tasks of a client's machine (`roles.member`), on a
+thread beside its loop. `Site` has what belongs to the data holder: trainer, keys, seed and ledger.
+The trainer is the data holder's own code (`client.trainer`); `client.update` makes integers, and
+`client.sealing` encrypts them.
+
+What happens to one update:
+
+    pulled     `keep` caches a published block, or makes it of a difference
+    allowed    `_find_repeats` and `OutboxSealer.explain_excess` ask the ledger whether an update
+               may leave; `_seconds_to_rest` keeps to the site's updates per hour
+    trained    `_fit` assembles the model, calls the trainer, and checks what it returned
+    drafted    `_draft_update` makes the clipped update, and `_draft` its integers with noise
+    charged    `_release` writes the updates to the ledger before any of them is sealed
+    sealed     `_seal_next` seals block after block; under a one-time key each may leave at once
+    returned   the last call returns `Contributed`, which the machine journals
+
+What survives a kill. Except for keys and encryption errors, all randomness derives from the
+client's seed and (client, group, base version, purpose), so a killed client that trains again makes
+the same integers, under every cipher. The ledger then knows them, and charges nothing. What was
+half sealed is deleted. Metrics of held-out records are sealed like updates, except those of the
+plan's evaluator, which are signed (`_evaluate`).
+
+Guards. `_release` lets one update leave for each place: a second one from the same model, made
+after a lost state folder, could be subtracted. `_name_update` names an update by a keyed digest, so
+that nobody can test guesses of it. `_check_start` stops a run that begins with another model than
+the data holder was given. After an error everything is sealed again under new keys, because one
+key must not seal a block twice.
+
+Look first at `work` for the tasks, `prepare_fit` for what a trainer gets, and `client.update` for
+the arithmetic.
 """
 
 from __future__ import annotations
@@ -473,7 +500,6 @@ class ClientWorker(Worker):
         }
 
     def prepare_fit(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
-        """Makes the model and the config that `fit` is called with."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(

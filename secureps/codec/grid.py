@@ -14,8 +14,8 @@ cohort's mean m of these values is opened with the sum, and makes the next scale
 
     s' = s 4 (m / range + 1) / 2, kept within s / 4 to 4 s and LEAST to 1
 
-The first scale is 1. The one shard that has the value computes the next scale, rounds it to
-float32, and tells the others. So the mean norm becomes public, as the mean update is.
+The first scale is 1. Every shard that has the value computes the next scale, and rounds it to
+float32. So the mean norm becomes public, as the mean update is.
 """
 
 from __future__ import annotations

@@ -3,9 +3,14 @@
     c_j = a_j s + e_j + Delta m_j      a_j public, s and e_j fresh and centred binomial
     sum_i w_i c_ij - a_j sum_i w_i s_i = Delta M_j + E_j
 
+    client   RlweSealing.pieces   encrypts one block of one submission (`client.sealing`)
+    shard    RlweAdder            checks blocks, and adds them with weights (`service.shard.worker`)
+    shard    RlweOpener.pieces    opens the sum, given S, and judges it by its residual
+    shard    RlweClear            adds the shard's own noise, without a key
+
 Every sealing has its own key and seals each block once, because the same (s, a_j) under two
-plaintexts would reveal both. S = sum w_i s_i opens that cohort's sum and nothing else. How clients
-give S away without any single s is `crypto.sharing`'s.
+plaintexts would reveal both (`RlweSealing.pieces` refuses a second time). S = sum w_i s_i opens
+that cohort's sum and nothing else. `crypto.sharing` gives S away without any single s.
 
 **Wire format.** A block is a sequence of elements. An element has N words of 53 bits for every word
 modulus, packed (`crypto.rlwe_kernels`), in the order of `crypto.ntt`. A total is uint64

@@ -1,5 +1,10 @@
 """Sharing of a one-time key among key holders: any t of n open weighted sums of keys.
 
+    client       share          draws seeds, commits to them, and publishes the correction
+    holder       HolderShare    `check` compares its seeds with the commitments; `share` derives its
+                                share; `answer` makes the answer for one cohort
+    coordinator  key_sum        S = sum_i w_i s_i from t answers; `judge`, given more, names liars
+
 Everything is modulo P = 2^31 - 1. Holder k has the point x_k = k + 1. Both parts are from Cramer,
 Damgard and Ishai, "Share conversion, pseudorandom secret-sharing and applications to secure
 computation" (TCC 2005).
@@ -28,12 +33,11 @@ values, drawn anew for every D with an honest member: fewer than t - f honest an
 more tell the sum alone. docs/threat-model.md has the argument. With t = n every holder has to
 answer, so no two cohorts have answers to mix, and no such seeds are dealt.
 
-    client   share           seeds for each holder, commitments to them, the correction
-    holder   HolderShare     checks its seeds, derives its share; `answer` is for one cohort
-    shard    key_sum         S = sum_i w_i s_i from t answers; `judge`, given more, names liars
-
-Secrets only go through + - * & >> and min, and through the comparison by which the PRG leaves out
-words equal to P, which are independent of the words that stay.
+**Guards.** `HolderShare.check` stops a client whose shares do not fit together: its whole cohort
+could not be opened. `Committee` refuses 2t <= n: two groups of holders could open overlapping
+cohorts behind each other's back. Secrets only go through + - * & >> and min, and through the
+comparison by which the PRG leaves out words equal to P, which are independent of the words that
+stay. The callers are `client.sealing`, `service.holder` and `roles.coordinator.opening`.
 """
 
 from __future__ import annotations
@@ -373,7 +377,7 @@ def weighted_sum(vectors: Iterable[Vector], weights: Sequence[int]) -> Vector:
         raise InternalError(f"the vectors of {len(weights)} members do not match") from None
 
 
-# --- whoever opens ----------------------------------------------------------------
+# --- coordinator ------------------------------------------------------------------
 
 
 def _check_answers(committee: Committee, answers: Mapping[int, Vector]) -> None:

@@ -1,9 +1,4 @@
-"""Decides who may look at a dashboard: a token on loopback, a client certificate elsewhere.
-
-On loopback an address with a random token is printed once. A browser that opens it gets a cookie,
-and the token is used up. Elsewhere connections are mutual TLS, and the certificate's name has a
-role on the roster.
-"""
+"""Decides who may look at a dashboard: a token on loopback, a client certificate elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from secureps.service.metrics import refuse_host
 TOKEN_BYTES = 32
 
 NAMED_TO: frozenset[Role] = frozenset({"coordinator", "observer"})
-"""Roles that see clients' names; a client sees only its own page."""
+"""Roles that see clients' names."""
 
 OWN, NOBODYS = "same-origin", "none"
 """Values of Sec-Fetch-Site for requests of the page itself and for a typed address."""

@@ -1,14 +1,12 @@
 """Acts from a dashboard that was started with `--act`.
 
 Most acts of an operator are requests to the coordinator, signed by the coordinator's own key and
-journalled there. Ending a run and exporting its model work only on a run of `up` on this machine.
-Each of these two is a line of RUN/acts.jsonl, signed by the viewer and durable before the act
-(`store.act_lines`).
+journalled there. Ending a run and exporting its model work only on a run of `up` on this machine,
+and are lines of RUN/acts.jsonl, signed by the viewer (`store.act_lines`).
 
 A data holder may leave, pause or lower its budget from its own page. Each act is a line in the
-client's state folder, signed by the client's key and durable before the act. The client's process
-sees it within a second, or when it next starts. A budget is lowered first in the ledger over all
-runs, and never raised.
+client's state folder, signed by the client's key. The client's process sees it within a second, or
+when it next starts. A budget is lowered first in the ledger over all runs, and never raised.
 """
 
 from __future__ import annotations

@@ -1,11 +1,28 @@
 """The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
 
-It only reads, unless it has acts (`dashboard.actions`). Every answer is for a viewer that
-`dashboard.access` lets in, is not cached, and refers to nothing elsewhere that a browser would
-load.
+Theory of operation. A dashboard only reads, unless it has acts. `dashboard` puts one together from
+a kit. `sources` read status, journals, ledgers and audit logs again and again, and put `Facts` on a
+`Board`. `observation`, `operator_view` and `holder_view` make pages of facts, `access` decides who
+may look, and `actions` does what a viewer may do. This module serves them in one thread.
 
-One thread serves it. Silent or slow connections are ended. If there are too many, the oldest is
-ended, first among those without an answer, so that no client keeps others out. Nothing is logged.
+What happens to one request:
+
+    connected  `Connection` notes the certificate's name, and waits PATIENCE for a whole request
+    guarded    `Guard` refuses what no viewer's browser would send
+    admitted   `viewer` finds who asks, by certificate or by cookie; `enter` takes the token once
+    answered   a file of `site`; or `_news`, which sends `pages` whenever the board has changed
+    acted      `act` has `actions.Acts` do one act, in another thread
+
+What survives a kill: nothing here, because sources read everything again. Acts are in journals or
+in signed lines, durable before the act. A new process has a new token and a new cookie.
+
+Guards. `Access.find_objection` stops another site's page, and a page whose name points at loopback
+(DNS rebinding). HEADERS keep scripts of others out, and nothing is cached. `pages` shows names only
+to viewers who may see them, and a client's own page only to that client. LONGEST, PATIENCE and OPEN
+stop strangers who would fill the memory or all connections: if there are too many, the oldest ends,
+first among those without an answer. Nothing is logged, so that strangers cannot fill the log.
+
+Look first at `pages` for what a viewer sees, and at `sources` for a new fact.
 """
 
 from __future__ import annotations
@@ -325,8 +342,8 @@ def serve(app: ASGIApp, line: socket.socket, secured: ssl.SSLContext | None) -> 
 def pages(facts: Facts, viewer: Viewer) -> str:
     """Builds the pages that this viewer may see, as JSON.
 
-    A client sees its own page, others the operator's. Viewers who see names also see the privacy
-    officer's.
+    A client sees its own page, and everybody the operator's if a run is shown. Viewers who see
+    names also see the privacy officer's.
     """
     found: dict[str, object] = {}
     facts = replace(facts, seen=add_journal(facts.seen, facts.recalled))

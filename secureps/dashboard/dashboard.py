@@ -1,8 +1,7 @@
 """`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
 
-The kit's key decides on the pages: a client sees its own, an observer or the coordinator's operator
-the run. On loopback it prints an address with a token; elsewhere it accepts only connections with a
-certificate of the kit.
+The kit's key decides on the pages. On loopback it prints an address with a token, which lets in one
+browser; elsewhere it accepts only connections with a certificate of the kit.
 """
 
 from __future__ import annotations

@@ -1,11 +1,5 @@
 """What was seen of a run: presence of parties, costs of versions, its course, and its scores.
 
-| source | read by |
-|---|---|
-| the coordinator's statuses, one after the other | `Observation` |
-| the coordinator's journal: steps of versions, openings, refusals | `CourseFold` |
-| RUN/report/metrics.jsonl of `up` | `read_report` |
-
 Time is an argument: Unix seconds.
 """
 
@@ -154,7 +148,6 @@ class Observation:
         self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
 
     def _costs(self, status: Status) -> tuple[Cost, ...]:
-        """Returns the costs of versions that some party reported on."""
         found = []
         for group in status.groups:
             for version in range(max(1, group.version - KEPT + 1), group.version + 1):

@@ -1,8 +1,4 @@
-"""A dashboard's facts about a run, and their sources: status, journals, ledgers, audit logs.
-
-A thread reads each source again and again, and puts what is new on the board, of which pages are
-made. No source writes anything.
-"""
+"""A dashboard's facts about a run, and their sources: status, journals, ledgers, audit logs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,33 @@
 """The servers of a run inside Flower's engine: coordinator and shards, in threads of a ServerApp.
 
-They are the same as under `secureps serve`, with journals on disk, from which a killed ServerApp
-continues. Clients reach them by a `Relay`; key holders connect to the coordinator. A run's folder:
+Theory of operation. The servers are those of `secureps serve`; only clients reach them otherwise,
+by a `wire.waves.batch.Relay`. `strategy.SecureFedAvg` runs Flower's loop and carries messages
+between Flower's grid and the relay. `mod.secureps_mod` is the client's end, and plays one wave of a
+client for each message (`service.one_wave`). `post` has the form of these messages. Key holders
+connect to the coordinator as processes (`Holders`), or nodes relay to them.
+
+What happens to one update:
+
+    asked     Flower's loop hands its train messages to `strategy`, which sends waves instead, until
+              the next version is made
+    sent      `Waves` puts the relay's news for a node, and the published blocks that it will ask
+              for (`Aggregator.answer_ahead`), into one signed batch
+    sealed    `mod.secureps_mod` lets the client's machine train by the app, and seal
+    taken     `Waves` verifies the node's batch, and the relay performs it at coordinator and shards
+    made      the shards make the version; `Aggregator.model` gives it to Flower's loop
+
+What survives a kill. Journals are on disk, and a ServerApp that starts again in the same folder
+continues (`found_run`). A node's client has its own state folder. A simulation does not wait for
+the disk (`durability.skip_waits`), because it has no real records.
 
 RUN/plan.toml, RUN/initial.safetensors    the plan and version 0
 RUN/kit/                                  the kit of a simulation, for all parties
 RUN/state/NAME/, RUN/checkpoints/         files of coordinator and shards
 RUN/config/, RUN/logs/                    files of key holders that are started here
+
+Guards. `refuse_unfit` refuses plans whose promises Flower's engine cannot keep. `strategy` refuses
+code that would see single updates, or continue from another model. `mod` refuses messages that the
+app would answer in the clear. Look first at `_start` for the servers, and at `Waves` for messages.
 """
 
 from __future__ import annotations
@@ -160,7 +181,6 @@ class Aggregator:
 
     @property
     def roster(self) -> Roster:
-        """The newest roster that the coordinator follows."""
         followed = self._parties[COORDINATOR].roster or self.kit.roster
         return max(self.kit.roster, followed, key=lambda each: each.place)
 

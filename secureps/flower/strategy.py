@@ -3,10 +3,8 @@
     strategy = SecureFedAvg(plan="plan.toml")
     result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
 
-Flower's own loop runs, and logs as usual; its train messages become waves of sealed updates.
-`Waves` carries them between Flower's Grid and our servers' relay. Each node has one message under
-way at a time, and the others do not wait for it. A node that does not answer is asked again; its
-client then sends the update again that it has sealed already.
+Each node has one message under way at a time, and the others do not wait for it. A node that does
+not answer is asked again; its client then sends the update again that it has sealed already.
 """
 
 from __future__ import annotations
@@ -141,7 +139,6 @@ class SecureFedAvg(FedAvg):
 
     @property
     def _flowers(self) -> Strategy:
-        """The strategy that was given, or Flower's own FedAvg."""
         return cast(Strategy, super()) if self.strategy is self else self.strategy
 
     def summary(self) -> None:

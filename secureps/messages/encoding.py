@@ -1,8 +1,30 @@
 """The canonical form of every record and state, for digests, signatures and journals.
 
-`to_plain` turns a record, or a machine's state, into JSON values. `from_plain` reads them by the
-class's type hints alone. `canonical` is the byte string that is hashed and signed. Messages travel
-as MessagePack instead (`wire.msgpack`).
+Theory of operation. The room `messages` has what parties say and journal, as frozen dataclasses.
+`requests` go to servers and `orders` come from the coordinator; `submission` has receipts and
+blocks, `run` what a run is, and one module for each role has its records. Signed and journalled
+bytes come from this module; messages travel as MessagePack (`wire.msgpack`).
+
+What happens to one record:
+
+    written   `to_plain` turns it into JSON values. A journal keeps them as text.
+    signed    `signed_part` and `canonical` make the one byte string that is hashed and signed
+    named     `digest` hashes byte strings under a domain; `payload_digest` hashes a payload
+    read      `from_plain` reads it by the class's type hints, and refuses everything else
+
+A state that is large writes and reads itself (`Packed`). `to_file` and `from_file` are for records
+that people compare.
+
+What outlives a version. Digests and signatures cover these bytes, so a field must not change its
+text. A new field with the default None is left out while it is None, and FORMER gives a field's
+earlier name. Any other change raises `messages.format.FORMAT`.
+
+Guards. Each record has one form, so that nobody can change its bytes under the same digest:
+`_read_record` refuses an extra field, and `_read_bytes` a second text for the same bytes. NaN and
+infinity have no form. Two uses of `digest` never collide, because each has its own domain, and
+every part its length before it.
+
+Look first at `_reader` for the types that a field may have.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ signed, of how a payload is packed, or of a checkpoint's content. Then:
     journals      with another format are refused: a run ends in the format that it began in
     ledgers       over all runs are read since OLDEST_LEDGER: what was spent stays spent
     checkpoints   are read since OLDEST_CHECKPOINT: a new run begins from one
-
-`tests/golden` has files that older versions wrote.
 """
 
 from __future__ import annotations

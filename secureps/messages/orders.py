@@ -1,8 +1,7 @@
 """The coordinator's orders, on streams that parties subscribe to.
 
 Every order has the coordinator's incarnation; a party refuses one below the highest it has seen.
-Orders may be lost or repeated: all are idempotent, and a party that subscribes again gets those
-that still concern it.
+All orders are idempotent, because they may be lost or repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Records of every party, from which a restart rebuilds its state.
-
-A machine's state is the fold of its records and nothing else. Records are appended, in one
-transaction, before any effect of the step that made them.
-"""
+"""Records of every party, from which a restart rebuilds its state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,32 @@
-"""The plan: rule, privacy, codec, cipher and placement, validated as a whole.
+"""A plan says what a run does: rule, privacy, codec, cipher and placement, validated as a whole.
 
-Everything that a party computes from a plan depends on its canonical text alone, so all parties
-agree.
+Theory of operation. `config.plan` has the sections of a plan's file, key by key. `Plan` is a sound
+combination of them, and answers all questions about it: which cohorts may form (`bounds`, `rule`),
+how values become integers (`chain`, `grid`, `mechanism`), how they are sealed and opened
+(`cipher_of`, `opening`, `committee`), how a model is cut into blocks (`layout`), and how a version
+is made (`optimizer`). Other modules of the room answer one question each: `rules` when a cohort
+closes, `cohorts` which cohorts may follow a failed one, `checks` what is unsound, `spending` what
+an update costs, `explain` what a plan means, `scaling` how many shards a load needs.
+
+What happens to one plan:
+
+    read       `load_plan` parses the file, and pins the file of version 0 by its digest
+    validated  `Plan.__post_init__` calls `_refuse_unsound`; PlanRefused says what to change
+    written    `canonical` makes the text that the run id covers, so all parties agree on it
+    received   `Plan.from_text` reads the coordinator's text at every party, and validates it again
+    laid out   `Plan.layout` refuses a model that the plan cannot carry
+
+Everything that a party computes from a plan depends on its text alone. A plan does not change
+during a run: every party has it in its journal, and reads it from there after a kill. Only the
+coordinator asks a group's rule, which may be a user's own code; all others check its cohorts by
+`bounds`.
+
+Guards. A client does not trust the coordinator's plan: it refuses an unsound one here, and one
+that breaks its own terms in `roles.member.terms`. `digest` lets a site allow certain plans.
+`refuse_small` and `refuse_crowded` stop plans that would only fail in the middle of a run.
+
+Look first at `config.plan` for a new key, at `checks` for what may not be combined with it, and
+then at `LATER`, which keeps the ids of older plans.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
     clipped update -> grid steps -> rounded until short enough -> noise (integers) -> clamp -> u
 
+Theory of operation. The plan makes a `ClientMechanism` from clip, bits and multiplier, and every
+party computes the same one. What happens to one update: `clip_l2` (`privacy.mechanism`) or
+`AdaptiveClip.clip_with_indicator` bounds it, `round_update` makes integers of it, and `add_noise`
+draws from `privacy.skellam` and clamps. `release` is what it costs: a `Release` in the ledger
+(`privacy.ledger`), of which `privacy.accountant` makes epsilon. `_finest` chooses the grid.
+
 Adjacency replaces one client's update by zero. All members of a cohort count as 1, and the mean is
 over their public number, so that only the sum depends on an update. The placements of noise:
 
@@ -9,8 +15,8 @@ over their public number, so that only the sum depends on an update. The placeme
     distributed  every client adds noise of variance sigma^2 / (honest - 1). At least `honest`
                  members of a cohort follow the protocol; each of them knows its own noise, so
                  that of the honest - 1 others must suffice
-    aggregator   the shards add noise of variance sigma^2 to the encrypted sum, like one more
-                 member; it protects against everybody except the shards' operator
+    aggregator   the shards add noise of variance sigma^2 to the encrypted sum (`draw_noise`), like
+                 one more member; it protects against everybody except the shards' operator
 
 sigma is the noise multiplier times the L2 sensitivity of the *rounded* update.
 
@@ -25,23 +31,8 @@ little bias. The bound is rounded down to an integer, and the norm is computed i
 result never exceeds it, whatever the input was. The number of tries depends on the update, so an
 observer of this machine's timing may learn about it.
 
-**Adaptive clipping**: the clip follows a quantile of the updates' norms. In a version of scale s a
-client clips to C = C_0 s, divides its update by s, and adds an indicator at the end: +h if the
-update was within the clip, -h if it was cut.
-
-    (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
-
-One mechanism, whose clip is that norm, protects both, in one release of the ledger. Centring the
-indicator halves what it can change. This is the paper's split of the noise between two queries
-(Theorem 1: z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2)), with sigma_b = z sqrt(1 + weight^2/4) /
-weight: the update gets sqrt(1 + weight^2/4) times the noise of a fixed clip. The mean of the
-indicators is public and as noisy as the rest of the mean. It makes the next scale:
-
-    s' = s exp(-rate (share of updates within the clip - quantile)), kept within [least, most]
-
-The one shard that has the indicator computes the scale, rounds it to float32, and tells the others.
-Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with Adaptive
-Clipping", section 2 and Algorithm 1.
+Nothing has to survive a kill: a client's random words derive from its seed, so an update that is
+made again has the same noise. Under fresh noise an observer could average the two.
 """
 
 from __future__ import annotations
@@ -336,7 +327,6 @@ class ClientMechanism:
         return ""
 
     def _advice(self) -> str:
-        """Suggests what to change about a refused number of bits."""
         for bits in range(self.bits + 1, MOST_BITS + 1):
             if not self._flaw(self._finest(bits)):
                 return f"{bits} bits would do"
@@ -384,7 +374,24 @@ FIRST = 1.0
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """The moving clip of one group; every party computes the same one.
+    """The moving clip of one group, which follows a quantile of the updates' norms.
+
+    In a version of scale s a client clips to C = C_0 s, divides its update by s, and adds an
+    indicator at the end: +h if the update was within the clip, -h if it was cut.
+
+        (update / s clipped to C_0, +-h)     of norm at most sqrt(C_0^2 + h^2), h = weight C_0 / 2
+
+    One mechanism, whose clip is that norm, protects both, in one release of the ledger. Centring
+    the indicator halves what it can change. This is the paper's split of the noise between two
+    queries (Theorem 1: z_update = (z^-2 - (2 sigma_b)^-2)^(-1/2)), with sigma_b =
+    z sqrt(1 + weight^2/4) / weight: the update gets sqrt(1 + weight^2/4) times the noise of a fixed
+    clip. The mean of the indicators is public and as noisy as the rest of the mean. It makes
+
+        s' = s exp(-rate (share of updates within the clip - quantile)), kept within [least, most]
+
+    Every shard that has the indicator computes the scale, rounds it to float32, and reports it.
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy 2021, "Differentially Private Learning with
+    Adaptive Clipping", section 2 and Algorithm 1.
 
     Args:
         clip: C_0, the clip of version 0.

@@ -153,7 +153,6 @@ class Skellam:
 
     @cached_property
     def table(self) -> Table:
-        """The table that 62 bits of U are looked up in."""
         reach = beyond(self.variance, TABLE_BITS - 2)
         lower, slack = Series(self.variance, reach, TABLE_BITS + 18).table(reach)
         # P beyond the table is less than 4 / 2^62, so a U there, within slack + 4 of the last

@@ -2,10 +2,8 @@
 
     handle(now, sender, event) -> Step(records, effects)
 
-The executor writes a step's records into the journal, in one transaction, before it
-performs any of its effects. After a restart it folds the journal's records with `apply`,
-and `resume` returns what must be done again. Payloads never enter a machine: they lie in
-stores under keys, and effects name the key (`attach`).
+Payloads never enter a machine: they lie in stores under keys, and effects name the key (`attach`).
+`service.executor` journals the records before it performs any of the effects.
 """
 
 from __future__ import annotations

@@ -1,14 +1,32 @@
-"""The executor: runs any machine over a transport, a loop, a journal and a worker.
+"""The executor runs any role's machine: it journals what the machine decides, then performs it.
 
-The executor handles one event at a time. It writes the records of all waiting events in one journal
-transaction (group commit), and performs their effects only afterwards.
+Theory of operation. The executor is the same for every role, and the only place where decisions
+become I/O. `service.environment` gives it a transport, a loop, a meter and the role's worker. It
+handles one event at a time on the loop; payloads and tasks are dealt with beside the loop. `Calls`
+repeats this party's requests to servers until they are answered, `OpenRequests` has those of other
+parties, `Watchers` the streams of orders to them, and `DiskFaults` what is wrong with the disk.
 
-| class          | keeps                                     |
-|----------------|-------------------------------------------|
-| `Calls`        | this party's unanswered calls to servers  |
-| `OpenRequests` | unanswered requests of other parties      |
-| `Watchers`     | streams of orders to other parties        |
-| `DiskFaults`   | faults of the party's own disk            |
+What happens to one request:
+
+    admitted    `request` and `_admit`: before the worker stores a payload, `Machine.inspect` judges
+                its header
+    handled     `_drain` gives all waiting events to `Machine.handle`, one after another
+    journalled  `_commit` writes their records in one transaction (group commit)
+    performed   `_act` and `_perform` answer requests, send orders and calls, and begin tasks
+    finished    `_finish_work` gives a task's result to the machine, as another event
+
+What survives a kill is the journal: nothing is said before its record is durable. `_start` folds
+the journal (`replay`), and `Machine.resume` says what to do again. `compact_if_due` replaces old
+records by the machine's state. Other parties repeat their requests.
+
+Guards. `_accept_reply` checks the type of an answer and the digest of its payload, because a server
+may send anything. `_drain` ends the party after a fault of our own, because the machine's state may
+have records that the journal lacks. While the disk is full, `_commit` performs nothing and asks
+senders to wait; nothing is dropped. If two processes use one kit, `Watchers.begin` ends the older
+one's stream. After a halt `_unless_halted` lets no task begin.
+
+Look first at `_perform` for a new effect, `Calls` for retries, and `service.process` for how a
+process puts an executor together.
 """
 
 from __future__ import annotations
@@ -407,7 +425,6 @@ class OpenRequests:
 class DiskFaults:
     """The faults of a party's own disk, for log and status; for the party's thread.
 
-    Until the disk works again senders are asked to wait and tasks are repeated; nothing is dropped.
     `beside` describes other trouble, and `hangs` an event or disk access that does not end.
     """
 

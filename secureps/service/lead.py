@@ -1,9 +1,8 @@
 """A coordinator and its standby: the executor that leads, and the workers of both.
 
-A coordinator performs no effect before its standby has the records. The standby polls for rows of
-the journal and names its last row; if the next rows are archived, the standby first gets a copy of
-the whole journal. Effects begin to wait once the standby has every row. After AWAY seconds without
-the standby the coordinator starts anew, alone, and acts only once shards and holders obey it
+The standby polls for rows of the journal and names its last row; if the next rows are archived, the
+standby first gets a copy of the whole journal. Effects begin to wait for the standby once it has
+every row. After AWAY seconds without the standby the coordinator starts anew, alone
 (`roles.coordinator.reign`).
 """
 

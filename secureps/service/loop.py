@@ -1,8 +1,6 @@
 """Event loops, which run a party's actions one after another, in real or in virtual time.
 
-`RealLoop` is a thread with a heap of timers and a few workers. `VirtualLoop` has no thread: its
-time jumps to the next event, so that a simulation is a function of its inputs. `WaveLoop` skips
-short waits, and ends when no action is left. Actions of the same time keep their order.
+Actions of the same time keep their order.
 """
 
 from __future__ import annotations

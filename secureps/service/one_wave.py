@@ -1,7 +1,7 @@
 """Plays one wave of a party: the party starts from its journal, answers one batch, and ends.
 
-All state between waves lies in the state folder. The answer also has the requests with which the
-party will begin its next wave, so that the next batch brings their answers.
+The answer also has the requests with which the party will begin its next wave, so that the next
+batch brings their answers.
 
 A key holder gets its waves through a local socket, so that the app that relays them needs no access
 to the holder's files. The socket refuses processes of the same user or of root, because they could

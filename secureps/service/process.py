@@ -255,7 +255,6 @@ def authenticator(roster: Callable[[], Roster]) -> Authenticate:
 
 
 def turn(loop: RealLoop, executor: Executor) -> None:
-    """Runs the loop of a party, in a thread of its own."""
     try:
         loop.run()
     except BaseException as error:  # the party would do nothing more, and look alive

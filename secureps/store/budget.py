@@ -6,9 +6,9 @@ leave, computed from the sealed integers alone. The same update again is free. A
 the same place is refused, and so is one from the same model under another version: an attacker
 could subtract the two sums.
 
-Clients of other runs take the same lock, so that two at once cannot overspend. The ledger is a
-journal with a height (`store.journal`), and never goes back. An update that was charged and then
-not sealed stays charged. Updates without privacy are counted, because no epsilon bounds them.
+Clients of other runs take the same lock, so that two at once cannot overspend. An update that was
+charged and then not sealed stays charged. Updates without privacy are counted, because no epsilon
+bounds them.
 """
 
 from __future__ import annotations
@@ -298,7 +298,6 @@ class BudgetLedger:
         )
 
     def _is_current(self) -> bool:
-        """True if this process has read all rows."""
         return bool(self._rows) and read_height(height_path(self.path)) == self._upto
 
     @contextmanager

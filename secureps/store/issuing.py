@@ -498,7 +498,6 @@ def _write(directory: Path, roster: Roster) -> None:
 
 
 def _read_validity(directory: Path) -> int:
-    """Reads the seconds for which the kit's rosters are valid."""
     path = directory / "ca" / "holds.json"
     with _name_damage(path):
         return int(json.loads(read(path, "")))

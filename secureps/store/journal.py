@@ -1,12 +1,34 @@
 """The journal: a party's decisions, in order, durable before their effects.
 
     Journal         the Protocol
-    SqliteJournal   one file, in which every row's digest covers all rows before it; a second file
-                    has the number of rows (`store.journal_rows`)
+    SqliteJournal   one file; `store.journal_rows` has its tables and the files beside it
     MemoryJournal   for simulation and tests
     DatedJournal    adds the writer's name, the date and refused requests to another journal
 
-A record is any dataclass in `journal_rows.RECORDS`.
+Theory of operation. A machine's state is the fold of its records (any class in
+`journal_rows.RECORDS`). `service.executor` appends, replays and compacts. A standby copies rows
+(`read_after`, `take`), and auditors and dashboards read them while the party runs (`read_rows`).
+
+What happens to one record:
+
+    appended   `DatedJournal.append` may put a date before it. `SqliteJournal.append` makes its
+               text, and a digest over it and the row before (`journal_rows.chain_digest`).
+    durable    `_insert` commits rows and head in one transaction, and then writes the height: the
+               last row's number and digest (`journal_rows.Height`). Only then may effects follow.
+    replayed   `replay` compares each row with its digest
+    compacted  `pack` and `compact` replace old rows by the machine's fold, and archive short forms
+
+What survives a kill: every record whose `append` returned. SQLite finishes or undoes a transaction
+that was cut off. If the process died between rows and height, the next start accepts the rows.
+
+Guards. Digests show rows that were edited, reordered or removed. They are no signatures: a writer
+of the file can still forge all of it. The height stops an older copy of the journal, which an
+attacker or a damaged log may bring back. A ledger that forgot what it spent, sealed or opened would
+do that again (`journal_rows.refuse_behind`). `lock_journal` stops a second process with the same
+journal. After an error of the disk the caller acts as if nothing was added.
+
+Look first at `journal_rows.SCHEMA` for the file's form, and at `messages.format.FORMAT` before a
+change of it.
 """
 
 from __future__ import annotations
@@ -213,11 +235,6 @@ class MemoryJournal:
 
 class SqliteJournal:
     """A journal in one SQLite file (WAL, synchronous=FULL) that one process may hold.
-
-    Every row has a digest of itself and the row before, and the head repeats the last digest, so
-    that edited, reordered, removed and truncated rows are recognised. (A writer of the file can
-    still forge all of it, because digests are no signatures.) A journal with fewer rows than its
-    height is an older copy, and is refused.
 
     Args:
         path: made if it does not exist; PATH.lock and PATH.height lie beside it.

@@ -10,17 +10,13 @@
 
 A compaction writes the fold of all rows, and archives the rows before the previous fold. The rows
 since that fold stay for a standby. Numbers and digests of rows never change. A compaction is one
-transaction, so a kill leaves the journal as it was. Packing old rows takes longest, so it is done
-in memory, a few rows at a time, before the transaction. The fold's digest covers its last row and
-the archive. Digests are no signatures.
+transaction; packing old rows takes longest, so it is done in memory before, a few rows at a time.
+The fold's digest covers its last row and the archive.
 
-The height stops a ledger from going back. After a damaged frame SQLite drops the rest of its log,
-and what remains looks like a whole journal of an earlier day, as an older copy does. A ledger that
-forgot what it spent, sealed or opened would do that again. So each commit writes the height before
-its effects: first the log is synced, then the height. Synced together, a power cut could leave the
-height one commit ahead, and a start would have to accept that; then an attacker could bring back
-a log without the last commit, and a key holder would forget the cohort that it opened last.
-The height has two slots of a page each, written in turns, so that a torn write leaves one whole.
+First the log is synced, then the height. Synced together, a power cut could leave the height one
+commit ahead, and a start would have to accept that; then an attacker could bring back a log without
+the last commit, and a key holder would forget the cohort that it opened last. The height has two
+slots of a page each, written in turns, so that a torn write leaves one whole.
 """
 
 from __future__ import annotations
@@ -187,7 +183,6 @@ def kind_of(record: Record) -> str:
 
 
 def chain_digest(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
-    """Computes the digest of a row and all rows before it."""
     stamp = struct.pack("<qd", seq, at)
     return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
 

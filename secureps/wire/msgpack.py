@@ -134,7 +134,6 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _check_fields(message: Any) -> None:
-    """Raises Malformed for a value of a wrong length or range."""
     kind: type = type(message)
     for name in _names(kind):
         value, size = getattr(message, name), SIZES.get(name)

@@ -1,9 +1,5 @@
 """The Protocols of parties' connections, and a network inside one process.
 
-    Endpoint            the interface of a server
-    Transport           a party's connection to the servers (for gRPC: `wire.grpc.client`)
-    InProcessNetwork    both ends in one process, with all delays by a clock
-
 A `concurrent.futures.Future` ends with an answer or a SecurepsError.
 """
 

@@ -315,7 +315,6 @@ def _order(clients: Clients) -> tuple[int, list[str]]:
 
 
 def _rank(state: Suspicion, clients: Clients) -> tuple[bool, int, bool, int, list[str]]:
-    """Ranks sets that may be tried, the best first."""
     spoils = any(suspects <= clients for suspects in state.suspect_sets)
     flawed = not clients.isdisjoint(state.flawed)
     return spoils, state.passed.count(clients), flawed, -len(clients), sorted(clients)

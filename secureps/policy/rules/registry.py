@@ -1,8 +1,6 @@
 """The rules, and the bounds of their cohorts that every party may rely on.
 
-All parties compute `bounds` from the plan's text, and `refuse_close` holds every decision to them.
-The rule itself is built at the coordinator. A user's rule is imported there and nowhere else, so no
-client runs code that a plan names.
+`refuse_close` holds every decision of a rule to the bounds.
 
 **Sync** (federated averaging in rounds: McMahan et al. 2017; deadlines and over-selection: Bonawitz
 et al. 2019). If only a fraction takes part, every version draws its members anew. A round closes

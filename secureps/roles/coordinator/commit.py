@@ -82,7 +82,6 @@ def hold_again(tx: Transaction, group: GroupState) -> None:
 
 
 def resume_submission(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
-    """Goes on with an open submission whose client is here again."""
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
     elif receipt.id in tx.sessions.asked:

@@ -1,8 +1,36 @@
-"""The coordinator's machine. It turns messages and an operator's acts into records and orders.
+"""The coordinator decides what happens next in a run; it sees receipts and never payloads.
 
-The coordinator sees no payloads. An order may be lost with the stream that carried it, so every
-order is idempotent, and is repeated to a party that subscribes anew. An act that is done already
-changes nothing.
+Theory of operation. `Coordinator` is a machine (`roles.machine`). `handle` takes one event: a
+request of a client, shard or key holder, an operator's act, or a tick. `_answer` passes it to the
+module that knows it. `_close_turn` then has `scheduler.advance` move every group as far as it can
+go. All modules work on one `transaction.Transaction`: `write` journals a record and folds it into
+`state.CoordinatorState` at once, and `order` sends an order to a party that watches now.
+
+What happens to one update:
+
+    asked      `scheduler` journals RoundOpened or MemberAsked, and sends the client an invitation
+    received   `membership.submit` checks the receipt, and journals it with its privacy charge
+    examined   `envelopes.examine` has key holders look into the receipt's envelopes
+    closed     `scheduler` asks the rule (`policy.rules`), and `commit.close` journals the cohort
+    held       `answers.take_held` notes each shard that has added the cohort's blocks
+    opened     `answers.take_key_share` keeps shares; `commit.try_answers` tries the sums of keys
+               that they give
+    committed  `commit.take_prepared` journals the version when all shards have made it
+    burnt      `commit.burn` ends a cohort that nobody can open; `recovery` chooses who follows
+
+What survives a kill is the journal. `resume` begins a new incarnation, which shards and holders
+obey from then on. `transaction.Sessions` forgets who is here. An order may be lost with the stream
+that carried it, so `repeat_orders` says every order that still matters again to a party that
+subscribes anew. Orders are idempotent, and an act that is done already changes nothing.
+
+Guards. `roles.permissions` and `_demand_own` stop a party that speaks for another one.
+`membership.submit` stops receipts that were forged, replayed, or made by another plan. `opening`
+finds key holders that lie about shares, and `recovery` finds clients that spoil cohorts. `reign`
+ends a coordinator whose journal is older than what shards obey, so that two never rule at once. A
+corrupt coordinator is stopped elsewhere: shards, holders and clients check what it orders.
+
+Look first at `group.TRANSITIONS` for what a group can go through, `scheduler` for when it does,
+`commit` for the six steps of a version, and TAKEN_BY for which module takes a request.
 """
 
 from __future__ import annotations
@@ -265,7 +293,6 @@ class Coordinator(Seat):
         return servers(self._tx(0.0), self._settings.roster)
 
     def describe_waits(self, now: float) -> dict[str, str]:
-        """Says, by group, what the group waits for."""
         tx, own = self._tx(now), self.servers
         return {name: describe_wait(tx, group, own) for name, group in tx.federation.groups.items()}
 

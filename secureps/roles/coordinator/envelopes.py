@@ -146,7 +146,6 @@ def _leave_out(
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
-    """True if a flaw was not noted before."""
     id = answer.id
     if id in group.open_receipts.receipts:
         return answer.holder not in group.open_receipts.doubted.get(id, ())

@@ -1,13 +1,4 @@
-"""The state of one group at the coordinator: its version, its members, its cohort.
-
-TRANSITIONS        which record may come in which phase, and where it leads
-Members            which clients were asked, which updates came, and the clients' clocks
-OpenReceipts       receipts that are not settled, and the holders that found them in order
-CohortInProgress   what shards and key holders have reported of the closed cohort
-GroupState         all of the above
-Trail              which versions of the model were evaluated
-CheckpointState    a checkpoint in the making, or a complete one
-"""
+"""The state of one group at the coordinator, and the table of all its changes (`TRANSITIONS`)."""
 
 from __future__ import annotations
 
@@ -637,7 +628,6 @@ class GroupState:
 
     @property
     def of_round(self) -> tuple[SubmissionId, ...]:
-        """The submissions that answer the open round."""
         return tuple(id for id in self.pending if id.client in self.suspicion.chosen)
 
     def next_phases(self, record: object) -> Set[Phase]:

@@ -1,9 +1,8 @@
 """Committees of key holders: which one updates are sealed for, and how its answers open a cohort.
 
-    committees    a client seals one base version for one committee only, and so a cohort has one
-                  committee; later base versions are sealed for the holders that the CA named last
-    examination   the rule is shown receipts that enough holders found in order
-    opening       any t shares of a cohort give a sum of keys; the shards say whether it opens
+A cohort has one committee, because a client seals one base version for one committee only. Later
+base versions are sealed for the holders that the CA named last. Any t shares of a cohort give a sum
+of keys; the shards say whether it opens.
 
 Any t - 1 holders may lie about their shares. So subsets of answers are tried one after another, and
 a holder that is off the polynomial of the others is named. A sum of keys that is too large is not

@@ -1,11 +1,10 @@
 """Recovery after a burnt cohort: chooses the next sets of clients, and finds who spoilt it.
 
 Key holders allow only certain sets of clients to follow a burnt cohort, and cohorts of these sets
-show which client spoilt it. So the rule is not asked meanwhile. In a group with rounds, the next
-rounds are for these sets. In a group without rounds, the members of the cohort sit out until the
-next version, and other clients make that one. If too few others are here, the sets follow one after
-another: exactly the clients of a set seal the same updates anew, and only these updates, with their
-old weights, make the cohort.
+show which client spoilt it. In a group with rounds, the next rounds are for these sets. In a group
+without rounds, the members of the cohort sit out until the next version, and other clients make
+that one. If too few others are here, the sets follow one after another: exactly the clients of a
+set seal the same updates anew, and only these updates, with their old weights, make the cohort.
 """
 
 from __future__ import annotations

@@ -8,17 +8,15 @@ through. This module decides when a change happens, and makes it by writing a re
     open      In WAITING, a group with rounds asks all members that the rule admits, together
               (`_open_round`). A group without rounds starts to take updates.
     follow    Live clients take part; clients that sit out, left, or are left out do not.
-    decide    In COLLECTING, the rule closes a cohort, moves the deadline, drops updates, or waits.
+    decide    In COLLECTING, the rule closes a cohort, moves the deadline, drops updates, passes
+              members over, or waits.
     ask       Without rounds, each member that the rule admits trains from the newest version, also
               while the next version is made. Updates outside the cohort wait for a later one.
     end       After the last version, or when the run ends, waiting updates are dropped.
 
 A round asks its members once and ends with its cohort; updates that are not in the cohort are
-dropped. After a burnt cohort the coordinator opens a round for a chosen set of clients, under every
-rule, and does not ask the rule while that round is open (`roles.coordinator.recovery`). If the rule
-has rounds, the next rounds are for chosen clients. If it has none, other clients make the version
-when enough of them are live within a deadline; otherwise a set of the burnt cohort seals its
-updates once more.
+dropped. After a burnt cohort `roles.coordinator.recovery` may choose the clients of the next
+rounds, under every rule; while such a round is open, the rule is not asked.
 """
 
 from __future__ import annotations

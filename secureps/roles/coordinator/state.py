@@ -1,11 +1,7 @@
 """The coordinator's state: the fold of its journal. Only `CoordinatorState.apply` changes it.
 
-Reigns     which coordinators there were, and which standby may take over
-Timeline   when each step of the newest cohorts was done
-Fates      what became of submissions, for as long as their clients may ask
-Scaled     what was decided from measured load
-Moving     which shards have left, and which blocks move; a move has two records: one of the coming
-           placement, and one when that placement is in force
+A move of blocks has two records (`Moving`): one of the coming placement, and one when that
+placement is in force.
 """
 
 from __future__ import annotations
@@ -587,7 +583,6 @@ class CoordinatorState:
         return self.placement.holders(group, -1)
 
     def by_block(self, group: str, made: Mapping[str, Prepared]) -> tuple[bytes, ...]:
-        """Orders the digests that shards reported by block."""
         table = {
             block: digest
             for shard, blocks in self.owners(group).items()

@@ -241,7 +241,6 @@ def groups_ahead(tx: Transaction) -> list[GroupState]:
 
 
 def _describe_all_made(plan: Plan) -> str:
-    """Says that every group of the plan's file has its versions."""
     wanted = {
         section.name: section.versions or plan.section.versions for section in plan.section.group
     }
@@ -253,7 +252,6 @@ def _describe_all_made(plan: Plan) -> str:
 
 
 def _describe_end(tx: Transaction) -> str:
-    """Says why the run is over, and which versions were not made."""
     short = [group for group in tx.federation.model_groups if not _is_made(tx, group)]
     if not short:
         return _describe_all_made(tx.plan)

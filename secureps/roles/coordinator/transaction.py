@@ -1,13 +1,7 @@
 """One transaction of the coordinator: the state, the time, and the step that is being built.
 
-    Transaction   `write` journals a record and folds it at once; `order` sends an order to a party
-                  that watches now (others are told when they subscribe)
-    Sessions      which parties are here now, and what this incarnation told them
-    Attendance    which clients take part in a group, updated by the clients that changed: with very
-                  many clients, no event looks at all of them
-    Cache         answers that were worked out before
-
-A restart forgets the last three.
+A restart forgets `Sessions`, `Attendance` and `Cache`. With very many clients no event may look at
+all of them, so `Attendance` is updated by the clients that changed.
 """
 
 from __future__ import annotations

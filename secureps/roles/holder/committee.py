@@ -1,12 +1,4 @@
-"""A key holder of a committee, which gives shares of sums of one-time keys.
-
-    Examine     checks that a submission's envelope opens, and holds what was committed to
-    Open        answers with its share of the sum of a cohort's keys, the same share each time
-    EraseKeys   erases older keys, for which no submission is sealed that can still be opened
-
-A holder sees neither ciphertexts nor models. Its share opens one cohort's sums, and only with the
-shares of other holders.
-"""
+"""A key holder of a committee: examines envelopes, gives shares of keys, and erases old keys."""
 
 from __future__ import annotations
 

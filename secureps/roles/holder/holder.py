@@ -1,16 +1,39 @@
-"""The machine of a key holder of either kind (`roles.holder.bfv`, `roles.holder.committee`).
+"""A key holder helps to open the sum of a cohort, by its own ledger and never by trust.
 
-A holder checks each order to open a cohort against its own ledger, and does not trust the
-coordinator. Receipts must be signed by clients of the holder's own roster, and the cohort must be
-large enough by a plan that keeps to the holder's own minimum. The cohort counts as opened from the
-record that is written before anything is done for it. No other cohort is opened that could be
-subtracted from it (`policy.cohorts.suspicion`). The ledger's memory grows with the number of
-clients, not of updates, because from each client only newer submissions are opened.
+Theory of operation. `Holder` is a machine (`roles.machine`) that obeys the coordinator's orders
+and trusts none of them. `HolderLedger` has the state that survives a restart, and the conditions
+for opening. A holder is one of a committee that gives shares of keys (`roles.holder.committee`),
+or the one holder that decrypts sums (`roles.holder.bfv`). The workers of both (`service.holder`)
+use the secret keys. A committee's holder sees neither ciphertexts nor models.
 
-An envelope key serves as many cohorts and seconds as the plan says, by the holder's own ledger and
-calendar. A replaced key is erased as soon as the coordinator does not need it any more, and at the
-latest KEPT seconds later. All keys are erased when the run is over. The kit's own key, which may be
-of any age, is replaced when the run begins.
+What happens to one cohort:
+
+    configured  `HolderLedger.configure` pins the run, if its roster is that of the holder's kit
+                and its plan keeps to the holder's own minimum and threshold
+    asked       `Holder._open` has `HolderLedger.check` look at the cohort and its receipts
+    released    `HolderLedger.release` journals the cohort: it counts as opened from now on
+    begun       the effects of `begin` follow the record: derive a share, or fetch the sums
+    answered    a share, or what was opened, goes out; else a refusal (`give_up`, `refusal`)
+
+What survives a kill. The ledger knows every opened cohort that could matter, and the model of
+every base version. The coordinator repeats its order, and a committee's holder answers with the
+same share. A holder whose folder was lost takes no part in a run that its key has served before
+(`HolderRules.served`). The ledger's memory grows with the number of clients, not of updates,
+because only newer submissions of a client are opened.
+
+Guards. `check` refuses a cohort that is too small, forged receipts, and clients that are not on
+the holder's own roster: a corrupt coordinator could otherwise open a single update. `_check_apart`
+and `_check_unbound` refuse cohorts that could be subtracted from an opened one
+(`policy.cohorts.suspicion`). `_check_bases` stops a server that gives clients different models.
+`_check_committee` stops two committees from opening one base version.
+
+Envelope keys change so that a stolen key opens little. `KeyRotation` replaces a key after as many
+cohorts or seconds as the plan says. A replaced key is erased when the coordinator does not need it
+any more, and at the latest KEPT seconds later. All are erased when the run ends without a failure.
+The kit's own key, which may be of any age, is replaced when the run begins; a holder without a
+calendar replaces it after its first cohorts.
+
+Look first at `HolderLedger.check` for what is opened, and at the two subclasses for how.
 """
 
 from __future__ import annotations
@@ -379,7 +402,6 @@ class HolderFold:
     keys: KeyRotation = field(default_factory=KeyRotation)
 
     def add_span(self, cohort: Cohort) -> None:
-        """Notes the base versions of a cohort that counts as opened."""
         known = self.spans.setdefault(cohort.group, {})
         versions = [member.version for member in cohort.members]
         versions += known.get(cohort.committee, ())

@@ -1,9 +1,8 @@
 """The committees of key holders that a client seals for.
 
-The CA says which holders form a committee, and the coordinator says from which version on updates
-are sealed for it. A new holder has an empty ledger, and could open what its predecessor opened
-before. So a client seals each base version for one committee only, whatever the coordinator says,
-and for no committee whose last roster has expired.
+A new holder has an empty ledger, and could open what its predecessor opened before. So a client
+seals each base version for one committee only, whatever the coordinator says, and for no committee
+whose last roster has expired.
 """
 
 from __future__ import annotations

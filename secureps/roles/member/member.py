@@ -1,7 +1,34 @@
-"""The machine of a member, one client of a federation: it pulls, trains, seals and pushes.
+"""A member is one client of a run: it joins, pulls, trains, seals and sends, and may leave.
 
-Member      invitations, updates on their way, and settlements
-Departure   a client that leaves for good, or rests for a while
+Theory of operation. `Member` is a machine (`roles.machine`). It speaks with the coordinator about
+rounds and receipts, and with shards about blocks. The worker (`client.worker`) trains and seals.
+`outbox.Outbox` has the updates on their way, `outbox.Desk` says which training is due,
+`pulled_model.PulledModel` has the published versions, `committees` the key holders to seal for,
+`terms` what the data holder insists on, and `Departure` whether the client leaves or rests.
+
+What happens to one update:
+
+    joined    `_greet` asks to take part. `_take_welcome` checks the run against kit and terms
+              (`MemberSettings.agree`), journals it, and opens the stream of orders.
+    invited   `_obey` keeps the invitation until `_begin_next` finds that it is due
+    pulled    `PulledModel.ask_for_absent` asks shards for the blocks that are not here
+    trained   the task `Contribute` trains and seals; `_send_early` sends blocks meanwhile
+    sealed    `_take_contribution` journals `Sealed`, and sends the blocks that are left
+    received  `_take_answer` sends the receipt when shards have all blocks
+    settled   `_settle` journals the fate; the payload goes when nobody can ask for it any more
+
+What survives a kill. A sealed update is on record and its payload in the outbox, so the same bytes
+are sent again when the coordinator asks. Invitations and transfers are forgotten, and the
+coordinator repeats them. An update that was not sealed whole is given up with its sequence,
+because its one-time key is gone.
+
+Guards. `MemberSettings.agree` refuses a run of another kit, another plan than the data holder
+agreed to, and a client's own state that is older than what the coordinator saw. `_send_early` uses
+up the sequence first, so that no other ciphertext ever leaves under the same name. `committees`
+stops a coordinator that would have two committees open one version. The data holder's ledger
+(`store.budget`) stops a second update from one model, also when this journal is lost.
+
+Look first at `_begin_next` for what the client does next, and at `_obey` for orders.
 """
 
 from __future__ import annotations
@@ -95,7 +122,6 @@ from secureps.wording import counted
 
 
 def send_blocks(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
-    """Sends each of these blocks to its primary."""
     for each in headers:
         to = pinned.placement.of(each.group).owners[each.block]
         step.effects.append(Call(to, PutBlock(each), attach=each.key))
@@ -533,7 +559,6 @@ class Member:
         return declined
 
     def _decline(self, step: Step, invite: Invite, base: Base, reason: str) -> None:
-        """Declines an invitation, and tells the data holder why."""
         if self._plan.trails(invite.group):
             self._appraiser.decline(step, invite, reason)
             return

@@ -1,14 +1,5 @@
 """A client's sealed updates, and its invitations.
 
-    Outbox        submissions that are not settled, and blocks in transit
-    Timing        how long training and transfers take
-    Desk          which groups the client can train for now, and from which bases
-    Invitations   open invitations, and those that were followed
-
-Sealed submissions are the fold of the journal. A restart forgets transfers, invitations and times,
-and the coordinator asks again for what it still waits for. An update that was not sealed whole is
-given up then, with its sequence.
-
 The groups of a rule with rounds are trained for together, or not at all; row-blocks have rounds of
 their own, because each has other members. Without rounds, an invitation is for the newest version
 when training begins. One pass over the data contributes to all groups that are due.
@@ -225,7 +216,6 @@ class Outbox:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of payloads that may be asked for."""
 
         blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
         return blocks | self._left_over

@@ -1,9 +1,4 @@
-"""What a client insists on, whatever the plan says, and the settings of its machine.
-
-Terms            limits by its options and its site's policy
-Budget           the privacy budget of one client under one plan
-MemberSettings   all that a client has from its kit, its script and its options
-"""
+"""What a client insists on, whatever the plan says, and the settings of its machine."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """What shards give each other: blocks, versions, and the aggregator's noise.
 
-    Peers         asks other shards for payloads that are missing here, before clients and key
-                  holders are asked for them
-    Forwarding    passes blocks on to the other shards that hold them. The author is told that a
-                  block is stored once all of them have it. Headers are signed by the author, so a
-                  shard that passes one on cannot change it
-    Fetcher       gets a version that this disk lost, from a checkpoint's part or from other shards;
-                  or gets blocks that move here, and makes a file of them beside the current one
-    NoiseCopies   has all holders of a block add the same noise to its sum
+The author of a block is told that it is stored once all shards that hold it have it. Headers are
+signed by the author, so a shard that passes one on cannot change it.
 
 A block's primary draws the noise for a cohort once, unless another holder of the block has noise
 that was drawn before. The others fetch it, sealed, before they add. A shard that loses its disk is
@@ -359,7 +353,6 @@ class Fetcher:
         return bool(self._under_way)
 
     def left(self) -> None:
-        """Stops fetching for placements that are past."""
         known = self._under_way.items()
         self._under_way = {key: fetch for key, fetch in known if self._is_current(fetch)}
 

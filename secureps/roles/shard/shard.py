@@ -1,7 +1,35 @@
-"""The machine of a shard, which holds blocks of the model and adds the ciphertexts for them.
+"""A shard stores sealed blocks, adds them, and makes the next version of its part of the model.
 
-A shard makes no decisions of its own. It accepts blocks that are signed, of the right size and for
-this run, and obeys the coordinator's orders, each of which may come twice.
+Theory of operation. `Shard` is a machine (`roles.machine`) that makes no decisions of its own. It
+takes blocks that are signed, of the right size and for this run, and obeys the coordinator's
+orders, each of which may come twice. `state.ShardState` is the fold of its journal. `peers` has
+what shards give each other. The worker (`service.shard.worker`) does all that touches payloads.
+
+What happens to one block, and to the version that it ends in:
+
+    spooled    `inspect` checks the header before the payload is received, the worker checks and
+               stores the payload, and `_put` journals the header. `peers.Forwarding` passes the
+               block on to the other shards that hold it, and only then is the client answered.
+    held       `_hold` checks the cohort, looks up every member's block, and begins `SumCohort`.
+               `_take_result` journals the digests of the sums, and tells the coordinator.
+    prepared   `_prepare` gets the sum of keys, or the sums that a `bfv` holder opened. The task
+               `StepState` opens, averages and steps; `_take_result` journals the version.
+    committed  `_commit` journals the order, and deletes what no later step needs.
+    pulled     `_serve` answers clients and other shards that ask for a block of a version.
+
+What survives a kill. The journal has headers, sums, sums of keys and versions, and the disk their
+payloads. `resume` registers, and deletes payloads that are not on record. Tasks and transfers are
+forgotten: the coordinator repeats its orders, and senders ask again. A damaged payload is asked
+for again from other shards, and then from clients (`_ask_for_damaged`). A sum is made again, and a
+lost version comes from a checkpoint or from other shards (`peers.Fetcher`).
+
+Guards. `_check_cohort` stops a coordinator that would have a single update summed, or choose the
+divisor. `_is_stored` stops a sender that would replace bytes which may be summed already. Where
+shards add noise, `_serve` gives clients no uncommitted version: after a burnt cohort they would
+have two noised sums for one charge. `_obey` refuses the orders of a coordinator that was replaced.
+`_is_another` finds a coordinator whose journal is an older copy.
+
+Look first at `_carry_out` for orders, `handle` for requests, and `state` for records and tasks.
 """
 
 from __future__ import annotations
@@ -652,7 +680,6 @@ class Shard:
         return step
 
     def _record_gathered(self, step: Step, task: GatherState, made: Prepared) -> None:
-        """Journals a version that was lost here, or that moves here."""
         if self._fetcher.finish(task):
             self._write(step, made)
             if made.epoch:

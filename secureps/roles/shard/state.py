@@ -1,10 +1,4 @@
-"""A shard's state, which is the fold of its journal, and the tasks of its worker.
-
-ShardState   only `apply` changes it
-keys         names of payloads in the shard's stores
-tasks        work for the shard's worker, and the errors that say what was damaged
-Limit        how much memory the process may use for versions
-"""
+"""A shard's state, which is the fold of its journal, names of payloads, and tasks of its worker."""
 
 from __future__ import annotations
 
@@ -277,7 +271,6 @@ class ShardState:
         return None
 
     def submissions(self) -> tuple[SubmissionId, ...]:
-        """Returns the submissions that have spooled blocks, sorted."""
         return tuple(
             sorted(
                 SubmissionId(client, group, sequence)
@@ -432,7 +425,6 @@ def submission_of(name: BlockName) -> SubmissionId | None:
 
 
 def sum_key(group: str, cohort: int, block: int) -> str:
-    """Returns the key of the ciphertext sum of a block of a cohort."""
     return f"sum/{group}/{cohort}/{block}"
 
 

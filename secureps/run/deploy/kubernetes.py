@@ -306,7 +306,6 @@ def labels(name: str, component: str) -> dict[str, str]:
 
 
 def selector(name: str) -> dict[str, str]:
-    """The labels that select a party's pod."""
     own = "app.kubernetes.io"
     return {f"{own}/name": "secureps", f"{own}/instance": name}
 

@@ -1,8 +1,7 @@
 """Supervises processes that live as long as this one: starts, watches, restarts and stops them.
 
 Every process has its own session, so that a Ctrl-C on the terminal reaches only this process, which
-then stops the others and their children. If this process is killed, `run.processes.reaper` stops
-them.
+then stops the others and their children.
 """
 
 from __future__ import annotations

@@ -224,7 +224,6 @@ def _fold_waits(lines: Sequence[Line], sheet: Sheet) -> dict[str, dict[int, dict
 
 
 def _find_medians(lines: Sequence[Line]) -> dict[str, float]:
-    """The median wait of each client, the slowest first."""
     seconds: dict[str, list[float]] = {}
     for line in lines:
         for client, wait in line.waits.items():

@@ -1,14 +1,31 @@
 """Simulates a whole federation in one process, with its own loop and network.
 
-Machines, workers and executors are those of the real processes; only the transport, the clock and
-most stores are in memory. `kill`, `start` and `lose` act on a party like SIGKILL, a service manager
-and a dead disk.
+Theory of operation. Machines, workers and executors are those of the real processes. Only the
+transport (`InProcessNetwork`), the clock (`VirtualLoop`) and most stores are others, in memory.
+`simulate` plays a scenario and writes its report; tests use `Simulation` alone.
 
-When there are very many clients, few of them train. A client that was asked for nothing keeps only
-the few messages that it has received, which all idle clients share. Published versions, news of key
-holders and the end of the run need no machine; for any other event the machine is made, and replays
-those messages with their times. It decides as it would have, because a machine is a function of its
-events.
+What happens in one play:
+
+    made      `make_memory_kit` makes keys for all parties; `start` makes each party (`_make`)
+    played    `run` performs the loop's next action until `until`, or until every client has ended.
+              Training and adding take the virtual seconds that `Cast` and `Conditions` say.
+    disturbed `kill`, `start` and `lose` act on a party like SIGKILL, a service manager and a dead
+              disk
+    examined  `coordinator`, `versions` and `model` read what came of it
+
+What survives a `kill` are the party's `Stores`, as files would; `lose` empties them. A client's
+ledger (`_ledgers`) outlives both. A simulation is a function of its inputs, so it can be repeated.
+
+Idle clients. When there are very many clients, few of them train. `IdleClient` stands for a client
+that was asked for nothing, and keeps only the few messages that it has received. The end of the
+run, published versions, and news of key holders that another client has heard need no machine. For
+any other event the machine is made, and replays those messages with their times. It decides as it
+would have, because a machine is a function of its events.
+
+Nothing here protects data: the seeds are known, and no attacker is kept out. `run` raises the error
+of a party that should not have ended, and fails when no event is left, so that a deadlock shows.
+
+Look first at `Conditions` for what a play may vary, and at `MOST_HEARD` for idle clients.
 """
 
 from __future__ import annotations
@@ -481,7 +498,6 @@ class IdleClient(Worker):
         return Step(records=list(records))
 
     def _note(self, event: Event, step: Step) -> None:
-        """Notes the reaction to news of key holders, for other clients."""
         state = self._holders
         if isinstance(event, SealFor) and state is not None and self._run and not step.effects:
             new = len(self._told) + 1, list(step.records)

@@ -1,8 +1,4 @@
-"""Starts a run's processes in order, reports those that die, and adds shards to a running run.
-
-A new shard gets keys and a configuration file; the process that plays the run sees the file, and
-starts the shard.
-"""
+"""Starts a run's processes in order, reports those that die, and adds shards to a running run."""
 
 from __future__ import annotations
 

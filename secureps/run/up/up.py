@@ -1,8 +1,32 @@
-"""`secureps up` and `resume`: play a whole federation on this machine, each party as a process.
+"""`secureps up` and `resume` play a whole federation on this machine, each party as a process.
 
-`up` makes keys and configuration, starts coordinator, shards, key holders and clients, shows their
-progress, and compares the result with training alone and centrally. `resume` continues a run that
-was stopped.
+Theory of operation. The parties are those of `secureps serve` and `join`, and talk by gRPC; this
+process only founds, starts, watches and reports. `folder` lays out what lies on the disk,
+`programs` says which processes start and in which order, `watch` reads status and logs, and `runs`
+lists and stops runs. `run.processes.supervisor` starts a dead process again, and
+`run.script.process` asks the data holders' script for the model, scores and baselines.
+
+What happens to one run:
+
+    read      `_read_plan` refuses what cannot be played
+    founded   `make_folder` issues keys, and copies the plan; `Origin` notes the options
+    claimed   `claim_folder` locks the folder
+    started   `Programs.start` starts the coordinator, then shards, key holders and clients
+    examined  `_examine_model` compares the script's model with the plan
+    watched   `Watch.until_over` follows the run until it has finished
+    exported  `_write_models` writes the last and the best model
+    compared  `ScriptProcess.baselines` trains alone and centrally; `_play` prints tables and curves
+
+What survives a kill. Parties continue from their journals. A party that dies too often ends the
+run, and `resume` continues it in the same folder. If this process is killed, `run.processes.reaper`
+ends the others. RUN/report/sofar.json has times and curves of earlier plays. Once the run is over,
+RUN/report/summary.json is written, and `resume` only says so.
+
+Guards. `claim_folder` stops a second play, which would corrupt the journals. `resume` refuses
+another journal format before anything starts. After a failure or a full disk the user reads how to
+continue (`_advising_resume`, `naming_full_disk`).
+
+Look first at `programs` for a new process or option, and at `run.report` for what is shown.
 """
 
 from __future__ import annotations

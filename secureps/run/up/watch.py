@@ -279,7 +279,6 @@ class Watch:
 
     @property
     def steps(self) -> tuple[CohortSteps, ...]:
-        """The steps of the newest cohorts."""
         return () if self._status is None else self._status.steps
 
     def _sum_up(self, finished: str, status: Status) -> Summary:

@@ -3,13 +3,6 @@
 A version's state file is durable, with its digest in the journal, before the version is announced;
 memory holds a copy. A damaged file is restored from a part of a checkpoint, or computed again from
 the version before, and must have the same digest.
-
-| class          | what for                                                        |
-|----------------|-----------------------------------------------------------------|
-| `GroupValues`  | a group's own blocks at one version                             |
-| `States`       | keeps, reads and restores versions                              |
-| `ShardFolders` | names a shard's folders and files                               |
-| `Tiers`        | decides whether a version lies in memory or only in its file    |
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """The worker of a shard: stores, adds, opens and averages payloads, and steps the optimizer.
 
-`ShardWorker` works on as many blocks at a time as it has threads, so that memory does not grow with
-the number of members. It checks every payload on disk against the recorded digest; a damaged one is
-made again from others, or requested again. `Stepping` works in pieces that fit the processor's
-cache, so that the integers of a large block are never in memory as a whole.
-
-`ShardNoise` is the aggregator's own noise. It protects clients against everyone who sees the opened
-sum or the model, except those who know this shard's seed.
+It works on as many blocks at a time as it has threads, and steps in pieces that fit the processor's
+cache, so that memory does not grow with the number of members. `ShardNoise` protects clients
+against everyone who sees the opened sum or the model, except those who know this shard's seed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,5 @@
 """Decides who may call a server, and how many places and bytes of memory one caller takes.
 
-| class      | what for                                                   |
-|------------|------------------------------------------------------------|
-| `Callers`  | judges a call by its metadata, before its message is read  |
-| `Places`   | shares a bounded number of places among parties            |
-| `Refusals` | counts refused requests in bounded memory                  |
-| `Uploads`  | shares the memory for payloads that arrive                 |
-
 A thief with a copy of a party's key could take all of the party's places. So they are shared among
 the party's connections: a connection whose calls end well is trusted more, and does not wait for a
 connection that breaks its calls off.
@@ -14,9 +7,9 @@ connection that breaks its calls off.
 A block takes only the memory of its received bytes; announcing a block takes none. Uploads take
 turns: the server reads as many at once as fit into memory when complete. A turn begins when a piece
 is here, and ends after SILENT seconds without a piece. One sender may take a third of the memory,
-so that two attackers together leave a third to the others. A broken upload keeps its bytes, and its
-sender continues there. If memory runs short, uploads that are not being read are dropped, the
-oldest first. `Refusals` and `Uploads` are thread-safe; all else runs on the server's loop.
+so that two attackers together leave a third to the others. A broken upload keeps its bytes. If
+memory runs short, uploads that are not being read are dropped, the oldest first. `Refusals` and
+`Uploads` are thread-safe; all else runs on the server's loop.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The calling side of gRPC; the servers are in `wire.grpc.servers`.
+"""The calling side of gRPC.
 
 Small messages to a server go in one call at a time, and no thread waits for them. Messages that
 come during a call go together in the next one (`framing.bundle`). A separate thread begins the
 calls, so messages that a party sends at once go together too. A message whose answer waits for
-other messages has its own call.
-
-A small pool of threads carries payloads in pieces, as many at once as the link allows
-(`wire.grpc.framing`). A payload may take any time while it moves; if its connection breaks, it
-continues where it was. A watch has a daemon thread at the watcher, none at the coordinator.
+other messages has its own call. A small pool of threads carries payloads in pieces, as many at once
+as the link allows (`wire.grpc.framing`). A watch has a daemon thread at the watcher.
 
 If memory or threads run out, gRPC silently lacks the threads that it could not start: then no call
 ends, not even at its deadline, and no connection is made. `Liveness` notices that by calls to an

@@ -1,11 +1,36 @@
 """The gRPC servers of coordinators and shards, each on an event loop in its own thread.
 
-A server authenticates the sender of a request before it reads the message, hands the message to an
-`Endpoint`, and sends back the answer or the SecurepsError. A waiting call holds no thread.
+Theory of operation. A server knows nothing of rounds or cohorts. It authenticates a caller, gives
+the message to an `Endpoint` (`service.executor.Executor`), and sends back the answer, or the
+SecurepsError. `admission` decides who may call and how much one caller may take, `framing` has
+what both ends share, and `client` is the other end. A waiting call holds no thread.
 
-`Health` answers `Check` of grpc.health.v1 for load balancers and orchestrators. These requests are
-not signed: a probe, with any certificate of the kit, learns one bit and reaches no endpoint.
+What happens to one call:
+
+    admitted   `Callers.admit` judges the signed claim in the metadata, before a message is read
+    placed     `Places.take` waits for a free place, so that no caller takes all
+    read       `receive_request` reads the message, and compares it with the signed digest
+    answered   `Server._tell` asks the endpoint, and sends its answer
+    streamed   `CoordinatorServer._watch` sends orders in bundles as they come
+    uploaded   `ShardServer._put` asks the endpoint about the header first. Pieces then arrive in
+               turns (`Uploads`), and the whole block goes to the endpoint.
+    sent       `ShardServer._get` asks the endpoint for the payload, and sends it in pieces
+
+What survives a kill: nothing, because the endpoint's journal has all that counts. Callers repeat
+their requests, and watchers subscribe anew. A broken upload continues where it was while the
+process lives.
+
+Guards. No message of a stranger is read (`Callers.admit`). A flood from one party, or from a thief
+of its key, leaves places and memory to others (`Places`, `Uploads`). A huge block is refused by its
+header before it takes memory (`_put`). A watcher that is too slow loses its stream, so that its
+orders do not fill the memory (`_push`). A flood of connections leaves the party file descriptors
+for its own files (`connection_limit`).
+
+`Health` answers `Check` of grpc.health.v1 for load balancers. These requests are not signed: a
+probe, with any certificate of the kit, learns one bit and reaches no endpoint.
 https://github.com/grpc/grpc/blob/master/src/proto/grpc/health/v1/health.proto
+
+Look first at `_handlers` for the methods, and at `framing` for their bytes.
 """
 
 from __future__ import annotations

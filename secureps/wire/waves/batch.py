@@ -1,10 +1,20 @@
 """Waves: parties whose messages travel in signed batches instead of connections.
 
-| class           | what for                                                                |
-|-----------------|-------------------------------------------------------------------------|
-| `Batch`         | the content of one message of a wave                                    |
-| `WaveTransport` | a party's transport: collects requests, and takes answers and orders    |
-| `Relay`         | the servers' side: performs parties' requests, and collects the answers |
+Theory of operation. Under Flower's engine a client has no connection, and its process lives for one
+message: a wave. `WaveTransport` collects what the party says, and takes answers and orders. `Relay`
+stands in for the party at the servers: it performs its requests, and keeps its calls and its stream
+of orders open while no process of the party runs. A `Batch` is the content of one message. Others
+carry it: `flower.strategy` at the servers, `service.one_wave` at the party.
+
+What happens in one wave:
+
+    called     `WaveTransport.call` makes an entry of a request
+    sealed     `take_sent` gives the entries to `seal_batch`, which signs them
+    opened     `open_batch` verifies the signature before it reads the entries
+    performed  `Relay.perform_batch` asks the servers. It hands over a receipt only when shards have
+               stored all blocks of it in the batch.
+    answered   `Relay.take_news` returns answers and orders for the next batch
+    taken      `WaveTransport.take` settles requests; an answer may come before its request
 
 A batch in bytes, with numbers in little endian:
 
@@ -13,15 +23,16 @@ A batch in bytes, with numbers in little endian:
               then these three; an envelope is of `wire.msgpack`
     signature 64 bytes, of the sender, over the digest of all before it
 
-A server's batch has a fresh challenge, which the party's answer repeats, so that a recorded batch
-is useless in another wave.
+A wave costs seconds, so a party assumes that a block is stored which travels before its receipt
+(`foresee_answer`). If the block was lost, the relay drops the receipt, and the party sends both
+again after its next subscription.
 
-A wave costs seconds, for a process and two polls, so a party does not wait for foreseeable answers.
-It assumes that a block is stored which travels before its receipt. The `Relay` hands the receipt to
-the coordinator only once shards have stored all blocks of it in the batch. If a block was lost, the
-party sends it again after its next subscription, as after a crash.
+What survives a kill: the party's own journal. A relay keeps its state in memory; after a kill of
+the servers a party subscribes anew, and hears again what still matters.
 
-A `Relay` keeps every party's calls and stream of orders open while no process of the party runs.
+Guards. A server's batch has a fresh challenge, which the party's answer repeats, so that a recorded
+batch is useless in another wave. The signature stops carriers that would change a batch, and `most`
+stops batches that would fill the memory. Look first at `Kind` for what a batch may have.
 """
 
 from __future__ import annotations
