@@ -274,10 +274,6 @@ class OpenReceipts:
         else:
             self._looked.subtract(by)
 
-    def clear(self) -> None:
-        for id in tuple(self.receipts):
-            self.remove(id)
-
     def examiners_of_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
         """Returns holders that examined all submissions that are not ready, and those in `kept`."""
         waiting = len(self.receipts) - len(self.ready) + len(kept)
