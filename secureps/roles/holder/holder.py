@@ -183,14 +183,10 @@ class Holder(ABC):
             case KitRead() if sender == WORKER:
                 read = Step()
                 newer = self._ledger.follower.read(read, event)
-                return self._resubscribe_if_newer(
-                    read, newer or self._ledger.follower.take_recovery()
-                )
+                return read.watch_if(newer or self._ledger.follower.take_recovery())
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
                 obeyed = self._ledger.obey(incarnation)
-                return self._resubscribe_if_newer(
-                    obeyed, self._ledger.follower.follow(obeyed, text)
-                )
+                return obeyed.watch_if(self._ledger.follower.follow(obeyed, text))
             case WorkFailed(task, error):
                 return self._take_failed_work(task, error)
             case Configure() if sender == COORDINATOR:
@@ -241,12 +237,6 @@ class Holder(ABC):
         said = Trouble(self._ledger.name, why)
         self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
         return Step(effects=[Call(COORDINATOR, said)])
-
-    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew after a newer roster or calendar: orders that waited come again."""
-        if newer:
-            step.effects.append(Watch())
-        return step
 
     def _open(self, order: Open) -> Step:
         step, cohort = self._ledger.obey(order.incarnation), order.cohort

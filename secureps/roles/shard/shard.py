@@ -272,7 +272,7 @@ class Shard:
                 return self._take_failure(event)
             case KitRead() if sender == WORKER:
                 step = Step()
-                return self._resubscribe_if_newer(step, self._follower.read(step, event))
+                return step.watch_if(self._follower.read(step, event))
             case Done() if sender == WORKER:
                 return self._take_result(event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
@@ -433,7 +433,7 @@ class Shard:
             case orders.Configure():
                 self._configure(step, order)
             case orders.RosterChanged(text=text):
-                self._resubscribe_if_newer(step, self._follower.follow(step, text))
+                step.watch_if(self._follower.follow(step, text))
             case orders.Found():
                 self._make_founding(step, order)
             case orders.Hold():
@@ -492,12 +492,6 @@ class Shard:
         self._fetcher.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
             self._retry_order(step, shard, missing)
-
-    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew after a newer roster, so that the coordinator knows which one it has."""
-        if newer:
-            step.effects.append(Watch())
-        return step
 
     def _make_founding(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt
