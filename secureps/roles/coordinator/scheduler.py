@@ -537,11 +537,7 @@ def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
-    """Asks the rule for its decision.
-
-    Raises:
-        RuleFailed: the rule, a plan author's own, closes a cohort that key holders would not open.
-    """
+    """Asks the rule for its decision."""
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}

@@ -634,11 +634,7 @@ class HolderLedger:
             self.known.check_span(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
-        """Returns the names of a committee's holders.
-
-        Raises:
-            Refused: they are on no roster that this holder followed, or it is none of them.
-        """
+        """Returns the names of a committee's holders."""
         holders = self.follower.committee(digest).holders
         names = tuple(holder.name for holder in holders)
         if self.name not in names:
@@ -667,13 +663,7 @@ class HolderLedger:
                 )
 
     def check_author(self, receipt: Receipt) -> None:
-        """Accepts a receipt of this run that a client of the own roster signed.
-
-        Raises:
-            Refused: another run or purpose, or the author is no client.
-            Unsigned, UnknownParty: no party on the roster signed it.
-            NotReady: its author is too new on the roster.
-        """
+        """Accepts a receipt of this run that a client of the own roster signed."""
         # First, because a client may have been revoked since its receipt was verified.
         author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if (whole := receipt.digest) in self._verified:  # its signature is part of that

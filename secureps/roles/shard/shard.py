@@ -291,13 +291,7 @@ class Shard:
         return step
 
     def _serve(self, sender: str, asked: requests.GetBlock | requests.GetSum, shard: bool) -> Step:
-        """Answers a request for a payload; `shard` tells whether another shard asks.
-
-        Raises:
-            Malformed: there is no such block.
-            UnknownParty: the sender may not have this sum or state.
-            NotReady, WrongVersion: the payload is not here yet, is gone, or is with another shard.
-        """
+        """Answers a request for a payload; `shard` tells whether another shard asks."""
         state, group, block = self.state, asked.group, asked.block
         what = f"block {block} of {group}"
         if block not in (own := state.own(group)):
@@ -347,11 +341,6 @@ class Shard:
 
         The author sends a block to its primary, which passes it on to the other shards that hold
         it.
-
-        Raises:
-            Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's
-                fault.
-            NotReady: the sender goes by another placement than this shard.
         """
         own, placed = self._name, self._find_takers(header)
         what = f"block {header.block} of {header.group}"

@@ -291,10 +291,6 @@ class States:
 
         Returns:
             The version's record, with the digests of its blocks.
-
-        Raises:
-            DamagedStore: no part here has that version; or the other shards' bytes are no state of
-                these blocks, or have other digests than the order's.
         """
         order, own = task.order, task.blocks
         group, version = order.group, order.version
