@@ -217,11 +217,7 @@ class RosterFollower:
         """NotReady while a client is too new on the roster to be in a cohort.
 
         Without this wait, an attacker who has names put on the roster could fill a cohort with them
-        around one client.
-
-        Args:
-            founded: digest of the roster that the run was founded on.
-            wait: seconds that a newcomer must be on the roster before it takes part.
+        around one client. `founded` is the digest of the run's first roster.
         """
         if wait <= 0 or not self.is_new(client, founded):
             return

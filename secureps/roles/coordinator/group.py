@@ -125,11 +125,7 @@ class Members:
             self.moved[client] = at
 
     def arrive(self, id: SubmissionId, base: Base, at: float, answers: bool = False) -> None:
-        """Takes in an update. One that returns was counted before, and goes before later ones.
-
-        Args:
-            answers: whether the update answers a round.
-        """
+        """Takes in an update. One that returns was counted before, and goes before later ones."""
         if answers:
             self.training.pop(id.client, None)
         if id in self.returning:

@@ -678,10 +678,8 @@ def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reaso
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     """Gives the group up if too few clients are left that might make the next version.
 
-    For a row-block only clients that joined count, because others may not touch it.
-
-    Args:
-        tried: why no set of a burnt cohort makes the version, if there was such a cohort.
+    For a row-block only clients that joined count, because others may not touch it. `tried` is as
+    in `termination.end_for_few`.
     """
     federation, members = tx.federation, group.members
     out = group.sitting_out - recovery.clients_behind(tx, group)

@@ -376,11 +376,7 @@ class HolderFold:
         known[cohort.committee] = min(versions), max(versions)
 
     def check_span(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
-        """Refused unless the base versions of committees follow each other as their rosters do.
-
-        Args:
-            number_of: returns the number of the first roster with a committee.
-        """
+        """Refused unless the base versions of committees follow each other as their rosters do."""
         own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
         for other, (first, last) in self.spans.get(cohort.group, {}).items():
             earlier = number_of(other) < own

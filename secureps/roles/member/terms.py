@@ -103,12 +103,7 @@ class Budget:
         return [each for each in facts if each is not None]
 
     def describe(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
-        """Says what a version cost the data holder, for its own terminal.
-
-        Args:
-            ledger: the facts of this run, with those of `sent`.
-            came: the result of the training.
-        """
+        """Says what a version cost the data holder, for its own terminal."""
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
         if came.evaluated:
