@@ -230,6 +230,15 @@ class Step:
     def tell(self, message: Request) -> None:
         self.effects.append(Call(COORDINATOR, message))
 
+    def watch_if(self, newer: bool) -> Step:
+        """Subscribes anew after a newer roster or calendar, so that orders that waited come again.
+
+        The subscription also tells the coordinator which roster this party goes by.
+        """
+        if newer:
+            self.effects.append(Watch())
+        return self
+
 
 @runtime_checkable
 class Viewed(Protocol):

@@ -113,11 +113,7 @@ class RosterFollower:
             step.records.append(RosterFollowed(self.roster.text))
 
     def read(self, step: Step, event: KitRead) -> bool:
-        """Notes the calendar's time, and follows the roster in the party's own kit.
-
-        Raises:
-            KitError: the kit's roster cannot be followed.
-        """
+        """Notes the calendar's time, and follows the roster in the party's own kit."""
         self.unix = event.unix
         try:
             return bool(event.roster) and self.follow(step, event.roster)
@@ -221,11 +217,7 @@ class RosterFollower:
         """NotReady while a client is too new on the roster to be in a cohort.
 
         Without this wait, an attacker who has names put on the roster could fill a cohort with them
-        around one client.
-
-        Args:
-            founded: digest of the roster that the run was founded on.
-            wait: seconds that a newcomer must be on the roster before it takes part.
+        around one client. `founded` is the digest of the run's first roster.
         """
         if wait <= 0 or not self.is_new(client, founded):
             return
@@ -274,14 +266,7 @@ class AnnouncedKeys:
         return 0 if known is None else known.least
 
     def is_news(self, told: EnvelopeKeyAnnounced, run: bytes, roster: Roster) -> bool:
-        """Verifies an announcement; returns whether it is newer than what is known.
-
-        Raises:
-            UnknownParty, Unsigned: no key holder on the roster signed it.
-            WrongRun: it is another run's.
-            Malformed: its number or its key is invalid.
-            Refused: its key is older than the known one, or another one of the same number.
-        """
+        """Verifies an announcement; returns whether it is newer than what is known."""
         known = self.newest.get(told.holder)
         if told == known:
             return False

@@ -107,13 +107,7 @@ def check_digests(shard: str, group: str, owned: Sequence[int], digests: Sequenc
 
 
 def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str) -> None:
-    """Accepts the header of a block of this layout that a party of this role may send.
-
-    Raises:
-        UnknownParty: this role sends no such blocks.
-        Malformed: no digest, no sequence, no such block, or too short.
-        Oversized: too long.
-    """
+    """Accepts the header of a block of this layout that a party of this role may send."""
     if header.purpose not in PURPOSES.get(role, ()):
         raise UnknownParty(f"a {role} sends no {header.purpose!r} blocks")
     if len(header.digest) != DIGEST_BYTES:

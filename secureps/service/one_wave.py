@@ -83,9 +83,6 @@ def answer_batches(
 
     SecurepsErrors of `answer` go back as text. A `test`, which has no real records, also answers
     processes that can read this party's files.
-
-    Raises:
-        OperatorError: it cannot listen there.
     """
 
     class Handler(socketserver.StreamRequestHandler):

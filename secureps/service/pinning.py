@@ -118,9 +118,6 @@ def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> 
     """Pins this process as `choose` says; logs and returns the reason.
 
     Call it before threads touch memory, because memory stays on the node of its first touch.
-
-    Raises:
-        ConfigError: as `choose`; or the system refuses to pin.
     """
     if pin == "off":
         return ""

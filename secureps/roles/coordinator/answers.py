@@ -35,11 +35,7 @@ from secureps.wording import named
 
 
 def take_held(tx: Transaction, event: Held) -> None:
-    """Takes a shard's digests of its sums of a cohort, the first time or again while it is opened.
-
-    Raises:
-        Malformed: there is not one digest for each block of the shard.
-    """
+    """Takes a shard's digests of its sums of a cohort, also again while that is opened."""
     group = tx.group(event.group)
     if group.phase not in MAKING or group.number != event.cohort:
         return
@@ -135,11 +131,7 @@ def take_spoilt(tx: Transaction, event: Spoilt) -> None:
 
 
 def take_prepared(tx: Transaction, event: Prepared) -> None:
-    """Notes that a shard has made its blocks of the next version.
-
-    Raises:
-        Malformed: they are not its blocks, or come with metrics or a scale that were not asked for.
-    """
+    """Notes that a shard has made its blocks of the next version."""
     group = tx.federation.groups.get(event.group)
     if group is not None and event.epoch:
         resharding.take_prepared(tx, group, event)
@@ -180,12 +172,7 @@ def take_checkpointed(tx: Transaction, event: Checkpointed) -> None:
 
 
 def take_opened(tx: Transaction, event: Opened) -> None:
-    """Takes the digests of the sums that a decrypting holder opened.
-
-    Raises:
-        Malformed: the run has a committee, or there is not one digest for each block.
-        Conflict: the sums are of another cohort.
-    """
+    """Takes the digests of the sums that a decrypting holder opened."""
     if opening.has_committee(tx.plan):
         raise Malformed(f"{event.holder}: a committee gives shares of keys, and opens no sums")
     group, sums = _find_answered(tx, event), event.sums
@@ -202,12 +189,7 @@ def take_opened(tx: Transaction, event: Opened) -> None:
 
 
 def take_key_share(tx: Transaction, event: KeyShare) -> None:
-    """Keeps a holder's share of a sum of keys. It may be needed even if there are enough others.
-
-    Raises:
-        Malformed: the share is no vector of the group's keys.
-        Conflict: the share is of another cohort.
-    """
+    """Keeps a holder's share of a sum of keys. It may be needed even if there are enough others."""
     group = _find_answered(tx, event)
     parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
     if group is not None and event.holder in opening.silent_holders(tx, group):
@@ -215,11 +197,7 @@ def take_key_share(tx: Transaction, event: KeyShare) -> None:
 
 
 def take_refusal(tx: Transaction, event: OpenRefused) -> None:
-    """Notes that a holder refuses to open a cohort; burns it unless other holders may suffice.
-
-    Raises:
-        Conflict: the holder means another cohort.
-    """
+    """Notes that a holder refuses to open a cohort; burns it unless other holders may suffice."""
     if not (group := _find_answered(tx, event)):
         return
     holder, reason = event.holder, event.reason
@@ -233,11 +211,7 @@ def take_refusal(tx: Transaction, event: OpenRefused) -> None:
 
 
 def _find_answered(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
-    """Returns the group whose cohort a holder answers for; None if that cohort is past.
-
-    Raises:
-        Conflict: the answer is about another cohort of this number, or of another run.
-    """
+    """Returns the group whose cohort a holder answers for; None if that cohort is past."""
     name, number = answer.group, answer.cohort
     group = tx.group(name)
     if not group.is_opening or group.number != number:

@@ -499,14 +499,7 @@ TAKEN_BY: dict[type, Callable[[Transaction, Any], None]] = {
 
 
 def do_act(tx: Transaction, act: Act) -> None:
-    """Does an operator's act, unless it is done already.
-
-    Raises:
-        Malformed: there is no such act, or it names a party and should not, or the reverse.
-        UnknownParty: no client of this run has that name.
-        Refused: the run is over; or it could make no version without that client; or that client
-            was not left out by an operator.
-    """
+    """Does an operator's act, unless it is done already."""
     what = _deed(act)
     act = Act(what.value, act.party, membership.shorten(act.reason))
     known, out = tx.federation, tx.federation.isolated

@@ -72,10 +72,6 @@ def take_examination(tx: Transaction, group: GroupState, answer: Examined) -> No
     A cohort that shards only hold closes anew without the submission, because no holder was asked
     to open it. Once holders were asked it is too late. Then, or if the holder is not believed, only
     the flaw is noted. The turn is quiet if the answer lets no further submission into a cohort.
-
-    Raises:
-        Conflict: the holder was shown another receipt of this name.
-        UnknownParty: the submission is not sealed for this holder, which has no envelope of it.
     """
     id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
     # A founding model has no envelopes, so a holder that reports on one lies.

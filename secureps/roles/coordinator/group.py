@@ -116,11 +116,7 @@ class Members:
             self.moved[client] = at
 
     def arrive(self, id: SubmissionId, base: Base, at: float, answers: bool = False) -> None:
-        """Takes in an update. One that returns was counted before, and goes before later ones.
-
-        Args:
-            answers: whether the update answers a round.
-        """
+        """Takes in an update. One that returns was counted before, and goes before later ones."""
         if answers:
             self.training.pop(id.client, None)
         if id in self.returning:
@@ -264,10 +260,6 @@ class OpenReceipts:
             self.changes += 1
         else:
             self._looked.subtract(by)
-
-    def clear(self) -> None:
-        for id in tuple(self.receipts):
-            self.remove(id)
 
     def examiners_of_all(self, kept: Collection[SubmissionId]) -> frozenset[str]:
         """Returns holders that examined all submissions that are not ready, and those in `kept`."""

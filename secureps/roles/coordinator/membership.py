@@ -187,9 +187,6 @@ def decline(tx: Transaction, message: Decline) -> None:
     A client that declines a version of the model sits out until the next one: anything that it sent
     now might be a second update from this version, or be sealed for other key holders. A designated
     evaluator declines a version instead of a round.
-
-    Raises:
-        Malformed: there is no such group.
     """
     if message.party == tx.plan.evaluator:  # it is invited to no group
         trailing.take_decline(tx, message.round, shorten(message.reason))
@@ -213,12 +210,7 @@ def decline(tx: Transaction, message: Decline) -> None:
 
 
 def withdraw(tx: Transaction, message: Withdraw) -> None:
-    """Notes that a shard or the coordinator refused a client's update, so it will not come.
-
-    Raises:
-        Malformed: the update is not the client's own, its group has rounds, or there is no such
-            group or sequence.
-    """
+    """Notes that a shard or the coordinator refused a client's update, so it will not come."""
     id = message.id
     check_sequence(id)
     group = tx.federation.groups.get(id.group)
@@ -252,11 +244,7 @@ def take_lost(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> No
 
 
 def retire(tx: Transaction, message: Retire) -> None:
-    """Notes that a member leaves or rests, and lets rounds go on without it.
-
-    Raises:
-        UnknownParty: the client never joined, and gives no reason.
-    """
+    """Notes that a member leaves or rests, and lets rounds go on without it."""
     client, reason = message.client, shorten(message.reason)
     if client not in tx.federation.members:
         if not reason:
@@ -277,14 +265,7 @@ def retire(tx: Transaction, message: Retire) -> None:
 
 
 def take_evaluation(tx: Transaction, roster: Roster, message: Evaluated) -> None:
-    """Journals the designated evaluator's metrics of a version, once.
-
-    Raises:
-        UnknownParty, Unsigned: the plan's evaluator did not sign them.
-        WrongRun, WrongVersion: they are not of the version that is to be evaluated now.
-        Conflict: the evaluator sent other metrics of this version before.
-        Malformed, NotFinite: they are not the plan's metrics, or no numbers.
-    """
+    """Journals the designated evaluator's metrics of a version, once."""
     section = tx.plan.section.evaluation
     if section is None or message.party != tx.plan.evaluator:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
@@ -318,15 +299,7 @@ def shorten(reason: str) -> str:
 
 
 def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
-    """Journals a receipt, once; the same again changes nothing.
-
-    Raises:
-        UnknownParty, Unsigned: no client on the roster signed it.
-        WrongRun, WrongVersion: it is of another run, or of a version that is not open.
-        Conflict: another receipt is known for this submission, or for this client and version.
-        Malformed, Oversized: the plan makes no such receipt.
-        Refused: the client is left out of this run.
-    """
+    """Journals a receipt, once; the same again changes nothing."""
     # A forged receipt would contribute, spend or use up a sequence in another client's name.
     roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
     group = _group(tx, receipt)
@@ -385,13 +358,7 @@ def _is_known(tx: Transaction, receipt: Receipt) -> bool:
 
 
 def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Accepts a receipt that this plan can have made.
-
-    Raises:
-        Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, update
-            name or declared size differs from the plan's.
-        Oversized: an envelope or the correction is too long.
-    """
+    """Accepts a receipt that this plan can have made."""
     id, purpose = receipt.id, receipt.purpose
     # Blocks of key holders have a purpose of their own, and are no submissions.
     if purpose not in (UPDATE, FOUNDING):
@@ -437,11 +404,7 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
 
 
 def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
-    """Checks counts and sizes of a receipt's shares of its one-time key; holders check the rest.
-
-    Raises:
-        Malformed, Oversized: there is more or less than the plan's committee wants.
-    """
+    """Checks counts and sizes of a receipt's shares of its one-time key; holders check the rest."""
     id, correction = receipt.id, receipt.correction
     shared = plan.opening is Opening.COMMITTEE
     if not shared or receipt.purpose != UPDATE:

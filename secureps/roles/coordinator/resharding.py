@@ -44,12 +44,7 @@ SHOWN = 3
 
 
 def begin_move(tx: Transaction, act: Act) -> None:
-    """Begins to add, drain or remove a shard, unless that is done already.
-
-    Raises:
-        UnknownParty: no shard of that name has come yet.
-        Refused: another move is under way, there is no version yet, or blocks would have no shard.
-    """
+    """Begins to add, drain or remove a shard, unless that is done already."""
     moving, name = tx.federation.moving, act.party
     placed, what = tx.federation.placed, ShardDeed(act.what)
     if (moving.what, moving.shard) == (act.what, name):
@@ -282,11 +277,7 @@ def dismiss(tx: Transaction, shard: str) -> None:
 
 
 def take_prepared(tx: Transaction, group: GroupState, event: Prepared) -> None:
-    """Notes that a shard has all its blocks by the coming placement, with the updates for them.
-
-    Raises:
-        Malformed: they are not its blocks of the committed version.
-    """
+    """Notes that a shard has all its blocks by the coming placement, with the updates for them."""
     coming, shard = tx.federation.coming, event.shard
     if coming is None or (event.epoch, event.version) != (coming.epoch, group.version):
         return  # its version or placement is past

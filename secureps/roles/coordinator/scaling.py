@@ -108,11 +108,7 @@ class Load:
         return max(1, len(self._sent))
 
     def take(self, report: Telemetry, shards: Collection[str]) -> None:
-        """Takes a party's own report; its figures are finite and not negative.
-
-        Args:
-            shards: the run's; only they report memory.
-        """
+        """Takes a party's own report; its figures are finite, and only shards report memory."""
         # Only the newest report of each party: repeating one does not shift the median.
         for figure in report.figures:
             if figure.name in (UP, DOWN):

@@ -535,11 +535,7 @@ def largest_alike(receipts: Collection[Receipt]) -> Collection[Receipt]:
 
 
 def _ask_rule(tx: Transaction, group: GroupState, arrivals: tuple[Arrival, ...]) -> Decision:
-    """Asks the rule for its decision.
-
-    Raises:
-        RuleFailed: the rule, a plan author's own, closes a cohort that key holders would not open.
-    """
+    """Asks the rule for its decision."""
     period, own = opening.periods(tx, group.name), tx.plan.bounds(group.name)
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
@@ -680,10 +676,8 @@ def take_withdrawal(tx: Transaction, group: GroupState, message: Withdraw, reaso
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     """Gives the group up if too few clients are left that might make the next version.
 
-    For a row-block only clients that joined count, because others may not touch it.
-
-    Args:
-        tried: why no set of a burnt cohort makes the version, if there was such a cohort.
+    For a row-block only clients that joined count, because others may not touch it. `tried` is as
+    in `termination.end_for_few`.
     """
     federation, members = tx.federation, group.members
     out = group.sitting_out - recovery.clients_behind(tx, group)

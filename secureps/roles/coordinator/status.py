@@ -328,12 +328,7 @@ class Window:
         return tuple(self._reports)
 
     def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
-        """Keeps a party's own report, unless it is of a version that is not in the making yet.
-
-        Raises:
-            Malformed: an unknown group, too many figures, too long a name, a figure that only the
-                coordinator may report, or a value that is no amount.
-        """
+        """Keeps a party's own report, unless it is of a version that is not in the making yet."""
         names = [figure.name for figure in report.figures]
         if report.group not in groups:
             raise Malformed(f"no group is called {report.group!r}")

@@ -106,11 +106,7 @@ def give_up_round(tx: Transaction, group: GroupState, reason: str) -> None:
 
 
 def leave_out(tx: Transaction, group: GroupState) -> bool:
-    """Takes clients that are left out of the run out of the open round, with what they sent.
-
-    Returns:
-        whether the round goes on.
-    """
+    """Takes clients that are left out of the run out of the round; returns whether it goes on."""
     isolated = tx.federation.isolated
     for client in sorted(c for c in isolated if c in group.invited):  # `isolated` is small
         reason = isolated[client]
@@ -175,8 +171,6 @@ def end_for_few(
     If only the privacy budget is spent, which the plan foresees, the run ends without an error.
 
     Args:
-        out: clients that sit out until the next version.
-        spent: clients whose budget is spent.
         tried: why no set of a burnt cohort makes the version, if there was such a cohort.
     """
     federation, privacy = tx.federation, tx.plan.section.privacy

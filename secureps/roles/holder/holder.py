@@ -206,14 +206,10 @@ class Holder(ABC):
             case KitRead() if sender == WORKER:
                 read = Step()
                 newer = self._ledger.follower.read(read, event)
-                return self._resubscribe_if_newer(
-                    read, newer or self._ledger.follower.take_recovery()
-                )
+                return read.watch_if(newer or self._ledger.follower.take_recovery())
             case RosterChanged(incarnation, text) if sender == COORDINATOR:
                 obeyed = self._ledger.obey(incarnation)
-                return self._resubscribe_if_newer(
-                    obeyed, self._ledger.follower.follow(obeyed, text)
-                )
+                return obeyed.watch_if(self._ledger.follower.follow(obeyed, text))
             case WorkFailed(task, error):
                 return self._take_failed_work(task, error)
             case Configure() if sender == COORDINATOR:
@@ -264,12 +260,6 @@ class Holder(ABC):
         said = Trouble(self._ledger.name, why)
         self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
         return Step(effects=[Call(COORDINATOR, said)])
-
-    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew after a newer roster or calendar: orders that waited come again."""
-        if newer:
-            step.effects.append(Watch())
-        return step
 
     def _open(self, order: Open) -> Step:
         step, cohort = self._ledger.obey(order.incarnation), order.cohort
@@ -408,11 +398,7 @@ class HolderFold:
         known[cohort.committee] = min(versions), max(versions)
 
     def check_span(self, cohort: Cohort, number_of: Callable[[bytes | None], int]) -> None:
-        """Refused unless the base versions of committees follow each other as their rosters do.
-
-        Args:
-            number_of: returns the number of the first roster with a committee.
-        """
+        """Refused unless the base versions of committees follow each other as their rosters do."""
         own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
         for other, (first, last) in self.spans.get(cohort.group, {}).items():
             earlier = number_of(other) < own
@@ -666,11 +652,7 @@ class HolderLedger:
             self.known.check_span(cohort, self.follower.number_of)
 
     def committee(self, digest: bytes | None) -> tuple[str, ...]:
-        """Returns the names of a committee's holders.
-
-        Raises:
-            Refused: they are on no roster that this holder followed, or it is none of them.
-        """
+        """Returns the names of a committee's holders."""
         holders = self.follower.committee(digest).holders
         names = tuple(holder.name for holder in holders)
         if self.name not in names:
@@ -699,13 +681,7 @@ class HolderLedger:
                 )
 
     def check_author(self, receipt: Receipt) -> None:
-        """Accepts a receipt of this run that a client of the own roster signed.
-
-        Raises:
-            Refused: another run or purpose, or the author is no client.
-            Unsigned, UnknownParty: no party on the roster signed it.
-            NotReady: its author is too new on the roster.
-        """
+        """Accepts a receipt of this run that a client of the own roster signed."""
         # First, because a client may have been revoked since its receipt was verified.
         author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
         if (whole := receipt.digest) in self._verified:  # its signature is part of that

@@ -51,11 +51,7 @@ class Committees:
                 step.effects.append(Say(f"what is said of key holders is not taken: {error}"))
 
     def take(self, told: KeyCommittee) -> None:
-        """Takes the coordinator's word for when a committee begins; the earliest one counts.
-
-        Raises:
-            Refused: the CA has signed no known roster with these holders and keys.
-        """
+        """Takes the coordinator's word for when a committee begins; the earliest one counts."""
         if self._told.get(told.committee) == told:
             return
         known = self._follower.committee(told.committee)
@@ -75,11 +71,7 @@ class Committees:
                 self.newest[receipt.id.group] = receipt
 
     def due(self, group: str, version: int) -> KeyCommittee:
-        """Returns the committee that an update of a group from this version is sealed for.
-
-        Raises:
-            Refused: none is known, the version was sealed for others, or a later one was sealed.
-        """
+        """Returns the committee that an update of a group from this version is sealed for."""
         if not self._begun(group, version):
             raise Refused(f"nobody said for which key holders version {version} is sealed")
         if objection := self.objection(group, version):

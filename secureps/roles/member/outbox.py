@@ -274,11 +274,7 @@ class Outbox:
     def make_refusal_messages(
         plan: Plan, sealed: Sealed, error: SecurepsError, submitted: bool
     ) -> Iterator[Missing | Withdraw]:
-        """Yields the messages to the coordinator about a refused submission.
-
-        Args:
-            submitted: whether the receipt was refused, and not a block.
-        """
+        """Yields the messages to the coordinator about a refused block or (`submitted`) receipt."""
         receipt, id = sealed.receipt, sealed.receipt.id
         if not submitted:
             yield Missing.of_outbox(id.client, id)  # it may have been accepted before

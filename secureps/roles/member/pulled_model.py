@@ -90,9 +90,6 @@ class PulledModel:
         """Has blocks asked for again whose shard does not hold them any more.
 
         Other blocks are in transit, and asking twice would double the traffic.
-
-        Args:
-            gone: tells whether a holder of a block of a group does not hold it any more.
         """
         for digest in self._absent:
             if any(gone(group, block) for group, block in self._places[digest]):

@@ -98,12 +98,7 @@ class Budget:
         return [each for each in facts if each is not None]
 
     def describe(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
-        """Says what a version cost the data holder, for its own terminal.
-
-        Args:
-            ledger: the facts of this run, with those of `sent`.
-            came: the result of the training.
-        """
+        """Says what a version cost the data holder, for its own terminal."""
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
         if came.evaluated:
@@ -362,11 +357,7 @@ class MemberSettings:
         return Join(self.name, model)
 
     def model(self, plan: Plan) -> Schema:
-        """Returns its model under a plan, with digests of the tensors that the plan freezes.
-
-        Raises:
-            PlanRefused: the plan cannot carry the model.
-        """
+        """Returns its model under a plan, with digests of the tensors that the plan freezes."""
         if not plan.section.frozen:
             return self.schema
         frozen = plan.layout(self.schema).frozen or ()
@@ -417,13 +408,7 @@ class MemberSettings:
         self._check_terms(run.plan)
 
     def _check_terms(self, text: str) -> None:
-        """Accepts a plan by this client's terms.
-
-        Raises:
-            WrongRun: a run of this plan is founded on another file than this client was given, or
-                the plan is not the one that it agreed to.
-            TermsRefused: the plan does not keep to the terms.
-        """
+        """Accepts a plan by this client's terms."""
         plan = Plan.from_text(text)
         self.terms.refuse(plan, self.name)
         founded = plan.initial_digest

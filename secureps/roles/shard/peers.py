@@ -599,12 +599,6 @@ class NoiseCopies:
 
         A replica looks on its disk for noise that the primary asks for, because after a restart it
         knows only cohorts on record.
-
-        Raises:
-            UnknownParty: one of the two shards does not hold the block.
-            Refused: this run has no such noise, the cohort's version is made, or this shard knows
-                another cohort of that number.
-            NotReady: the noise is not drawn yet, or the two have different placements.
         """
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement

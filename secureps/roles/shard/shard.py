@@ -300,7 +300,7 @@ class Shard:
                 return self._take_failure(event)
             case KitRead() if sender == WORKER:
                 step = Step()
-                return self._resubscribe_if_newer(step, self._follower.read(step, event))
+                return step.watch_if(self._follower.read(step, event))
             case Done() if sender == WORKER:
                 return self._take_result(event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
@@ -319,13 +319,7 @@ class Shard:
         return step
 
     def _serve(self, sender: str, asked: requests.GetBlock | requests.GetSum, shard: bool) -> Step:
-        """Answers a request for a payload; `shard` tells whether another shard asks.
-
-        Raises:
-            Malformed: there is no such block.
-            UnknownParty: the sender may not have this sum or state.
-            NotReady, WrongVersion: the payload is not here yet, is gone, or is with another shard.
-        """
+        """Answers a request for a payload; `shard` tells whether another shard asks."""
         state, group, block = self.state, asked.group, asked.block
         what = f"block {block} of {group}"
         if block not in (own := state.own(group)):
@@ -375,11 +369,6 @@ class Shard:
 
         The author sends a block to its primary, which passes it on to the other shards that hold
         it.
-
-        Raises:
-            Malformed, Oversized, UnknownParty, Unsigned, Conflict, WrongVersion: the sender's
-                fault.
-            NotReady: the sender goes by another placement than this shard.
         """
         own, placed = self._name, self._find_takers(header)
         what = f"block {header.block} of {header.group}"
@@ -461,7 +450,7 @@ class Shard:
             case orders.Configure():
                 self._configure(step, order)
             case orders.RosterChanged(text=text):
-                self._resubscribe_if_newer(step, self._follower.follow(step, text))
+                step.watch_if(self._follower.follow(step, text))
             case orders.Found():
                 self._make_founding(step, order)
             case orders.Hold():
@@ -520,12 +509,6 @@ class Shard:
         self._fetcher.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
             self._retry_order(step, shard, missing)
-
-    def _resubscribe_if_newer(self, step: Step, newer: bool) -> Step:
-        """Subscribes anew after a newer roster, so that the coordinator knows which one it has."""
-        if newer:
-            step.effects.append(Watch())
-        return step
 
     def _make_founding(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt

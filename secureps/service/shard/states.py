@@ -280,15 +280,7 @@ class States:
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def gather(self, task: GatherState, parts: Sequence[bytes]) -> Prepared:
-        """Writes a version's state file from other shards' `block`s, or a part of a checkpoint.
-
-        Returns:
-            The version's record, with the digests of its blocks.
-
-        Raises:
-            DamagedStore: no part here has that version; or the other shards' bytes are no state of
-                these blocks, or have other digests than the order's.
-        """
+        """Writes a version's state file from other shards' `block`s, or a part of a checkpoint."""
         order, own = task.order, task.blocks
         group, version = order.group, order.version
         if not task.epoch and not parts:

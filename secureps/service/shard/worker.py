@@ -518,11 +518,7 @@ class Stepping:
     def step(self, block: int, opening: Opened) -> GroupValues:
         """Steps a block, as a pure function of its sums and of the version before.
 
-        Returns:
-            The next version of this block.
-
-        Raises:
-            Malformed, NotFinite: members that follow the plan cannot have sent these sums.
+        Malformed or NotFinite if members that follow the plan cannot have sent these sums.
         """
         opened = opening()
         try:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from secureps.errors import ConfigError
+from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.scaling import BlockAssigned
+from secureps.policy.memory import room_to_make
 from secureps.policy.plan import Plan
-from secureps.roles.coordinator import scaling
+from secureps.roles.coordinator import resharding, scaling
+from secureps.roles.coordinator.scaling import Load
+from secureps.roles.coordinator.scaling import _why_too_little as too_little
+from secureps.roles.shard import memory_report
+from tests.federation.test_scaling import VERSIONS, Loaded
 from tests.kits.federations import small_plan
 from tests.kits.loads import decided
 from tests.kits.shoppers import SYNC, sparse_plan
-from tests.roles.coordinator.test_shard_memory import Desk
 
 
 @pytest.mark.parametrize("versions", [scaling.LEAST_VERSIONS - 1, scaling.LEAST_VERSIONS])
@@ -53,3 +60,79 @@ def test_limits_name_their_group_where_there_are_several(plan: Plan, group: str)
     tx: Any = SimpleNamespace(plan=plan)
     assert plan.section.scaling is not None
     assert scaling._limits(tx, plan.section.scaling).group == group
+
+
+# --- no shard gets more blocks than fit its memory --------------------------------
+
+
+def resident_plan() -> Plan:
+    rule = {"quorum": 4, "minimum": 3}
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule, "tier": "resident"}
+    section = {"policy": "rule", "every": 3.0, "most_shards": 2}
+    return small_plan("plain", versions=VERSIONS, scaling=section, group=[group])
+
+
+class Desk:
+    """Two shards, each with half of a group that is resident."""
+
+    def __init__(self, folder: Path) -> None:
+        self.at = Loaded(resident_plan(), folder, bandwidth=1e9)
+        self.at.play.run(lambda: self.at.play.versions()["all"] >= 1)
+        self.tx = self.at.play.coordinator._tx(self.at.play.loop.now())
+        self.groups = self.tx.layout.all_groups
+        assert self.tx.federation.pinned is not None
+        self.held = self.tx.federation.pinned.placement.held
+
+    def least(self, held: Any, shard: str) -> int:
+        """The fewest bytes with which a shard works."""
+        own = {name: [b for b, at in enumerate(bs) if shard in at] for name, bs in held.items()}
+
+        def works(memory: int) -> bool:
+            try:
+                room_to_make(self.tx.plan, self.groups, own, memory, 1)
+            except ConfigError:
+                return False
+            return True
+
+        return bisect_left(range(1 << 20), True, key=works)
+
+
+def test_what_a_shard_says_of_its_memory_is_known() -> None:
+    load = Load()
+    load.take(Telemetry("shard-0", "all", 1, (Figure(memory_report.MEMORY, 5.0),)), ("shard-0",))
+    load.take(Telemetry("client-00", "all", 1, (Figure(memory_report.MEMORY, 5.0),)), ("shard-0",))
+    load.begin(3.0)
+    assert load.memory == {"shard-0": 5.0}
+
+
+def test_a_drain_is_not_decided_on_where_the_others_have_too_little(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    alone = resharding.spread_blocks(desk.tx, ["shard-0"])
+    half, whole = (desk.least(held, "shard-0") for held in (desk.held, alone))
+    assert half < whole
+    assert too_little(desk.tx, {}, alone) == ""
+    assert too_little(desk.tx, {"shard-0": whole}, alone) == ""
+    assert too_little(desk.tx, {"shard-0": half}, desk.held) == ""
+    text = too_little(desk.tx, {"shard-0": whole - 1, "shard-1": 0}, alone)
+    assert text.startswith('shard-0: memory = "')
+    desk.at.play.coordinator._load.memory = {"shard-0": float(half)}
+    desk.at.end()
+    assert desk.at.shards == ("shard-0", "shard-1")
+    assert any("; and yet: shard-0: memory = " in each.reason for each in desk.at.decided)
+
+
+def test_blocks_do_not_move_to_a_shard_that_has_too_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    block = next(b for b, at in enumerate(desk.held["all"]) if at == ("shard-1",))
+    moves = (BlockAssigned("all", block, "shard-1", "shard-0"),)
+    made = moves, "uneven"
+    monkeypatch.setattr(scaling, "balance", lambda *_: made)
+    load = desk.at.play.coordinator._load
+    seen = load.observe(desk.tx, ())
+    decision = scaling._balance(desk.tx, load, seen)
+    assert decision is not None
+    assert decision.blocks == moves
+    load.memory = {"shard-0": float(desk.least(desk.held, "shard-0"))}
+    assert scaling._balance(desk.tx, load, seen) is None

@@ -18,11 +18,16 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import coordinator_records, member_records, orders, records, requests
-from secureps.messages.orders import GroupVersion
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.messages.orders import GroupVersion, Invite, Published
+from secureps.messages.requests import Noted, Retire
 from secureps.messages.run import COORDINATOR, Schema, ShardAddress, TensorSpec
+from secureps.messages.submission import Base
 from secureps.policy.counting import describe_public
 from secureps.policy.plan import Plan
 from secureps.roles.machine import (
+    WORKER,
     Answered,
     Call,
     Failed,
@@ -36,9 +41,12 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
+from secureps.roles.member.evaluation import Readiness, find_readiness
+from secureps.roles.member.member import LEFT, PAUSED, Departure
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
 from secureps.roles.member.terms import MemberSettings, Terms
 from secureps.roles.pinned_run import Pinned
+from tests.kits.evaluations import evaluated_plan
 from tests.kits.member_kit import PLAN, TWO, Client, asked, puts, said
 from tests.kits.roles_kit import (
     ADDRESSES,
@@ -365,3 +373,119 @@ def test_the_end() -> None:
     assert client.order(orders.Finish(1, "all 2 versions are made")).effects == [
         Halt("all 2 versions are made")
     ]
+
+
+# --- evaluations ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "base", "evaluates", "expected"),
+    [
+        (0, 2, 0, 2, Readiness.READY),
+        (1, 4, 1, 4, Readiness.READY),
+        (2, 5, 2, 5, Readiness.READY),
+        (0, 2, 1, 4, Readiness.EARLY),
+        (0, 1, 0, 2, Readiness.EARLY),
+        (0, 3, 0, 2, Readiness.LATE),
+        (1, 2, 0, 2, Readiness.PAST),
+        (0, 1, 0, 1, Readiness.UNPLANNED),
+        (0, 3, 0, 3, Readiness.UNPLANNED),
+        (3, 5, 3, 5, Readiness.UNPLANNED),  # three evaluations were made already
+        (0, 4, Base(0, 1), 4, Readiness.READY),  # that of version 2 was lost
+        (0, 4, 0, 4, Readiness.UNPLANNED),  # under the base of version 2
+        (1, 4, Base(1, 1), 4, Readiness.UNPLANNED),
+    ],
+)
+def test_how_a_client_stands_to_an_invitation(
+    own: int, model: int, base: int | Base, evaluates: int, expected: Readiness
+) -> None:
+    plan = evaluated_plan()
+    assert [each for each in range(7) if each in plan.schedule] == [2, 4, 5]
+    published = {
+        EVALUATION: Published(1, EVALUATION, own, ()),
+        "all": Published(1, "all", model, ()),
+    }
+    at = base if isinstance(base, Base) else Base(base, 0)
+    invite = Invite(1, EVALUATION, 1, at.version, 10.0, evaluates, at.step)
+    assert find_readiness(plan, published, invite) is expected
+
+
+def test_without_an_invitation_it_is_early() -> None:
+    published = {EVALUATION: Published(1, EVALUATION, 0, ())}
+    assert find_readiness(evaluated_plan(), published, None) is Readiness.EARLY
+    invite = Invite(1, EVALUATION, 1, 0, 10.0, 2)
+    assert find_readiness(evaluated_plan(), {}, invite) is Readiness.EARLY
+
+
+# --- leaving ----------------------------------------------------------------------
+
+
+def after(*whats: str) -> Departure:
+    """The departure after these acts, one after another."""
+    found = Departure("c0")
+    for number, what in enumerate(whats, 1):
+        found.apply(OwnAct(number, what))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("acts", "wants"),
+    [
+        (("pause",), OwnDeed.PAUSE),
+        (("pause", "go-on"), None),
+        (("pause", "lower-budget"), OwnDeed.PAUSE),
+        (("pause", "leave"), OwnDeed.LEAVE),
+        (("leave", "go-on"), OwnDeed.LEAVE),
+        (("leave", "pause"), OwnDeed.LEAVE),
+        (("leave", "left"), None),
+        (("leave", "left", "pause"), OwnDeed.PAUSE),
+    ],
+)
+def test_the_last_act_counts_but_who_leaves_leaves(
+    acts: tuple[str, ...], wants: OwnDeed | None
+) -> None:
+    departure = after(*acts)
+    assert (departure.wants, departure.acted) == (wants, len(acts))
+
+
+def test_a_pause_is_a_rest_without_an_end_and_is_said_once() -> None:
+    departure, step = after("pause"), Step()
+    assert not departure.follow()
+    departure.tell(step)
+    assert step.effects == [Call("coordinator", Retire("c0", PAUSED, True))]
+    assert (departure.until, departure.halt, departure.end_rest_if_due(1e9)) == (None, None, False)
+    assert not departure.follow()
+    assert departure.told, "it is not said again"
+    departure.apply(OwnAct(2, "go-on"))
+    assert departure.follow(), "the coordinator is to hear that it is back"
+    assert not departure.away
+    assert not departure.follow()
+
+
+def test_a_pause_takes_the_place_of_a_rest_and_not_of_a_leave() -> None:
+    resting = after("pause")
+    resting.begin(None, "rests", 50.0)
+    resting.follow()
+    assert (resting.halt, resting.reason, resting.until) == (None, PAUSED, None)
+    leaving = after("pause")
+    leaving.begin(Halt("the budget is spent"))
+    leaving.follow()
+    assert leaving.halt == Halt("the budget is spent")
+
+
+def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left() -> None:
+    client = Client()
+    client.joined()
+    paused, left = (
+        client.give(WORKER, OwnAct(number, what)).effects[-1]
+        for number, what in enumerate(("pause", "leave"), 1)
+    )
+    assert isinstance(paused, Call)
+    assert isinstance(left, Call)
+    assert [paused.message, left.message] == [
+        Retire("c0", PAUSED, True),
+        Retire("c0", LEFT, False),
+    ]
+    assert client.give("coordinator", Answered(paused.message, Noted())) == Step()
+    step = client.give("coordinator", Answered(left.message, Noted()))
+    assert (step.records, step.effects) == ([OwnAct(2, "left")], [Halt(LEFT)])

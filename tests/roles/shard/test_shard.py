@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, orders, requests, shard_records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import Prepared
-from secureps.messages.run import COORDINATOR
+from secureps.messages.requests import Figure, Prepared, Telemetry
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.submission import FOUNDING, Cohort, Held, SubmissionId, signing_bytes
+from secureps.policy.plan import Plan
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -40,20 +42,39 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.shard.shard import IDLE
-from secureps.roles.shard.state import UNSETTLED, DoesNotOpen, StepState, model_key, sum_key
+from secureps.roles.shard.memory_report import (
+    HITS,
+    MEMORY,
+    RESIDENT,
+    WAIT_SECONDS,
+    WAITS,
+    MemoryUsed,
+    memory_used,
+)
+from secureps.roles.shard.shard import IDLE, Shard
+from secureps.roles.shard.state import (
+    UNSETTLED,
+    DoesNotOpen,
+    Limit,
+    StepState,
+    model_key,
+    state_key,
+    sum_key,
+)
 from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc.framing import encode_refusal
 from secureps.wire.msgpack import decode
 from tests.kits.roles_kit import (
     HOLDER,
     IDENTITIES,
+    ROSTER,
     SHARDS,
     STRANGER,
     configure,
     make_cohort,
     make_plan,
     make_run,
+    model_blocks,
     opened_header,
     sign,
     works,
@@ -67,6 +88,7 @@ from tests.kits.shard_kit import (
     Desk,
     blocks,
     calls,
+    doubled,
     refused,
     shelved,
 )
@@ -396,3 +418,148 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     made = Prepared("shard-a", "all", 1, blocks(1), STATE, cohort=0)
     assert desk.ready(1, 0).records == [shard_records.KeySumTaken("all", 0, key), made]
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)
+
+
+# --- which blocks it accepts ------------------------------------------------------
+
+
+PEER = SHARDS[1]
+MINE, OTHERS = 0, 1
+"""A block of which shard-a is the primary, and one of which it has the copy."""
+
+
+@pytest.mark.parametrize("block", [MINE, OTHERS])
+def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
+    made = doubled()
+    header = made.header(block=block)
+    with pytest.raises(UnknownParty, match="c1 sends a block of c0; send your own"):
+        made.shard.inspect("c1", requests.PutBlock(header))
+    alone = Desk("plain")
+    alone.order(configure(alone.plan))
+    with pytest.raises(NotReady, match="one of shard-b and shard-a does not hold it"):
+        alone.shard.inspect(PEER, requests.PutBlock(alone.header(block=0)))
+
+
+def test_an_author_sends_to_the_primary_that_both_know() -> None:
+    """The primary has left: the client knows the next placement, and the shard does not yet."""
+    text = (
+        "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
+    )
+    made = doubled()
+    block = requests.PutBlock(made.header(block=OTHERS))
+    with pytest.raises(NotReady, match=text) as refusal:
+        made.shard.inspect("c0", block)
+    assert refusal.value.retry_after is not None
+    known = configure(made.plan)
+    made.order(dataclasses.replace(known, placement=known.placement.without(PEER)))
+    assert made.shard.inspect("c0", block)
+
+
+# --- which payloads it serves -----------------------------------------------------
+
+
+def desk() -> Desk:
+    """A shard with only version 4; all blocks lie on both shards."""
+    made = Desk("doubled plain")
+    made.order(configure(made.plan))
+    commit = orders.Commit(1, "all", 4, 3, model_blocks("all", 4, 4), STATE)
+    (task,) = works(made.order(commit))
+    made.gathered(task)
+    return made
+
+
+def ask(made: Desk, sender: str, version: int = 4, **more: Any) -> Any:
+    block = more.pop("block", 1)
+    (answer,) = made.give(
+        sender, requests.GetBlock(made.run, "all", version, block, **more)
+    ).effects
+    return answer
+
+
+def test_anybody_pulls_from_a_replica() -> None:
+    digest = model_blocks("all", 4, 4)[1]
+    expected = Answer(requests.Payload(digest), attach=model_key("all", 4, 1))
+    assert ask(desk(), "c0") == ask(desk(), PEER) == expected
+
+
+def test_another_holder_of_the_block_gets_its_state() -> None:
+    expected = Answer(requests.Payload(b""), attach=state_key("all", 4, 1))
+    assert ask(desk(), PEER, state=True) == expected
+
+
+@pytest.mark.parametrize("sender", ["c0", "keys"])
+def test_nobody_else_does(sender: str) -> None:
+    with pytest.raises(UnknownParty, match=f"{sender} does not hold block 1 of all"):
+        ask(desk(), sender, state=True)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_what_is_not_here(state: bool) -> None:
+    with pytest.raises(NotReady, match="version 5 of all is not made yet"):
+        ask(desk(), PEER, 5, state=state)
+    with pytest.raises(WrongVersion, match="version 3 of all is gone"):
+        ask(desk(), PEER, 3, state=state)
+    with pytest.raises(Malformed, match="block 4 of all is not placed on shard-a"):
+        ask(desk(), PEER, block=4, state=state)
+
+
+def test_noise_of_the_shards_leaves_once_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cohort may still be burnt, and its updates summed again with other noise."""
+    made, cohort = Desk().founded(), make_cohort()
+    made.holding(cohort)
+    made.order(orders.Prepare(1, cohort, ()))
+    made.ready(1, 0)
+    pulled = ask(made, "c0", 1, block=0)
+    monkeypatch.setattr(Plan, "noisy_shards", True)
+    with pytest.raises(NotReady, match="version 1 of all is not made yet"):
+        ask(made, "c0", 1, block=0)
+    assert ask(made, PEER, 1, block=0) == pulled, "another shard makes the same version"
+    made.order(orders.Commit(1, "all", 1, 0))
+    assert ask(made, "c0", 1, block=0) == pulled
+
+
+# --- reports of its memory --------------------------------------------------------
+
+
+def report(shard: str, version: int, *values: float) -> Telemetry:
+    names = (MEMORY, RESIDENT, HITS, WAITS, WAIT_SECONDS)
+    figures = tuple(Figure(name, value) for name, value in zip(names, values))
+    return Telemetry(shard, "all", version, (Figure("stepping_seconds", 1.0), *figures))
+
+
+def test_the_newest_of_each_counts() -> None:
+    reports = [report("a", 1, 9, 1, 1, 1, 1.0), report("b", 1), report("a", 2, 9, 8, 3, 1, 0.5)]
+    assert memory_used(reports) == {"a": MemoryUsed(9, 8, 3, 1, 0.5)}
+
+
+def test_it_is_told_in_a_line() -> None:
+    assert MemoryUsed(64_000_000, 48_000_000, 9, 1, 0.002).told == (
+        "48.0 MB of 64.0 MB; 90% hits; 1 wait, 2.0 ms each"
+    )
+    assert MemoryUsed(64_000_000, 0, 0, 0, 0.0).told == "0 B of 64.0 MB; 0% hits; 0 waits"
+
+
+def test_what_is_no_number_is_passed_over() -> None:
+    assert memory_used([report("a", 1, math.nan, 1, 1, 1, 1.0)]) == {}
+    assert memory_used([report("a", 1, 9, 1, 1, 1, math.inf)]) == {}
+
+
+# --- too little memory --------------------------------------------------------------
+
+
+def limited(memory: int | None) -> Desk:
+    desk = Desk()
+    address = ShardAddress(SHARDS[0], f"{SHARDS[0]}:1", 1.0)
+    desk.shard = Shard(address, ROSTER, limit=Limit(memory))
+    return desk
+
+
+def test_a_run_that_goes_on_with_too_little_ends_too() -> None:
+    """The operator lowered the limit: nothing is lost, and the shard starts again with more."""
+    desk = limited(64)
+    desk.order(configure(desk.plan))
+    again = limited(63)
+    for record in desk.journal:
+        again.shard.apply(0.0, record)
+    halt = again.order(configure(again.plan)).effects[0]
+    assert isinstance(halt, Halt)
