@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,6 @@ from secureps.privacy.mechanism import PIECE, clip_factor, clip_l2, shrink
 from secureps.roles.member.tasks import Aim, in_own_order, kept_key
 from secureps.service.logs import tell
 from secureps.store.spool import Spool
-
-if TYPE_CHECKING:  # it imports torch
-    from secureps.client.device_update import DeviceVector
 
 Integers = NDArray[np.integer[Any]]
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -71,7 +68,8 @@ class Update:
     Args:
         largest: a bound of the magnitude of its values.
         norm: the L2 norm, without running statistics.
-        device: the values in a device's memory, if they are there.
+        device: a `client.device_update.DeviceVector`, if the values are in a device's memory. That
+            module imports torch, and this one.
         uncut: the norm before the clip; None if the clip cuts nothing, or moves.
     """
 
@@ -79,7 +77,7 @@ class Update:
     largest: float
     norm: float
     part: Part
-    device: DeviceVector | None = None
+    device: Any = None
     uncut: float | None = None
 
     @classmethod
@@ -480,7 +478,7 @@ class UpdateIntegers:
         return kept, [noised[span] for _, _, span in parts]
 
     def _round_and_noise_on_device(
-        self, device: DeviceVector, mechanism: ClientMechanism, parts: Sequence[_Part]
+        self, device: Any, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
         section, kept = self.plan.group(self.layout.name), list[Integers]()
         blocks = [(code, place) for code, place, _ in parts]

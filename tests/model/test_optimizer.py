@@ -94,7 +94,7 @@ def test_yogi_is_algorithm_2_of_the_paper() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(cuts=st.lists(st.integers(1, 96), unique=True, max_size=6))
-def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
+def test_blocks_do_not_matter_bit_for_bit(name: Any, cuts: list[int]) -> None:
     values, updates = problem()
     settings = OptimizerSection(
         name=name, learning_rate=0.1, schedule=ScheduleSection(name="cosine", total_steps=9)
@@ -110,7 +110,7 @@ def test_blocks_do_not_matter_bit_for_bit(name: str, cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_arguments_are_not_changed_and_float32_stays(name: str) -> None:
+def test_arguments_are_not_changed_and_float32_stays(name: Any) -> None:
     values, updates = problem()
     optimizer = build_optimizer(OptimizerSection(name=name, learning_rate=0.1))
     state = optimizer.init(values)
