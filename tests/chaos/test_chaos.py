@@ -474,7 +474,6 @@ SOON = 0.1
 
 @pytest.fixture(autouse=True)
 def _synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals wait for the disk, as where no test runs."""
     monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
 
 
@@ -494,7 +493,6 @@ class Stopped(World):
 
     @property
     def rows(self) -> list[object]:
-        """The records of the coordinator."""
         journal = self._stores[COORDINATOR].journal
         assert isinstance(journal, MemoryJournal)
         return [record for _, record in journal.rows]

@@ -37,7 +37,6 @@ ORDERS: Mapping[Role, frozenset[type]] = {
 
 
 def method(kind: type) -> str:
-    """The gRPC method that takes a message."""
     return METHODS.get(kind, "Tell")
 
 
@@ -53,13 +52,11 @@ def tables() -> str:
 
 
 def rows() -> set[str]:
-    """The messages that have a row."""
     lines = [line.split("|")[1].strip() for line in tables().splitlines() if line[:3] == "| `"]
     return {line.strip("`") for line in lines}
 
 
 def write(page: str) -> str:
-    """The page with today's tables."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}{tables()}{END}{rest.split(END)[1]}"
 
