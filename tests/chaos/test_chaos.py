@@ -472,11 +472,6 @@ SOON = 0.1
 """Seconds after which is looked again."""
 
 
-@pytest.fixture(autouse=True)
-def _synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
-
-
 class Stopped(World):
     """Two shards, and a third that is added, hold every block twice; STILL is stopped over a move.
 
